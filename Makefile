@@ -1,0 +1,43 @@
+# `make demo` and `make test` set up what they need: Python 3.11 or newer, git and make suffice.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint types unit wheel bench clean
+
+help:
+	@echo "make demo    set up and run the demonstration"
+	@echo "make test    set up, lint, type-check, test, build and try the wheel"
+	@echo "make bench   measure speed and memory on this machine's CPU (minutes)"
+	@echo "make clean   remove environments and build outputs"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"gumbeltree needs Python 3.11 or newer, found {v[0]}.{v[1]}; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/gumbeltree demo --out demo
+
+test: lint types unit wheel
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/python -m pytest
+
+wheel: $(READY)
+	bash tests/wheel.sh $(BIN)/python
+
+bench: $(READY)
+	$(BIN)/gumbeltree bench --device cpu --json benchmarks/results/cpu.json --plot docs/images/growth.png
+
+clean:
+	rm -rf $(VENV) .venv-wheel build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo

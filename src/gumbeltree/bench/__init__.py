@@ -1,0 +1,1 @@
+"""Measurements: speed and memory as ratios in one run, correctness first."""

@@ -1,0 +1,144 @@
+"""What is measured: the paper's SNLI model on real sentence lengths, and growth with length."""
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable
+from importlib import resources
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gumbeltree.classifier import Head
+from gumbeltree.config import EncoderConfig, ModelConfig, load_recipe
+from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.estimators.gumbel import gumbel_noise
+
+Step = Callable[[], None]
+
+
+class Batch(NamedTuple):
+    """Random word vectors of real lengths; premise and hypothesis each padded to its longest."""
+
+    premise: Tensor
+    premise_lengths: Tensor
+    hypothesis: Tensor
+    hypothesis_lengths: Tensor
+    labels: Tensor
+
+
+def snli_batch(pairs: int, width: int, seed: int) -> Batch:
+    """Draw a random batch of `pairs` with SNLI's sentence lengths."""
+    text = (resources.files("gumbeltree") / "bench" / "snli_lengths.json").read_text("utf-8")
+    histogram = json.loads(text)
+    chooser, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    sides: list[Tensor] = []
+    for side in ("premise", "hypothesis"):
+        counts = histogram[side]
+        lengths = torch.tensor(chooser.choices(range(len(counts)), counts, k=pairs))
+        words = torch.randn(pairs, int(lengths.max()), width, generator=generator)
+        sides += [words, lengths]
+    return Batch._make([*sides, torch.randint(3, (pairs,), generator=generator)])
+
+
+class PairModel(nn.Module):
+    """Encoder and head of a pair model, without word vectors: those are not what is measured."""
+
+    def __init__(self, config: ModelConfig, impl: str) -> None:
+        super().__init__()
+        self.encoder = GumbelTreeEncoder(dataclasses.replace(config.encoder, impl=impl))
+        self.head = Head(config.head, config.encoder.hidden_dim)
+        self.dropout = nn.Dropout(config.embedding.dropout)
+        self.together = impl != "reference"
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return class scores; `reference` encodes the two sides apart, as the authors' code."""
+        first, second = self.dropout(batch.premise), self.dropout(batch.hypothesis)
+        lengths = batch.premise_lengths, batch.hypothesis_lengths
+        if not self.together:
+            vectors = (
+                self.encoder(first, lengths[0]).vector,
+                self.encoder(second, lengths[1]).vector,
+            )
+        else:
+            width = max(first.shape[1], second.shape[1])
+            both = torch.cat(
+                [nn.functional.pad(x, (0, 0, 0, width - x.shape[1])) for x in (first, second)]
+            )
+            vectors = self.encoder(both, torch.cat(lengths)).vector.chunk(2)
+        scores: Tensor = self.head(*vectors)
+        return scores
+
+
+def snli_step(impl: str, mode: str, recipe: str, pairs: int, seeds: int) -> Step:
+    """Return a function that runs one inference or training step, a new batch at each call."""
+    torch.manual_seed(0)
+    config = load_recipe(recipe).model
+    model = PairModel(config, impl).train(mode == "training")
+    batches = [snli_batch(pairs, config.encoder.embedding_dim, seed) for seed in range(seeds)]
+    optimizer = torch.optim.Adam(model.parameters())
+    calls = 0
+
+    def step() -> None:
+        nonlocal calls
+        batch = batches[calls % seeds]
+        calls += 1
+        if mode == "inference":
+            with torch.inference_mode():
+                model(batch)
+            return
+        loss = nn.functional.cross_entropy(model(batch), batch.labels)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+
+    return step
+
+
+def growth_step(impl: str, mode: str, words: int, width: int) -> Step:
+    """Return a function that encodes one sentence of `words` words, and trains on it if asked."""
+    torch.manual_seed(0)
+    encoder = GumbelTreeEncoder(EncoderConfig(embedding_dim=width, hidden_dim=width, impl=impl))
+    encoder.train(mode == "training")
+    embedded, lengths = torch.randn(1, words, width), torch.tensor([words])
+
+    def step() -> None:
+        if mode == "inference":
+            with torch.inference_mode():
+                encoder(embedded, lengths)
+            return
+        encoder.zero_grad()
+        encoder(embedded, lengths).vector.sum().backward()
+
+    return step
+
+
+def largest_error() -> float:
+    """Return the largest relative error of `exact` against `reference` in float64.
+
+    Vectors and every gradient, sampled, on real lengths; merge orders must be equal.
+    """
+    torch.manual_seed(0)
+    config = EncoderConfig(embedding_dim=20, hidden_dim=30)
+    batch = snli_batch(16, 20, seed=7)
+    T = batch.premise.shape[1]
+    noise = gumbel_noise((16, T - 1, T - 1))
+    cotangent = torch.randn(16, 30, dtype=torch.float64)
+    state = GumbelTreeEncoder(config).state_dict()
+    results = []
+    for impl in ("reference", "exact"):
+        encoder = GumbelTreeEncoder(dataclasses.replace(config, impl=impl))
+        encoder.load_state_dict(state)
+        encoder.double()
+        words = batch.premise.double().requires_grad_()
+        encoding = encoder(words, batch.premise_lengths, noise=noise, sample=True)
+        inputs = [words, *encoder.parameters()]
+        gradients = torch.autograd.grad(encoding.vector, inputs, cotangent)
+        results.append((encoding.order, [encoding.vector.detach(), *gradients]))
+    (order, expected), (other, found) = results
+    if not torch.equal(order, other):
+        return float("inf")
+    pairs = zip(expected, found, strict=True)
+    return max(float((x - y).abs().max() / x.abs().max()) for x, y in pairs)

@@ -1,0 +1,180 @@
+"""The command line. Commands import what they need when they run, so that help is instant."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gumbeltree import __version__
+
+app = typer.Typer(
+    help="Gumbel Tree-LSTM: sentence vectors over trees learned from plain text.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gumbeltree {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def info(
+    name: Annotated[str, typer.Argument(help="A recipe, a recipe's .toml file or a model folder.")],
+    as_json: Json = False,
+) -> None:
+    """Describe a recipe or a model: parts and parameters, word vectors not counted.
+
+    Example: gumbeltree info snli-300d
+    """
+    from gumbeltree.describe import describe
+
+    about = describe(name)
+    if as_json:
+        typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
+        return
+    table = Table(title=about.get("description", name), title_justify="left")
+    table.add_column("part")
+    table.add_column("parameters", justify="right")
+    for part, count in about["parameters"].items():
+        if part == "total":
+            table.add_section()
+        table.add_row(part.replace("_", " "), f"{count:,}")
+    console = Console()
+    console.print(table)
+    encoder, head = about["model"]["encoder"], about["model"]["head"]
+    choice = about["implementation"]
+    _list(
+        console,
+        {
+            "words": f"{encoder['embedding_dim']}D, "
+            + ("tuned" if about["model"]["embedding"]["tuned"] else "fixed"),
+            "tree": f"{encoder['hidden_dim']}D, leaf {encoder['leaf']}, cell {encoder['cell']}, "
+            f"score {encoder['score']}, temperature {encoder['temperature']:g}",
+            "head": f"{head['kind']}, {head['hidden_layers']} x {head['hidden_dim']}, "
+            f"labels {', '.join(head['labels'])}",
+            "merge": f"{choice['name']}: {choice['reason']}",
+        },
+    )
+
+
+def _list(console: Console, lines: dict[str, Any]) -> None:
+    for name, value in lines.items():
+        console.print(f"{name:>6}  {value}", highlight=False, markup=False)
+
+
+@app.command()
+def parse(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(help="Sentences; from standard input, one a line, if none is given."),
+    ] = None,
+    draw: Annotated[bool, typer.Option("--draw", help="Draw the trees.")] = False,
+) -> None:
+    """Print the tree of each sentence, words separated by white space.
+
+    Example: gumbeltree parse demo/model --draw "i love this very much ."
+    """
+    from gumbeltree.store import load
+
+    loaded = load(model)
+    lines = text or [line.rstrip("\n") for line in sys.stdin]
+    for number, tree in enumerate(loaded.parse_many(lines)):
+        if draw and number:
+            typer.echo()
+        typer.echo(tree.draw() if draw else str(tree))
+
+
+@app.command("import-reference")
+def import_reference_command(
+    checkpoint: Annotated[Path, typer.Argument(help="State dict of the authors' code.")],
+    vocabulary: Annotated[Path, typer.Argument(help="Its word list, one word a line.")],
+    out: Annotated[Path, typer.Option(help="Model folder to write.")],
+    variant: Annotated[
+        str,
+        typer.Option(
+            help="reference: scores divided by sqrt(D), the last version; paper: not divided, as "
+            "in the released checkpoints."
+        ),
+    ] = "reference",
+    lower: Annotated[bool, typer.Option("--lower", help="Lower-case text before look-up.")] = False,
+) -> None:
+    """Convert a sentence-pair model of the authors' code into a model folder.
+
+    Example: gumbeltree import-reference snli.pkl snli_vocab.txt --variant paper --out snli-300d
+    """
+    from gumbeltree.import_reference import import_reference
+
+    model = import_reference(checkpoint, vocabulary, out, variant, lower)
+    encoder = model.config.encoder
+    typer.echo(
+        f"{out}: {encoder.hidden_dim}D, leaf {encoder.leaf}, "
+        f"{model.embedding.num_embeddings:,} words, labels {', '.join(model.labels)}"
+    )
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the model and the picture.")] = Path("demo"),
+) -> None:
+    """Encode and draw a few sentences with a small untrained model, and save it."""
+    from gumbeltree.demo import run
+
+    run(out, typer.echo)
+
+
+@app.command()
+def bench(
+    device: Annotated[str, typer.Option(help="Where to measure: cpu.")] = "cpu",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw growth with sentence length, PNG or SVG.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny sizes: shows that it works, measures nothing.")
+    ] = False,
+) -> None:
+    """Measure `exact` against `reference` on SNLI's real sentence lengths; minutes.
+
+    Correctness is checked first. Example: gumbeltree bench --device cpu --json cpu.json
+    """
+    from gumbeltree.bench.run import run
+
+    run(device, json_file, plot, quick, Console(), Console(stderr=True))
+
+
+def main() -> None:
+    """Run the command line; errors of use end with a message and status 1, not a traceback."""
+    try:
+        app(prog_name="gumbeltree")
+    except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
+        if isinstance(error, BrokenPipeError):
+            # whoever read our output has gone; keep the interpreter from complaining at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)
+        sys.stderr.write(f"gumbeltree: error: {error}\n")
+        sys.exit(1)

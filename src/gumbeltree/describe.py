@@ -1,0 +1,56 @@
+"""Describe a recipe or a model folder: parts, sizes, parameters."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gumbeltree.classifier import Head
+from gumbeltree.config import ModelConfig, from_dict, load_recipe, recipe_names
+from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.registry import suggest
+from gumbeltree.store import CONFIG, read_config
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Return what is known of a recipe (by name or .toml path) or of a model folder."""
+    if Path(name, CONFIG).is_file():
+        stored = read_config(Path(name))
+        config: ModelConfig = from_dict(ModelConfig, stored.get("model"), "model")
+        about = {"model_folder": name, "provenance": stored.get("provenance", {})}
+    elif name.endswith(".toml") or name in recipe_names():
+        recipe = load_recipe(name)
+        config = recipe.model
+        about = {"recipe": name, "description": recipe.description}
+    else:
+        known = recipe_names()
+        raise ValueError(
+            f"{name!r} is neither a recipe nor a model folder (a folder with {CONFIG}); recipes: "
+            f"{', '.join(known)}.{suggest(name, known)}"
+        )
+    return {
+        "parameters": count_parameters(config),
+        **about,
+        "model": dataclasses.asdict(config),
+        "implementation": GumbelTreeEncoder(config.encoder).explain(sample=True)._asdict(),
+    }
+
+
+def count_parameters(config: ModelConfig) -> dict[str, int]:
+    """Count parameters by part, word vectors excluded as in the paper."""
+    encoder = GumbelTreeEncoder(config.encoder)
+    head = Head(config.head, config.encoder.hidden_dim)
+    counts = {
+        "leaf": _count(encoder.leaf),
+        "composition": _count(encoder.cell),
+        "query": encoder.query.numel(),
+        "mlp": _count(head.hidden),
+        "output": _count(head.output),
+        "batch_norm": _count(head.batch_norm_in) + _count(head.batch_norm_out),
+    }
+    return {**counts, "total": sum(counts.values())}
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,115 @@
+"""Checks of what a user hands to an encoder: once, at the border."""
+
+import torch
+from torch import Tensor
+
+from gumbeltree.packing import Packing
+
+
+def check_shape(name: str, x: Tensor, shape: tuple[int, ...], meaning: str) -> None:
+    """Raise unless `x` has `shape`."""
+    if tuple(x.shape) != shape:
+        raise ValueError(f"`{name}` must be {meaning} = {list(shape)}, got {list(x.shape)}")
+
+
+def check_words(embedded: Tensor, lengths: Tensor, weight: Tensor, E: int) -> None:
+    """Check word vectors and lengths against each other and against the encoder's weights.
+
+    Args:
+        embedded: word vectors `[B, T, E]`.
+        lengths: int64 `[B]`.
+        weight: any parameter of the encoder.
+        E: the encoder's width of word vectors.
+    """
+    if embedded.dim() != 3 or embedded.shape[2] != E:
+        raise ValueError(
+            f"`embedded` must be [B, T, E] with E={E}, got {list(embedded.shape)}; "
+            "pass word vectors, one sentence a row"
+        )
+    B, T, _ = embedded.shape
+    if B == 0 or T == 0:
+        raise ValueError(
+            f"`embedded` must hold at least one sentence of one word, got {list(embedded.shape)}; "
+            "skip empty batches"
+        )
+    autocast = torch.is_autocast_enabled(embedded.device.type)
+    if not embedded.is_floating_point() or (embedded.dtype != weight.dtype and not autocast):
+        raise TypeError(
+            f"`embedded` must be {weight.dtype} as the encoder's weights are, got "
+            f"{embedded.dtype}; convert one of them with .to()"
+        )
+    if lengths.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"`lengths` must be int64, got {lengths.dtype}; convert it with .long()")
+    check_shape("lengths", lengths, (B,), "[B]")
+    for name, x in {"embedded": embedded, "lengths": lengths}.items():
+        check_device(name, x, weight)
+    low, high = int(lengths.min()), int(lengths.max())
+    if low < 1 or high > T:
+        raise ValueError(
+            f"`lengths` must lie in 1..T={T}, got {low}..{high} (sentence "
+            f"{int(lengths.argmin() if low < 1 else lengths.argmax())}); drop empty sentences and "
+            "cut long ones before batching"
+        )
+
+
+def check_device(name: str, x: Tensor, weight: Tensor) -> None:
+    """Raise unless `x` lies where the encoder does."""
+    if x.device != weight.device:
+        raise ValueError(
+            f"`{name}` must be on {weight.device} as the encoder is, got {x.device}; move one of "
+            "them with .to()"
+        )
+
+
+def check_finite(words: Tensor, packing: Packing) -> None:
+    """Raise at the first NaN or infinity inside a sentence; `words` are packed `[N, E]`.
+
+    Reading values back from an accelerator would stop its queue, so only CPU tensors are read.
+    """
+    if words.device.type != "cpu" or bool(torch.isfinite(words.sum())):
+        return
+    bad = (~torch.isfinite(words)).any(dim=1).nonzero()[:, 0]
+    if len(bad) == 0:
+        return
+    row = int(packing.word_rows()[bad].min())
+    raise ValueError(
+        f"`embedded` must be finite inside each sentence, got NaN or infinity in sentence "
+        f"{row // packing.T} at position {row % packing.T}; look at the word's vector"
+    )
+
+
+def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
+    """Check Gumbel noise `[B, T-1, T-1]`; entries outside a sentence may be anything."""
+    B = lengths.shape[0]
+    check_shape("noise", noise, (B, T - 1, T - 1), "[B, T-1, T-1]")
+    if not noise.is_floating_point():
+        raise TypeError(f"`noise` must be floating point, got {noise.dtype}")
+    check_device("noise", noise, weight)
+    if noise.device.type != "cpu" or not bool(torch.isnan(noise.sum())):
+        return
+    step = torch.arange(T - 1)
+    inside = step[:, None] + step < (lengths - 1)[:, None, None]  # [B, T-1, T-1]
+    bad = (inside & noise.isnan()).nonzero()
+    if len(bad):
+        raise ValueError(
+            f"`noise` must not be NaN inside a sentence, got NaN at [sentence, layer, position] = "
+            f"{bad[0].tolist()}"
+        )
+
+
+def check_order(order: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
+    """Check forced merges `[B, T-1]`; entries past a sentence's end may be anything."""
+    check_shape("order", order, (lengths.shape[0], T - 1), "[B, T-1]")
+    if order.dtype != torch.int64:
+        raise TypeError(f"`order` must be int64, got {order.dtype}; convert it with .long()")
+    check_device("order", order, weight)
+    if order.device.type != "cpu":
+        return
+    candidates = (lengths - 1)[:, None] - torch.arange(T - 1)  # [B, T-1]
+    bad = ((candidates > 0) & ((order < 0) | (order >= candidates))).nonzero()
+    if len(bad):
+        b, t = bad[0].tolist()
+        raise ValueError(
+            f"`order` must lie in 0..{int(candidates[b, t]) - 1} for sentence {b} at step {t}, "
+            f"got {int(order[b, t])}; each step has one position fewer"
+        )

@@ -1,0 +1,11 @@
+"""Estimators: scores -> mixing weights and their gradient. One file each, one line here."""
+
+from gumbeltree.registry import Registry
+
+ESTIMATORS = Registry(
+    "estimator",
+    {
+        "st_gumbel": "gumbeltree.estimators.st_gumbel:StraightThroughGumbel",
+        "soft": "gumbeltree.estimators.soft:SoftGumbel",
+    },
+)

@@ -1,0 +1,118 @@
+"""Leaf transformations: packed word vectors [N, E] -> packed leaf states, each [N, D]."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gumbeltree.packing import Packing
+from gumbeltree.registry import Registry
+from gumbeltree.states import NodeState
+
+LEAVES = Registry(
+    "leaf",
+    {
+        "affine": "gumbeltree.leaves:AffineLeaf",
+        "lstm": "gumbeltree.leaves:LSTMLeaf",
+        "bilstm": "gumbeltree.leaves:BidirectionalLSTMLeaf",
+    },
+)
+
+
+class AffineLeaf(nn.Module):
+    """r_i = W x_i + b (Eq. 10): each word by itself. W is He normal, b zero under either `init`."""
+
+    def __init__(self, embedding_dim: int, hidden_dim: int, init: str = "orthogonal") -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2 * hidden_dim, embedding_dim))
+        self.bias = nn.Parameter(torch.empty(2 * hidden_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        nn.init.kaiming_normal_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, words: Tensor, packing: Packing) -> NodeState:
+        """Return the leaf states of packed `words`."""
+        return NodeState(*F.linear(words, self.weight, self.bias).chunk(2, dim=-1))
+
+
+class LSTMLeaf(nn.Module):
+    """r_i = LSTM(x_i, r_{i-1}) (Eq. 13): each word with what stands before it.
+
+    Gates in the order i, f, g, o and two bias vectors, as `torch.nn.LSTMCell`, whose parameters
+    these are by name and shape.
+
+    Args:
+        embedding_dim: width E of the words.
+        hidden_dim: width D of the states.
+        init: "orthogonal" (the authors' code: W_ih He normal, W_hh orthogonal, biases zero but for
+            the forget part of b_ih, which is one) or "he" (printed: both He normal, biases zero).
+        reverse: read from the last word to the first.
+    """
+
+    def __init__(
+        self, embedding_dim: int, hidden_dim: int, init: str = "orthogonal", reverse: bool = False
+    ) -> None:
+        super().__init__()
+        self.init = init
+        self.reverse = reverse
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_dim, embedding_dim))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
+        self.bias_ih = nn.Parameter(torch.empty(4 * hidden_dim))
+        self.bias_hh = nn.Parameter(torch.empty(4 * hidden_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        nn.init.kaiming_normal_(self.weight_ih)
+        nn.init.zeros_(self.bias_ih)
+        nn.init.zeros_(self.bias_hh)
+        if self.init == "he":
+            nn.init.kaiming_normal_(self.weight_hh)
+            return
+        nn.init.orthogonal_(self.weight_hh)
+        D = self.weight_hh.shape[1]
+        nn.init.ones_(self.bias_ih[D : 2 * D])
+
+    def forward(self, words: Tensor, packing: Packing) -> NodeState:
+        """Return the leaf states of packed `words`; finished sentences cost nothing."""
+        D = self.weight_hh.shape[1]
+        inputs = F.linear(words, self.weight_ih, self.bias_ih + self.bias_hh)  # [N, 4D]
+        # the cell state keeps at least the precision of its weights, also under autocast
+        h = c = self.weight_hh.new_zeros((packing.B, D))
+        hs: list[Tensor] = []
+        cs: list[Tensor] = []
+        steps = list(zip(packing.active, inputs.split(packing.active), strict=True))
+        for n, gates in reversed(steps) if self.reverse else steps:
+            i, f, g, o = (gates + F.linear(h[:n], self.weight_hh)).chunk(4, dim=-1)
+            new_c = f.sigmoid() * c[:n] + i.sigmoid() * g.tanh()
+            new_h = o.sigmoid() * new_c.tanh()
+            hs.append(new_h)
+            cs.append(new_c)
+            h, c = new_h, new_c
+            if self.reverse:
+                # more sentences join at the next step, from a zero state
+                h, c = F.pad(h, (0, 0, 0, packing.B - n)), F.pad(c, (0, 0, 0, packing.B - n))
+        if self.reverse:
+            hs, cs = hs[::-1], cs[::-1]
+        return NodeState(torch.cat(hs), torch.cat(cs))
+
+
+class BidirectionalLSTMLeaf(nn.Module):
+    """Two LSTMs of width D/2, one in each direction, their states side by side."""
+
+    def __init__(self, embedding_dim: int, hidden_dim: int, init: str = "orthogonal") -> None:
+        super().__init__()
+        if hidden_dim % 2:
+            raise ValueError(
+                f"leaf 'bilstm' splits `hidden_dim` between two directions, so it must be even, "
+                f"got {hidden_dim}; use {hidden_dim + 1}"
+            )
+        self.forwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init)
+        self.backwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init, reverse=True)
+
+    def forward(self, words: Tensor, packing: Packing) -> NodeState:
+        """Return the leaf states of packed `words`."""
+        both = zip(self.forwards(words, packing), self.backwards(words, packing), strict=True)
+        return NodeState(*(torch.cat(pair, dim=-1) for pair in both))

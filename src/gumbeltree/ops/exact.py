@@ -1,0 +1,113 @@
+"""The trees and gradients of `reference` with a linear number of compositions; see ops/README.md.
+
+`exact_forward.py` merges, `exact_backward.py` undoes the merges; here they become one
+differentiable function.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function, FunctionCtx
+
+from gumbeltree.ops.exact_backward import backward
+from gumbeltree.ops.exact_forward import Products, Tape, forward
+from gumbeltree.ops.problem import TreeProblem, TreeResult
+from gumbeltree.states import NodeState
+
+
+def unsupported(cell: nn.Module, estimator: Any, sample: bool) -> str | None:
+    """Return why this implementation cannot run a case, or None if it can."""
+    if not hasattr(cell, "activate_backward"):
+        return (
+            f"the cell {type(cell).__name__} has no `gate_bias`, `activate` and "
+            "`activate_backward`, so its gates cannot be built from one product per child"
+        )
+    if sample and not estimator.one_hot:
+        return (
+            f"the estimator {type(estimator).__name__} mixes all candidates, so every "
+            "node changes at every layer"
+        )
+    return None
+
+
+def build_tree(problem: TreeProblem) -> TreeResult:
+    """Merge each sentence into one node."""
+    packing = problem.packing
+    cell: Any = problem.cell
+    leaves = torch.cat(problem.leaves, dim=-1)  # [N, 2D]
+    inputs = (leaves, cell.weight, cell.gate_bias(), problem.query)
+    record = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    root, order, nodes, scores = _ExactTree.apply(*inputs, problem, record)
+    vector = root.index_select(0, packing.rank)
+    order = order.index_select(0, packing.rank)
+    if nodes is not None:
+        nodes = NodeState(*packing.unpack_nodes(nodes).chunk(2, dim=-1))
+    if scores is not None:
+        scores = scores.index_select(0, packing.rank)
+    return TreeResult(vector, order, nodes, scores)
+
+
+class _ExactTree(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        leaves: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        query: Tensor,
+        problem: TreeProblem,
+        record: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        device = leaves.device.type
+        autocast = torch.is_autocast_enabled(device)
+        ctx.product = Products(torch.get_autocast_dtype(device) if autocast else weight.dtype)
+        # states, scores and sums keep float32 where words or weights are narrower
+        dtype = torch.promote_types(leaves.dtype, torch.float32)
+        with torch.autocast(device, enabled=False):
+            result = forward(
+                leaves.to(dtype),
+                weight,
+                bias.to(dtype),
+                query.to(dtype),
+                problem,
+                ctx.product,
+                record,
+            )
+        ctx.mark_non_differentiable(result.order)
+        ctx.set_materialize_grads(False)
+        ctx.problem = problem
+        if result.tape is not None:
+            ctx.save_for_backward(leaves, weight, bias, query, *result.tape)
+        nodes = None if result.nodes is None else result.nodes.to(leaves.dtype)
+        return result.root.to(leaves.dtype), result.order, nodes, result.scores
+
+    @staticmethod
+    def backward(
+        ctx: Any, droot: Tensor | None, _: None, dnodes: Tensor | None, dscores: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        leaves, weight, bias, query, *tape = ctx.saved_tensors
+        with torch.no_grad(), torch.autocast(leaves.device.type, enabled=False):
+            gradients = backward(
+                Tape(*tape), weight, query, ctx.problem, ctx.product, droot, dnodes, dscores
+            )
+        inputs = (leaves, weight, bias, query)
+        narrow = [g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]
+        if torch.is_grad_enabled():
+            narrow = _NoSecondDerivative.apply(*narrow, *inputs)
+        return (*narrow, None, None)
+
+
+class _NoSecondDerivative(Function):
+    """Pass gradients through; refuse, with the reason, to differentiate them again."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.clone() for x in tensors[:4])
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *_: Tensor) -> None:
+        raise RuntimeError(
+            "the implementation 'exact' has first derivatives only, and its gradient was "
+            "differentiated again (double backward); build the encoder with impl='reference'"
+        )

@@ -1,0 +1,58 @@
+"""What every implementation of the merge takes and returns."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gumbeltree.packing import Packing
+from gumbeltree.states import NodeState
+
+
+@dataclass(frozen=True)
+class TreeProblem:
+    """A batch of sentences to be merged into trees."""
+
+    leaves: NodeState
+    """Packed leaf states, each `[N, D]`."""
+    packing: Packing
+    """Where each word stands."""
+    cell: nn.Module
+    """Composition, from `gumbeltree.cells`."""
+    query: Tensor
+    """The query vector q, `[D]`."""
+    scale: float
+    """Factor of every score: 1, or 1 / sqrt(D)."""
+    estimator: Any
+    """How the choice is differentiated, from `gumbeltree.estimators`."""
+    temperature: float
+    """Of the softmax in the backward pass; it never changes which tree is chosen."""
+    sample: bool
+    """Whether scores get noise and gradients; otherwise argmax, and no gradient to the scores."""
+    noise: Tensor | None = None
+    """`[B, T-1, T-1]`, needed when sampling; entries outside a sentence are never read."""
+    order: Tensor | None = None
+    """Forced merges, int64 `[B, T-1]`; entries past a sentence's end are never read."""
+    keep_nodes: bool = False
+    """Whether to return the states of all nodes as well."""
+    keep_scores: bool = False
+    """Whether to return each layer's scores as well."""
+
+    @property
+    def score_dtype(self) -> torch.dtype:
+        """Scores, softmax and their gradients keep at least float32."""
+        return torch.promote_types(self.leaves.h.dtype, torch.float32)
+
+
+class TreeResult(NamedTuple):
+    """Trees and states of a batch, in the caller's order of sentences."""
+
+    vector: Tensor
+    """h of each root, `[B, D]`."""
+    order: Tensor
+    """int64 `[B, T-1]`, -1 past a sentence's end."""
+    nodes: NodeState | None
+    """`[B, 2T-1, D]`, zero where there is no node; None unless kept."""
+    scores: Tensor | None
+    """`[B, T-1, T-1]`, -inf where there is no candidate; None unless kept."""

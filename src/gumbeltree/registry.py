@@ -1,0 +1,42 @@
+"""Tables of parts by name: a name becomes its class on first use, not on import."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """Return " Did you mean 'x'?" for the nearest known name, or an empty string."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+class UnknownNameError(KeyError, ValueError):
+    """A name that is not in a table."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Registry(Mapping[str, Any]):
+    """Mapping from a published name to the object at "module:attribute"."""
+
+    def __init__(self, kind: str, table: dict[str, str]) -> None:
+        self.kind = kind
+        self.table = table
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.table:
+            known = sorted(self.table)
+            raise UnknownNameError(
+                f"unknown {self.kind} {name!r}; known: {', '.join(known)}.{suggest(name, known)}"
+            )
+        module, attribute = self.table[name].split(":")
+        return getattr(import_module(module), attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)

@@ -1,0 +1,1 @@
+"""Text: from strings to ids."""

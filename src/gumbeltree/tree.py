@@ -1,0 +1,498 @@
+"""Binary trees over words: read them, write them, compare them, draw them."""
+
+import random
+import re
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import index
+from typing import Literal, TypeAlias, TypeVar
+from xml.sax.saxutils import escape
+
+Nested: TypeAlias = "str | tuple[Nested, Nested]"
+Span: TypeAlias = tuple[int, int]
+Value = TypeVar("Value")
+
+# the last match is the empty one at the end of the text
+_TOKEN = re.compile(r"[()]|[^\s()]+|\Z")
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False, slots=True)
+class Tree:
+    """A binary tree over words.
+
+    Two trees are equal when they have the same words and the same spans; the order in which
+    independent merges were made does not count. `order` stays as given to the constructor. Every
+    other way to make a tree gives the canonical order: post-order, that is bottom-up and left to
+    right, each node merged as soon as its last word is there.
+
+    Example:
+        Four words, merged at positions 2, 0, 0:
+
+            the   cat   sat   down
+            the   cat   (sat down)        position 2 with its right neighbour
+            (the cat)   (sat down)        position 0 with its right neighbour
+            ((the cat) (sat down))        position 0 with its right neighbour
+
+        >>> Tree("the cat sat down", [2, 0, 0])
+        Tree('( ( the cat ) ( sat down ) )')
+        >>> Tree("the cat sat down", [2, 0, 0]).spans
+        ((2, 4), (0, 2), (0, 4))
+        >>> Tree("the cat sat down", [2, 0, 0]) == Tree("the cat sat down", [0, 1, 0])
+        True
+
+    Attributes:
+        words: The words, left to right.
+        order: The merge order. `order[t]` is the position, among the nodes present at step `t`,
+            of the node that is merged with its right neighbour; their parent takes its place.
+        spans: The half-open word range `(start, end)` of each merge, in merge order, root last.
+    """
+
+    words: tuple[str, ...]
+    order: tuple[int, ...]
+    spans: tuple[Span, ...] = field(init=False)
+
+    def __init__(self, words: Iterable[str] | str, order: Iterable[int]) -> None:
+        """Make a tree from words and a merge order.
+
+        Args:
+            words: The words, or a string to split on whitespace.
+            order: One position per merge, as in the attribute `order`.
+        """
+        words = _checked_words(words)
+        try:
+            order = tuple(map(index, order))
+        except TypeError as error:
+            raise ValueError(f"`order` must hold integers, but {error}; pass positions") from None
+        if len(order) != len(words) - 1:
+            raise ValueError(
+                f"`order` must have {len(words) - 1} merges for {len(words)} words, "
+                f"got {len(order)}; pass one position per merge"
+            )
+        for step, position in enumerate(order):
+            last = len(words) - 2 - step
+            if not 0 <= position <= last:
+                raise ValueError(
+                    f"`order[{step}]` must lie in 0..{last}, got {position}; "
+                    "pass a position among the nodes present at that step"
+                )
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "order", order)
+        leaves = [(start, start + 1) for start in range(len(words))]
+        merges = self._merges(leaves, lambda left, right: (left[0], right[1]))
+        object.__setattr__(self, "spans", tuple(span for _, _, span in merges))
+
+    @classmethod
+    def from_spans(cls, words: Iterable[str] | str, spans: Iterable[Span]) -> "Tree":
+        """Make a tree from the word ranges of its nodes.
+
+        Args:
+            words: The words, or a string to split on whitespace.
+            spans: The half-open range `(start, end)` of every node of two words or more, in any
+                order. The root may be left out; single words are ignored.
+        """
+        words = _checked_words(words)
+        nodes = {(0, len(words))} | {(start, start + 1) for start in range(len(words))}
+        for start, end in spans:
+            if not 0 <= start < end <= len(words):
+                raise ValueError(
+                    f"`spans` must be ranges with 0 <= start < end <= {len(words)}, "
+                    f"got ({start}, {end}); pass half-open (start, end) pairs"
+                )
+            nodes.add((index(start), index(end)))
+        order: list[int] = []
+        done: list[Span] = []
+        for start, end in sorted(nodes, key=lambda node: (node[1], -node[0])):
+            parts: list[Span] = []
+            while done and done[-1][0] >= start:
+                parts.insert(0, done.pop())
+            if done and done[-1][1] > start:
+                raise ValueError(
+                    f"`spans` must nest, got {done[-1]} and ({start}, {end}), which cross; "
+                    "remove one of them"
+                )
+            if end - start > 1:
+                if len(parts) != 2:
+                    shown = ", ".join(map(str, parts[:4])) + (", ..." if len(parts) > 4 else "")
+                    raise ValueError(
+                        f"`spans` must split every node in two, got {len(parts)} parts in "
+                        f"({start}, {end}): {shown}; add the missing spans"
+                    )
+                order.append(len(done))
+            done.append((start, end))
+        return cls(words, order)
+
+    @classmethod
+    def from_nested(cls, nested: Nested) -> "Tree":
+        """Make a tree from nested pairs, such as `(("the", "cat"), "sat")`."""
+        words: list[str] = []
+        order: list[int] = []
+        pending: list[Nested | None] = [nested]
+        while pending:
+            node = pending.pop()
+            if node is None:
+                order.append(len(words) - len(order) - 2)
+            elif isinstance(node, str):
+                words.append(node)
+            elif isinstance(node, tuple) and len(node) == 2:
+                pending += [None, node[1], node[0]]
+            else:
+                found = f"a tuple of {len(node)}" if isinstance(node, tuple) else repr(node)
+                raise ValueError(
+                    f"`nested` must be a word or a pair of nodes, got {found} after "
+                    f"{len(words)} words; pass 2-tuples of str"
+                )
+        return cls(words, order)
+
+    @classmethod
+    def from_brackets(cls, text: str) -> "Tree":
+        """Read what `str(tree)` writes, such as `( ( the cat ) sat )`.
+
+        Whitespace around parentheses is optional. Parentheses inside words are written `-LRB-`
+        and `-RRB-`, here and in `from_nltk`; a word that holds these letters itself reads back as
+        another. Error messages count characters from 0.
+        """
+        return cls(*_parse(text, labelled=False, binarize=None))
+
+    @classmethod
+    def from_nltk(cls, text: str, binarize: Literal["left", "right"] | None = None) -> "Tree":
+        """Read a labelled tree as in NLTK, the Penn Treebank and SST.
+
+        The label after each open parenthesis is dropped (it may be missing before another
+        parenthesis), and a node with one child is that child. Text without labels would lose
+        words here; read it with `from_brackets`.
+
+        Example:
+            >>> Tree.from_nltk("(S (NP (DT the) (NN cat)) (VP sat))")
+            Tree('( ( the cat ) sat )')
+            >>> Tree.from_nltk("(S a b c)", binarize="right")
+            Tree('( a ( b c ) )')
+            >>> Tree.from_nltk("(S a b c)", binarize="left")
+            Tree('( ( a b ) c )')
+
+        Args:
+            text: One tree.
+            binarize: How to fold a node with more than two children; None refuses such nodes.
+        """
+        if binarize not in (None, "left", "right"):
+            raise ValueError(
+                f"`binarize` must be 'left', 'right' or None, got {binarize!r}; pass one of them"
+            )
+        return cls(*_parse(text, labelled=True, binarize=binarize))
+
+    @classmethod
+    def left_branching(cls, words: Iterable[str] | str) -> "Tree":
+        """Make the tree `( ( ( a b ) c ) d )`."""
+        words = _checked_words(words)
+        return cls(words, [0] * (len(words) - 1))
+
+    @classmethod
+    def right_branching(cls, words: Iterable[str] | str) -> "Tree":
+        """Make the tree `( a ( b ( c d ) ) )`."""
+        words = _checked_words(words)
+        return cls(words, reversed(range(len(words) - 1)))
+
+    @classmethod
+    def balanced(cls, words: Iterable[str] | str) -> "Tree":
+        """Make the tree that halves every node, the odd word on the left.
+
+        Example:
+            >>> Tree.balanced("a b c d e")
+            Tree('( ( ( a b ) c ) ( d e ) )')
+        """
+        words = _checked_words(words)
+        spans = [(0, len(words))]
+        for start, end in spans:
+            if end - start > 2:
+                middle = (start + end + 1) // 2
+                spans += [(start, middle), (middle, end)]
+        return cls.from_spans(words, spans)
+
+    @classmethod
+    def random(cls, words: Iterable[str] | str, seed: int) -> "Tree":
+        """Make a tree by merging at a random position at each step.
+
+        This is uniform over merge orders, not over trees: a tree that many orders lead to, such
+        as a balanced one, comes up more often than one that few lead to.
+        """
+        words = _checked_words(words)
+        generator = random.Random(seed)
+        return cls(words, [generator.randrange(left) for left in range(len(words) - 1, 0, -1)])
+
+    @property
+    def nested(self) -> Nested:
+        """The tree as nested pairs, such as `(("the", "cat"), "sat")`; one word is a bare str."""
+        nodes: list[Nested] = list(self.words)
+        nodes += [node for _, _, node in self._merges(nodes, lambda left, right: (left, right))]
+        return nodes[-1]
+
+    @property
+    def depth(self) -> int:
+        """The number of merges above the deepest word: 0 for one word, 1 for a pair."""
+        heights = self._merges([0] * len(self), lambda left, right: 1 + max(left, right))
+        return max((height for _, _, height in heights), default=0)
+
+    def to_nltk(self, label: str = "X") -> str:
+        """Write a labelled tree, such as `(X (X the cat) sat)`, for NLTK to read."""
+        if label.split() != [label] or "(" in label or ")" in label:
+            raise ValueError(
+                f"`label` must be one word without parentheses, got {label!r}; pass one such as 'X'"
+            )
+        if len(self) == 1:
+            return f"({label} {self})"
+        return self._written(f"({label} ", ")")
+
+    def draw(self, width: int | None = None) -> str:
+        """Draw the tree with box-drawing characters.
+
+        The words stand in one row under the tree when that fits; otherwise the tree lies on its
+        side, root at the left, with one word per line. When it is too deep for that, levels get
+        one column instead of two, and then the levels next to the root are cut, with `…` on the
+        lines that lose something. Words are never cut, so that a width below the longest word
+        plus 2 is overrun.
+
+        Example:
+            >>> print(Tree.from_brackets("( ( the cat ) sat )").draw(80))
+               ┌──┴──┐
+             ┌─┴─┐   │
+            the cat sat
+            >>> print(Tree.from_brackets("( ( the cat ) sat )").draw(10))
+            ┬─┬─ the
+            │ └─ cat
+            └─── sat
+
+        Args:
+            width: The columns to stay within; None asks the terminal.
+        """
+        if width is None:
+            width = shutil.get_terminal_size().columns
+        if width < 1:
+            raise ValueError(f"`width` must be at least 1, got {width}; pass None for the default")
+        fits = sum(map(_columns, self.words)) + len(self) - 1 <= width
+        return self._draw_upright() if fits or len(self) == 1 else self._draw_sideways(width)
+
+    def svg(self) -> str:
+        """Draw the tree as a self-contained SVG image, words along the base line.
+
+        Words of long sentences are turned to read downwards. The image takes the text colour of
+        the page it is part of; as a file of its own it is grey, for light and dark backgrounds.
+        """
+        slots = [8 * _columns(word) + 16 for word in self.words]
+        turned = sum(slots) > 960
+        longest = max(slots)
+        if turned:
+            slots = [20] * len(self)
+        centres = [end - slot // 2 for end, slot in zip(accumulate(slots), slots, strict=True)]
+        depth = self.depth
+        level = max(10, min(30, 480 // max(depth, 1)))
+        base = 12 + level * depth
+        width, height = sum(slots), base + (longest if turned else 30)
+        edges, nodes = [], []
+        for left, right, node in self._placed(centres, _middle):
+            top, left_top, right_top = (base - level * place[1] for place in (node, left, right))
+            edges.append(f"M{left[0]} {left_top}V{top}H{right[0]}V{right_top}")
+            nodes.append(f'<circle cx="{node[0]}" cy="{top}" r="3"/>')
+        texts = []
+        for centre, word in zip(centres, self.words, strict=True):
+            y = base + (6 if turned else 18)
+            where = f' dy="0.35em" transform="rotate(90 {centre} {y})"' if turned else ""
+            texts.append(f'<text x="{centre}" y="{y}"{where}>{_xml(word)}</text>')
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width}" '
+                f'height="{height}" viewBox="0 0 {width} {height}" '
+                'style="max-width:100%;height:auto">',
+                f"<title>{_xml(str(self))}</title>",
+                # only matches where the image is a document of its own, not part of a page
+                "<style>svg:root{color:#767676}</style>",
+                f'<path d="{"".join(edges)}" fill="none" stroke="currentColor"/>',
+                f'<g fill="#3b82f6">{"".join(nodes)}</g>',
+                '<g fill="currentColor" font-family="system-ui, sans-serif" font-size="14" '
+                f'text-anchor="{"start" if turned else "middle"}">{"".join(texts)}</g>',
+                "</svg>",
+            ]
+        )
+
+    _repr_svg_ = svg
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tree):
+            return NotImplemented
+        return self.words == other.words and set(self.spans) == set(other.spans)
+
+    def __hash__(self) -> int:
+        return hash((self.words, frozenset(self.spans)))
+
+    def __repr__(self) -> str:
+        return f"Tree({str(self)!r})"
+
+    def __str__(self) -> str:
+        return self._written("( ", " )")
+
+    def _written(self, opening: str, closing: str) -> str:
+        """Write the words with the marks of every span around them."""
+        openings, closings = [0] * len(self), [0] * len(self)
+        for start, end in self.spans:
+            openings[start] += 1
+            closings[end - 1] += 1
+        return " ".join(
+            opening * before + word.replace("(", "-LRB-").replace(")", "-RRB-") + closing * after
+            for before, word, after in zip(openings, self.words, closings, strict=True)
+        )
+
+    def _merges(
+        self, leaves: Iterable[Value], join: Callable[[Value, Value], Value]
+    ) -> Iterator[tuple[Value, Value, Value]]:
+        """Give left child, right child and node of every merge, in merge order."""
+        present = list(leaves)
+        for position in self.order:
+            left, right = present[position : position + 2]
+            node = join(left, right)
+            present[position : position + 2] = [node]
+            yield left, right, node
+
+    def _placed(
+        self, places: Iterable[int], above: Callable[[int, int], int]
+    ) -> Iterator[tuple[Span, Span, Span]]:
+        """Give the (place, height) pairs of left child, right child and node of every merge."""
+        return self._merges(
+            [(place, 0) for place in places],
+            lambda left, right: (above(left[0], right[0]), 1 + max(left[1], right[1])),
+        )
+
+    def _draw_upright(self) -> str:
+        columns = [_columns(word) for word in self.words]
+        ends = accumulate(size + 1 for size in columns)
+        centres = [end - 2 - size // 2 for end, size in zip(ends, columns, strict=True)]
+        levels: list[list[tuple[int, int, int]]] = [[] for _ in range(self.depth)]
+        for left, right, (middle, height) in self._placed(centres, _middle):
+            levels[-height].append((left[0], middle, right[0]))
+        stems = [" "] * (sum(columns) + len(self))
+        lines = []
+        for level in levels:
+            line = stems.copy()
+            for left_place, middle, right_place in level:
+                arms = "─" * (middle - left_place - 1), "─" * (right_place - middle - 1)
+                line[left_place : right_place + 1] = f"┌{arms[0]}┴{arms[1]}┐"
+                stems[middle] = " "
+                stems[left_place] = stems[right_place] = "│"
+            lines.append("".join(line).rstrip())
+        return "\n".join([*lines, " ".join(self.words)])
+
+    def _draw_sideways(self, width: int) -> str:
+        depth = self.depth
+        room = max(1, width - max(map(_columns, self.words)) - 1)
+        step = 2 if 2 * depth <= room else 1
+        size = step * (depth - 1) + 2
+        cut = size - room + 1 if size > room else 0
+        # a node stands on the line of its first word, and its corner on the first line of its
+        # right child, so that every line but the first has one corner
+        corners = [0] * len(self)
+        branches: list[list[int]] = [[] for _ in self.words]
+        for _, (split, _), (start, height) in self._placed(range(len(self)), min):
+            corners[split] = step * (depth - height)
+            branches[start].append(step * (depth - height))
+        stems = [" "] * size
+        lines = []
+        for word, corner, starts in zip(self.words, corners, branches, strict=True):
+            line = [*stems[:corner], "└", *("─" * (size - corner - 1))]
+            stems[corner] = " "
+            for column in starts:
+                line[column] = "┬"
+                stems[column] = "│"
+            if cut:
+                line[:cut] = "…" if "".join(line[:cut]).strip() else " "
+            lines.append(f"{''.join(line)} {word}")
+        return "\n".join(lines)
+
+
+def _checked_words(words: Iterable[str] | str) -> tuple[str, ...]:
+    """Split a string into words, and refuse what cannot be a word."""
+    words = tuple(words.split() if isinstance(words, str) else words)
+    if not words:
+        raise ValueError("`words` must have at least one word, got none; leave out empty sentences")
+    for position, word in enumerate(words):
+        if not isinstance(word, str) or word.split() != [word]:
+            raise ValueError(
+                f"`words[{position}]` must be a non-empty str without whitespace, got {word!r}; "
+                "split the sentence into words first"
+            )
+    return words
+
+
+def _parse(text: str, labelled: bool, binarize: str | None) -> tuple[list[str], list[int]]:
+    """Read words and post-order merges from brackets."""
+    words: list[str] = []
+    order: list[int] = []
+    opened: list[int] = []
+    children: list[int] = []
+    previous = ""
+    for match in _TOKEN.finditer(text):
+        token, position = match.group(), match.start()
+        kind = {"(": "'('", ")": "')'", "": "the end of the text"}.get(token, "a word")
+        if not opened and words:
+            expected = ["the end of the text"]
+        elif not opened:
+            expected = ["'('"] if labelled else ["a word", "'('"]
+        elif children[-1] < (1 if labelled else 2):
+            expected = ["a word", "'('"]
+        else:
+            expected = ["a word", "'('", "')'"] if labelled else ["')'"]
+        if kind not in expected:
+            found = repr(token) if token else kind
+            remedy = "pass one whole tree"
+            if opened:
+                needed = "a child" if labelled else "two children"
+                remedy = f"give the '(' at character {opened[-1]} {needed} and a ')'"
+            raise ValueError(
+                f"`text` must have {' or '.join(expected)} at character {position}, got {found}; "
+                f"{remedy}"
+            )
+        is_label = labelled and previous == "(" and kind == "a word"
+        previous = token
+        if token == "(":
+            opened.append(position)
+            children.append(0)
+        if token in ("", "(") or is_label:
+            continue
+        if token == ")":
+            start, count = opened.pop(), children.pop()
+            if count > 2 and binarize is None:
+                raise ValueError(
+                    f"`text` must have nodes of one or two children, got {count} at character "
+                    f"{start}, {text[start : position + 1][:40]!r}; binarise the tree first, or "
+                    "pass binarize='left' or 'right'"
+                )
+            order += [len(words) - len(order) - 2 - merge for merge in range(count - 1)]
+        else:
+            words.append(token.replace("-LRB-", "(").replace("-RRB-", ")"))
+        if children:
+            children[-1] += 1
+            if binarize == "left" and children[-1] == 2:
+                order.append(len(words) - len(order) - 2)
+                children[-1] = 1
+    return words, order
+
+
+def _columns(word: str) -> int:
+    """Count the terminal columns of a word, roughly."""
+    columns = 0
+    for character in word:
+        if unicodedata.category(character) not in ("Mn", "Me", "Cf"):
+            columns += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return max(columns, 1)
+
+
+def _middle(left: int, right: int) -> int:
+    return (left + right) // 2
+
+
+def _xml(text: str) -> str:
+    """Escape text for XML; characters XML cannot hold become U+FFFD."""
+    return escape(_NOT_XML.sub("\ufffd", text))

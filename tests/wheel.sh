@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Build the wheel, install it into a clean environment away from the source, and use it there.
+#   bash tests/wheel.sh PYTHON
+set -euo pipefail
+python=$(realpath -s "$1")
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$python" -m build --quiet --wheel --outdir "$work/dist" "$root"
+"$python" -m venv "$work/venv"
+"$work/venv/bin/python" -m pip install --quiet --constraint "$root/constraints.txt" "$work"/dist/*.whl
+cd "$work"
+bin="$work/venv/bin"
+"$bin/gumbeltree" --version
+"$bin/gumbeltree" info snli-300d
+"$bin/gumbeltree" demo --out demo > /dev/null
+"$bin/gumbeltree" info demo/model --json > /dev/null
+"$bin/gumbeltree" parse demo/model "the dog that barked all night sleeps now"
+"$bin/python" - <<'PY'
+import gumbeltree
+model = gumbeltree.load("demo/model")
+vectors = model.encode(["the dog sleeps", "now"])
+assert vectors.shape == (2, model.config.encoder.hidden_dim), vectors.shape
+assert gumbeltree.__file__.startswith(__import__("sys").prefix), gumbeltree.__file__
+print("wheel: info, load and parse work in a clean environment")
+PY
+# without the extra, a plot must name the command that brings it
+if "$bin/gumbeltree" bench --quick --plot growth.png 2> missing.txt; then
+  echo "bench --plot ran without matplotlib" >&2
+  exit 1
+fi
+grep -q "pip install 'gumbeltree\[plots\]'" missing.txt
