@@ -32,6 +32,8 @@ def check_words(embedded: Tensor, lengths: Tensor, weight: Tensor, E: int) -> No
             f"`embedded` must hold at least one sentence of one word, got {list(embedded.shape)}; "
             "skip empty batches"
         )
+    for name, x in {"embedded": embedded, "lengths": lengths}.items():
+        check_device(name, x, weight)
     autocast = torch.is_autocast_enabled(embedded.device.type)
     if not embedded.is_floating_point() or (embedded.dtype != weight.dtype and not autocast):
         raise TypeError(
@@ -41,8 +43,6 @@ def check_words(embedded: Tensor, lengths: Tensor, weight: Tensor, E: int) -> No
     if lengths.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"`lengths` must be int64, got {lengths.dtype}; convert it with .long()")
     check_shape("lengths", lengths, (B,), "[B]")
-    for name, x in {"embedded": embedded, "lengths": lengths}.items():
-        check_device(name, x, weight)
     low, high = int(lengths.min()), int(lengths.max())
     if low < 1 or high > T:
         raise ValueError(

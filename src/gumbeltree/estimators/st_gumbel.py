@@ -23,11 +23,12 @@ class StraightThroughGumbel:
         return y_st + (y - y.detach())
 
     @staticmethod
-    def score_gradient(dy: Tensor, y: Tensor, choice: Tensor, temperature: float) -> Tensor:
+    def score_gradient(dy: Tensor, y: Tensor, temperature: float) -> Tensor:
         """Return dL/dscores `[B, K]` from dL/dy-bar, centred on the winner.
 
         y (dy - sum y dy) loses the winner's part to cancellation as y tends to one-hot; only
-        differences of dy matter, so take them from the winner's.
+        differences of dy matter, so take them from the winner's. A forced choice need not win:
+        what counts is the largest y.
         """
-        u = dy - dy.gather(-1, choice[:, None])
+        u = dy - dy.gather(-1, y.argmax(-1, keepdim=True))
         return y * (u - (y * u).sum(-1, keepdim=True)) / temperature

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
 
 from gumbeltree.ops.exact_backward import backward
-from gumbeltree.ops.exact_forward import Products, Tape, forward
+from gumbeltree.ops.exact_forward import Products, forward
+from gumbeltree.ops.exact_tape import Tape
 from gumbeltree.ops.problem import TreeProblem, TreeResult
 from gumbeltree.states import NodeState
 

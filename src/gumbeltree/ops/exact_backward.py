@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gumbeltree.ops.exact_forward import Products, Tape
+from gumbeltree.ops.exact_forward import Products
 from gumbeltree.ops.exact_scores import CHUNK, Direct, Ledger, Scores
+from gumbeltree.ops.exact_tape import Tape
 from gumbeltree.ops.problem import TreeProblem
 
 # mean number of candidates a layer above which `Ledger` is faster than `Direct`: sentences of 14
@@ -113,8 +114,8 @@ def backward(
             ds += torch.where(rows > 0, dscores[:n, t, :K], 0.0)
         if problem.sample:
             dy = scores.weight_gradient(lo, hi, rows, g_children)
-            y, k = tape.y[end - n * K : end].view(n, K), tape.position[lo:hi]
-            ds += problem.estimator.score_gradient(dy, y, k, problem.temperature)
+            y = tape.y[end - n * K : end].view(n, K)
+            ds += problem.estimator.score_gradient(dy, y, problem.temperature)
         # candidates are distinct but for the dummy, which stays at zero
         sigma[rows] += ds
         scores.send(rows, ds)

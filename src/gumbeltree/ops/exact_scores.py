@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gumbeltree.ops.exact_forward import Tape
+from gumbeltree.ops.exact_tape import Tape
 
 # pairs of candidates handled at once, in temporaries of several vectors each
 CHUNK = 2048

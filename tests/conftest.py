@@ -1,0 +1,29 @@
+"""Shared set-up: seeds, determinism with NaN in uninitialised memory, hypothesis profiles."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("long", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# torch.empty then returns NaN, so that a read of memory nothing wrote shows up in a result
+torch.use_deterministic_algorithms(True)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.markexpr:
+        return
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="minutes long: run with -m slow"))
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

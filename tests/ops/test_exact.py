@@ -1,0 +1,224 @@
+"""exact == reference: order, vector, every gradient, in every mode and precision."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gumbeltree import EncoderConfig, GumbelTreeEncoder
+from gumbeltree.cells.treelstm import TreeLSTMCell
+from gumbeltree.ops import exact, exact_backward
+from gumbeltree.ops.exact_tape import Tape
+from tests.ops.comparison import TEMPERATURES, Case, cases, errors, make_inputs, run
+
+LONG = [
+    Case(lengths=(130, 1, 77), hidden_dim=3, leaf="lstm", seed=1),
+    Case(lengths=(130, 2, 77), hidden_dim=3, ledger=False, seed=2),
+    Case(lengths=(90,), hidden_dim=4, attention=True, details=True, seed=3),
+    Case(lengths=(64, 64, 65), hidden_dim=2, forced=True, temperature=0.3, seed=4),
+    Case(lengths=(120,), hidden_dim=3, sample=False, details=True, seed=5),
+]
+
+
+@given(cases([t for t in TEMPERATURES if t >= 0.3]))
+def test_exact_equals_reference_in_float64(case: Case) -> None:
+    check_float64(case)
+
+
+@pytest.mark.parametrize("case", LONG, ids=str)
+def test_long_sentences(case: Case) -> None:
+    check_float64(case)
+
+
+@pytest.mark.parametrize("T", range(1, 17))
+@pytest.mark.parametrize("ledger", [True, False])
+def test_every_short_length(T: int, ledger: bool) -> None:
+    check_float64(Case(lengths=(T, T), hidden_dim=3, ledger=ledger, details=True, seed=T))
+
+
+def check_float64(case: Case) -> None:
+    inputs = make_inputs(case)
+    reference, found = run(case, inputs, "reference"), run(case, inputs, "exact")
+    assert torch.equal(reference.order, found.order)
+    worst = errors(reference, found)
+    assert max(worst.values()) < 1e-10, worst
+
+
+@given(cases([t for t in TEMPERATURES if t < 0.3]))
+def test_low_temperature(case: Case) -> None:
+    # plain autograd loses digits of the scores' gradients there, so the measure is absolute
+    inputs = make_inputs(case)
+    reference, found = run(case, inputs, "reference"), run(case, inputs, "exact")
+    assert torch.equal(reference.order, found.order)
+    for name, x in reference.values.items():
+        if x.numel():
+            assert float((x - found.values[name]).abs().max()) < 1e-10, name
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 20.0])
+@pytest.mark.parametrize("ledger", [True, False])
+@pytest.mark.parametrize("leaf", ["affine", "lstm", "bilstm"])
+def test_float32_is_as_exact_as_reference(leaf: str, ledger: bool, temperature: float) -> None:
+    # rounding errors are random and now and then happen to vanish, so each value's error is the
+    # largest of several draws; a near tie could flip, so the true merges are forced on both
+    worst: dict[str, dict[str, float]] = {"reference": {}, "exact": {}}
+    for seed in range(8):
+        case = Case(
+            lengths=(23, 9, 2, 1),
+            hidden_dim=10,
+            leaf=leaf,
+            temperature=temperature,
+            ledger=ledger,
+            details=seed % 2 == 0,
+            attention=seed % 4 > 1,
+            seed=seed,
+        )
+        inputs = make_inputs(case)
+        truth = run(case, inputs, "reference")
+        for impl, largest in worst.items():
+            narrow = run(case, inputs, impl, torch.float32, truth.order)
+            for name, error in errors(truth, narrow).items():
+                largest[name] = max(error, largest.get(name, 0.0))
+    for name, error in worst["exact"].items():
+        assert error <= 2 * worst["reference"][name] + 1e-6, name
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(lengths=(9, 1, 14, 2), hidden_dim=10, leaf="lstm", seed=11),
+        Case(lengths=(6, 23, 12), hidden_dim=7, ledger=False, seed=12),
+        Case(lengths=(8, 30), hidden_dim=16, attention=True, seed=13),
+        Case(lengths=(10, 20), hidden_dim=16, sample=False, seed=14),
+    ],
+    ids=str,
+)
+def test_bfloat16_within_twice_the_error_of_plain_torch(case: Case, autocast: bool) -> None:
+    inputs = make_inputs(case)
+    truth = run(case, inputs, "reference")
+    dtype = torch.float32 if autocast else torch.bfloat16
+    narrow = {
+        impl: errors(truth, run(case, inputs, impl, dtype, truth.order, autocast))
+        for impl in ("reference", "exact")
+    }
+    assert narrow["reference"]["vector"] > 1e-4  # it really was narrow
+    for name, error in narrow["exact"].items():
+        assert error <= 2 * narrow["reference"][name] + 1e-6, (
+            name,
+            error,
+            narrow["reference"][name],
+        )
+
+
+def test_near_ties_follow_a_forced_order() -> None:
+    # all words equal: every score of a layer is the same, and each implementation may round it
+    # its own way; with a forced order the gradients must still agree
+    case = Case(lengths=(9, 4), hidden_dim=4, forced=True)
+    inputs = make_inputs(case)
+    inputs.words[:] = inputs.words[0, 0]
+    inputs.noise.zero_()
+    reference, found = run(case, inputs, "reference"), run(case, inputs, "exact")
+    assert torch.equal(found.order, reference.order)
+    assert max(errors(reference, found).values()) < 1e-10
+
+
+@pytest.mark.parametrize("impl", ["reference", "exact"])
+def test_ties_go_to_the_left_whatever_the_batch(impl: str) -> None:
+    encoder = GumbelTreeEncoder(EncoderConfig(300, 100, leaf="affine", impl=impl)).eval()
+    torch.nn.init.normal_(encoder.query)
+    word = torch.randn(300)
+    for B in (1, 3, 7, 40):
+        for T in (3, 4, 6, 13):
+            words = word.expand(B, T, 300).contiguous()
+            order = encoder(words, torch.full((B,), T)).order
+            assert (order[:, 0] == 0).all(), (B, T)
+
+
+@given(st.integers(3, 40), st.integers(0, 10**6))
+def test_at_most_3T_minus_6_compositions(T: int, seed: int) -> None:
+    composed = 0
+
+    class Counting(TreeLSTMCell):
+        def activate(self, gates, c_left, c_right):
+            nonlocal composed
+            composed += len(gates)
+            return TreeLSTMCell.activate(gates, c_left, c_right)
+
+    case = Case(lengths=(T,), hidden_dim=2, seed=seed)
+    inputs = make_inputs(case)
+    encoder = GumbelTreeEncoder(case.config)
+    encoder.load_state_dict(inputs.state)
+    encoder.cell.__class__ = Counting
+    encoder(inputs.words.float(), inputs.lengths, noise=inputs.noise, sample=True)
+    assert 2 * T - 3 <= composed <= 3 * T - 6
+
+
+def test_no_composition_for_padding() -> None:
+    composed = 0
+
+    class Counting(TreeLSTMCell):
+        def activate(self, gates, c_left, c_right):
+            nonlocal composed
+            composed += len(gates)
+            return TreeLSTMCell.activate(gates, c_left, c_right)
+
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4))
+    encoder.cell.__class__ = Counting
+    lengths = [40, *[2] * 50, *[1] * 50]
+    encoder(torch.randn(101, 60, 3), torch.tensor(lengths), sample=False)
+    assert composed <= 3 * 40 - 6 + 50
+
+
+def test_what_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    # per layer at most 32 bytes * T^2 / 2 a sentence; vectors a bounded number of times T * D
+    kept = {}
+
+    def spy(tape: Tape, *rest: object) -> exact_backward.Gradients:
+        kept.update(tape._asdict())
+        return exact_backward.backward(tape, *rest)
+
+    monkeypatch.setattr(exact, "backward", spy)
+    T, D = 300, 8
+    encoder = GumbelTreeEncoder(EncoderConfig(3, D))
+    encoder(torch.randn(1, T, 3), torch.tensor([T])).vector.sum().backward()
+    sizes = {name: x.numel() * x.element_size() for name, x in kept.items()}
+    layered = sizes.pop("rows") + sizes.pop("y")
+    assert layered <= 32 * T * T / 2
+    assert layered >= 4 * T * (T - 1) / 2  # y really is among them
+    vectors = sizes.pop("states") + sizes.pop("gates")
+    assert vectors <= (4 * T * 2 * D + 3 * T * 5 * D) * 4
+    assert sum(sizes.values()) <= 8 * T * 20
+
+
+def test_backward_twice_through_one_graph() -> None:
+    case = Case(lengths=(9, 5), leaf="lstm")
+    inputs = make_inputs(case)
+    encoder = GumbelTreeEncoder(case.config).double()
+    vector = encoder(inputs.words, inputs.lengths, noise=inputs.noise, sample=True).vector
+    first = torch.autograd.grad(vector.sum(), encoder.query, retain_graph=True)[0]
+    second = torch.autograd.grad(vector.sum(), encoder.query)[0]
+    assert torch.equal(first, second)
+
+
+def test_double_backward_is_refused_with_the_way_out() -> None:
+    case = Case(lengths=(6, 3))
+    inputs = make_inputs(case)
+    for impl in ("exact", "reference"):
+        encoder = GumbelTreeEncoder(dataclasses.replace(case.config, impl=impl)).double()
+        words = inputs.words.clone().requires_grad_()
+        vector = encoder(words, inputs.lengths, noise=inputs.noise, sample=True).vector
+        (gradient,) = torch.autograd.grad(vector.sum(), words, create_graph=True)
+        if impl == "reference":
+            gradient.square().sum().backward()
+            continue
+        with pytest.raises(RuntimeError, match=r"first derivatives only.*impl='reference'"):
+            gradient.square().sum().backward()
+
+
+def test_graph_is_not_kept_without_gradients() -> None:
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4))
+    with torch.no_grad():
+        assert not encoder(torch.randn(2, 5, 3), torch.tensor([5, 3])).vector.requires_grad

@@ -1,0 +1,429 @@
+"""The public encoder: shapes, padding, batches, seeds, forced trees, attention, refusals."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gumbeltree import EncoderConfig, GumbelTreeEncoder, Tree
+from gumbeltree.encoders import ENCODERS
+from gumbeltree.encoders.gumbel_tree import attend
+from gumbeltree.estimators.gumbel import gumbel_noise
+from gumbeltree.leaves import LEAVES
+from gumbeltree.ops import IMPLEMENTATIONS
+
+CONFIG = EncoderConfig(embedding_dim=3, hidden_dim=4)
+LENGTHS = torch.tensor([5, 1, 7, 2])
+
+
+def encoder(**fields: object) -> GumbelTreeEncoder:
+    made: GumbelTreeEncoder = ENCODERS["gumbel_tree"](dataclasses.replace(CONFIG, **fields))
+    torch.nn.init.normal_(made.query)
+    return made
+
+
+def words(B: int = 4, T: int = 7) -> Tensor:
+    return torch.randn(B, T, 3)
+
+
+each_impl = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+each_leaf = pytest.mark.parametrize("leaf", LEAVES)
+
+
+@each_impl
+@each_leaf
+@pytest.mark.parametrize("attention", [False, True])
+def test_shapes(impl: str, leaf: str, attention: bool) -> None:
+    e = encoder(impl=impl, leaf=leaf, attention=attention)
+    plain = e(words(), LENGTHS)
+    vector, order = plain
+    assert vector.shape == (4, 4)
+    assert order.shape == (4, 6)
+    assert order.dtype == torch.int64
+    assert plain.nodes is None
+    assert plain.scores is None
+    full = e(words(), LENGTHS, details=True)
+    assert full.nodes.h.shape == full.nodes.c.shape == (4, 13, 4)
+    assert full.scores.shape == full.probabilities.shape == (4, 6, 6)
+    assert (full.attention is not None) == attention
+
+
+@each_impl
+def test_order_is_a_tree_and_ends_with_minus_one(impl: str) -> None:
+    order = encoder(impl=impl)(words(), LENGTHS).order
+    for row, length in zip(order.tolist(), LENGTHS.tolist(), strict=True):
+        assert row[length - 1 :] == [-1] * (7 - length)
+        assert len(Tree([str(i) for i in range(length)], row[: length - 1]).spans) == length - 1
+
+
+@each_impl
+def test_details_are_consistent(impl: str) -> None:
+    e = encoder(impl=impl)
+    full = e(words(), LENGTHS, details=True, sample=False)
+    for b, length in enumerate(LENGTHS.tolist()):
+        made = 7 + length - 2 if length > 1 else 0
+        assert torch.equal(full.nodes.h[b, made], full.vector[b])
+        exists = [i < length or 7 <= i < 7 + length - 1 for i in range(13)]
+        assert (full.nodes.h[b].abs().sum(1) > 0).tolist() == exists
+        for t in range(6):
+            candidates = max(length - 1 - t, 0)
+            assert torch.isfinite(full.scores[b, t]).tolist() == [j < candidates for j in range(6)]
+            if candidates:
+                assert full.scores[b, t].argmax() == full.order[b, t]
+                total = full.scores[b, t, :candidates].exp()
+                expected = total / total.sum()  # Eq. 12
+                torch.testing.assert_close(full.probabilities[b, t, :candidates], expected)
+            assert not full.probabilities[b, t, candidates:].any()
+
+
+@each_impl
+def test_sampling_follows_the_mode_unless_told(impl: str) -> None:
+    e = encoder(impl=impl)
+    x, noise = words(), 10 * gumbel_noise((4, 6, 6))
+    sampled = e(x, LENGTHS, noise=noise, sample=True).order
+    greedy = e(x, LENGTHS, sample=False).order
+    assert not torch.equal(sampled, greedy)
+    assert torch.equal(e.train()(x, LENGTHS, noise=noise).order, sampled)
+    assert torch.equal(e.eval()(x, LENGTHS, noise=noise).order, greedy)
+    assert torch.equal(e.eval()(x, LENGTHS, noise=noise, sample=True).order, sampled)
+
+
+@each_impl
+def test_temperature_never_changes_the_tree(impl: str) -> None:
+    e = encoder(impl=impl)
+    x, noise = words(), gumbel_noise((4, 6, 6))
+    results = []
+    for e.temperature in (0.05, 1.0, 20.0):
+        results.append(e(x, LENGTHS, noise=noise))
+    assert all(torch.equal(r.order, results[0].order) for r in results)
+    assert all(torch.equal(r.vector, results[0].vector) for r in results)
+
+
+def gradients(e: GumbelTreeEncoder, x: Tensor, **arguments: object) -> list[Tensor]:
+    x = x.clone().requires_grad_()
+    e.zero_grad()
+    result = e(x, LENGTHS, details=True, **arguments)
+    weight = torch.linspace(-1, 1, result.nodes.h.numel()).view_as(result.nodes.h)
+    # only what exists: beyond a sentence's end nodes are zero and have no gradient
+    ((result.vector**2).sum() + (result.nodes.h * weight).sum()).backward()
+    parameters = [p.grad.clone() for p in e.parameters() if p.grad is not None]
+    outputs = [result.vector, *result.nodes, result.scores, result.probabilities]
+    return [*(y.detach() for y in outputs), result.order, x.grad, *parameters]
+
+
+@each_impl
+@each_leaf
+@pytest.mark.parametrize("mode", ["sampled", "greedy", "forced"])
+@pytest.mark.parametrize("attention", [False, True])
+def test_padding_has_no_effect_at_all(impl: str, leaf: str, mode: str, attention: bool) -> None:
+    e = encoder(impl=impl, leaf=leaf, attention=attention)
+    clean, noise = words(), gumbel_noise((4, 6, 6))
+    order = torch.zeros(4, 6, dtype=torch.int64)
+    step = torch.arange(6)
+    outside_words = torch.arange(7) >= LENGTHS[:, None]
+    outside_noise = step[:, None] + step >= (LENGTHS - 1)[:, None, None]
+    outside_order = step >= (LENGTHS - 1)[:, None]
+    results = []
+    for garbage, number in [(0.0, 0), (1e30, 99), (math.nan, -7), (-math.inf, 2**62)]:
+        x = clean.masked_fill(outside_words[..., None], garbage)
+        arguments: dict[str, object] = {"sample": mode == "sampled"}
+        if mode == "sampled":
+            arguments["noise"] = noise.masked_fill(outside_noise, garbage)
+        if mode == "forced":
+            arguments["order"] = order.masked_fill(outside_order, number)
+        results.append(gradients(e, x, **arguments))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            assert torch.equal(a, b)  # the same bits
+    dx = results[0][6]
+    assert not dx[outside_words].any()
+    assert dx[~outside_words].abs().sum(1).min() > 0
+
+
+@each_impl
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(0, 1000))
+def test_a_batch_is_its_sentences_one_by_one(impl: str, lengths: list[int], seed: int) -> None:
+    torch.manual_seed(seed)
+    e = encoder(impl=impl, leaf="bilstm").double()
+    T = max(lengths) + 1
+    x = torch.randn(len(lengths), T, 3, dtype=torch.float64)
+    noise = gumbel_noise((len(lengths), T - 1, T - 1))
+    for sample in (True, False):
+        batch = e(x, torch.tensor(lengths), noise=noise, sample=sample)
+        for b, L in enumerate(lengths):
+            alone = e(
+                x[b : b + 1, :L],
+                torch.tensor([L]),
+                noise=noise[b : b + 1, : L - 1, : L - 1],
+                sample=sample,
+            )
+            assert batch.order[b, : L - 1].tolist() == alone.order[0].tolist()
+            torch.testing.assert_close(batch.vector[b], alone.vector[0], rtol=0, atol=1e-12)
+
+
+@each_impl
+@given(st.permutations(range(6)))
+def test_permuting_the_batch_permutes_the_result(impl: str, permutation: list[int]) -> None:
+    torch.manual_seed(3)
+    e = encoder(impl=impl).double()
+    lengths = torch.tensor([4, 1, 4, 9, 2, 6])
+    x, noise = torch.randn(6, 9, 3, dtype=torch.float64), gumbel_noise((6, 8, 8))
+    straight = e(x, lengths, noise=noise)
+    shuffled = e(x[permutation], lengths[permutation], noise=noise[permutation])
+    assert torch.equal(straight.order[permutation], shuffled.order)
+    torch.testing.assert_close(straight.vector[permutation], shuffled.vector, rtol=0, atol=1e-12)
+
+
+@each_impl
+def test_same_seed_same_bits(impl: str) -> None:
+    x = words()
+    runs = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(1)
+        e = encoder(impl=impl)
+        generator = torch.Generator().manual_seed(seed)
+        runs.append(gradients(e, x, sample=True, generator=generator))
+    assert all(torch.equal(a, b) for a, b in zip(runs[0], runs[1], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(runs[0], runs[2], strict=True))
+
+
+def test_same_seed_same_tree_across_implementations() -> None:
+    x, orders = words(), []
+    state = encoder().state_dict()
+    for impl in IMPLEMENTATIONS:
+        e = encoder(impl=impl)
+        e.load_state_dict(state)
+        torch.manual_seed(4)
+        orders.append(e(x, LENGTHS).order)
+    assert torch.equal(*orders)
+
+
+@each_impl
+def test_forced_trees(impl: str) -> None:
+    e, x = encoder(impl=impl), words(1, 6)
+    for make in (Tree.left_branching, Tree.right_branching, Tree.balanced):
+        tree = make("a b c d e f")
+        encoding = e(x, torch.tensor([6]), order=torch.tensor([tree.order]))
+        assert Tree("a b c d e f", encoding.order[0].tolist()) == tree
+    left = e(x, torch.tensor([6]), order=torch.zeros(1, 5, dtype=torch.int64)).vector
+    right = e(x, torch.tensor([6]), order=torch.arange(4, -1, -1)[None]).vector
+    assert not torch.allclose(left, right)
+
+
+@each_impl
+def test_attention_by_hand(impl: str) -> None:
+    e = encoder(impl=impl, attention=True).eval()
+    full = e(words(), LENGTHS, details=True)
+    for b, L in enumerate(LENGTHS.tolist()):
+        nodes = torch.cat([full.nodes.h[b, :L], full.nodes.h[b, 7 : 7 + L - 1]])
+        assert len(nodes) == 2 * L - 1
+        weights = torch.softmax(nodes @ nodes.mean(0), dim=0)
+        torch.testing.assert_close(full.vector[b], weights @ nodes)
+        assert full.attention[b].sum().item() == pytest.approx(1)
+        assert (full.attention[b] > 0).sum() == 2 * L - 1
+
+
+def test_attention_gradient_by_finite_differences() -> None:
+    h = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([3, 2])
+    exists = torch.tensor([[1.0, 1, 1, 1, 1], [1, 1, 0, 1, 0]])[..., None]
+    assert torch.autograd.gradcheck(lambda h: attend(h * exists, lengths)[0], h)
+
+
+@each_leaf
+def test_leaves_by_torch(leaf: str) -> None:
+    e = encoder(leaf=leaf).eval()
+    x = words()
+    h, c = e(x, LENGTHS, details=True).nodes
+    for b, L in enumerate(LENGTHS.tolist()):
+        if leaf == "affine":
+            expected = torch.nn.functional.linear(x[b, :L], e.leaf.weight, e.leaf.bias)
+        elif leaf == "lstm":
+            expected = torch.cat(run_lstm_cell(e.leaf, x[b, :L]), dim=1)
+        else:
+            ahead = run_lstm_cell(e.leaf.forwards, x[b, :L])
+            back = [s.flip(0) for s in run_lstm_cell(e.leaf.backwards, x[b, :L].flip(0))]
+            expected = torch.cat([ahead[0], back[0], ahead[1], back[1]], dim=1)
+        torch.testing.assert_close(torch.cat([h[b, :L], c[b, :L]], dim=1), expected)
+
+
+def run_lstm_cell(leaf: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Run torch's own LSTM cell with the weights of `leaf` over one sentence `[L, E]`."""
+    cell = torch.nn.LSTMCell(leaf.weight_ih.shape[1], leaf.weight_hh.shape[1])
+    cell.load_state_dict(leaf.state_dict())
+    state = [torch.zeros(1, leaf.weight_hh.shape[1])] * 2
+    states = []
+    for word in x:
+        state = cell(word[None], state)
+        states.append(state)
+    return torch.cat([h for h, _ in states]), torch.cat([c for _, c in states])
+
+
+def test_start_of_the_leaves_and_the_query() -> None:
+    E, D = 300, 200
+    e = GumbelTreeEncoder(EncoderConfig(E, D))
+    assert e.query.std().item() == pytest.approx(0.01, rel=0.15)
+    assert e.leaf.weight_ih.std().item() == pytest.approx(math.sqrt(2 / E), rel=0.02)
+    hh = e.leaf.weight_hh
+    torch.testing.assert_close(hh.T @ hh, torch.eye(D), atol=1e-4, rtol=0)
+    forget = torch.zeros(4 * D)
+    forget[D : 2 * D] = 1
+    assert torch.equal(e.leaf.bias_ih, forget)
+    assert not e.leaf.bias_hh.any()
+    printed = GumbelTreeEncoder(EncoderConfig(E, D, leaf_init="he")).leaf
+    assert printed.weight_hh.std().item() == pytest.approx(math.sqrt(2 / D), rel=0.02)
+    assert not printed.bias_ih.any()
+    affine = GumbelTreeEncoder(EncoderConfig(E, D, leaf="affine")).leaf
+    assert affine.weight.std().item() == pytest.approx(math.sqrt(2 / E), rel=0.02)
+    assert not affine.bias.any()
+
+
+def test_variants_differ_in_scale_and_start_only() -> None:
+    paper, reference = (EncoderConfig(4, 16).with_variant(v) for v in ("paper", "reference"))
+    assert {f for f in vars(paper) if getattr(paper, f) != getattr(reference, f)} == {
+        "score",
+        "cell_init",
+    }
+    encoders = [GumbelTreeEncoder(c) for c in (paper, reference)]
+    encoders[1].load_state_dict(encoders[0].state_dict())
+    x = torch.randn(3, 8, 4)
+    results = [e.eval()(x, torch.tensor([8, 5, 3]), details=True) for e in encoders]
+    assert torch.equal(results[0].order, results[1].order)
+    torch.testing.assert_close(results[0].scores, results[1].scores * 4)
+
+
+@each_impl
+@pytest.mark.parametrize("autocast", [False, True])
+def test_half_precision_works_end_to_end(impl: str, autocast: bool) -> None:
+    e = encoder(impl=impl, attention=True)
+    x = words()
+    if not autocast:
+        e, x = e.bfloat16(), x.bfloat16()
+    with torch.autocast("cpu", enabled=autocast):
+        result = e(x, LENGTHS, details=True)
+    assert result.vector.dtype == (torch.float32 if autocast else torch.bfloat16)
+    assert result.scores.dtype == torch.float32
+    result.vector.float().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in e.parameters())
+
+
+# refusals, each with its own message
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        (
+            torch.tensor([5, 0, 7, 2]),
+            r"`lengths` must lie in 1..T=7, got 0..7 \(sentence 1\); drop",
+        ),
+        (torch.tensor([5, 1, 8, 2]), r"`lengths` must lie in 1..T=7, got 1..8 \(sentence 2\)"),
+        (torch.tensor([5, 1, -3, 2]), r"got -3..5 \(sentence 2\)"),
+        (torch.tensor([5, 1, 7]), r"`lengths` must be \[B\] = \[4\], got \[3\]"),
+        (torch.tensor([[5, 1, 7, 2]]), r"`lengths` must be \[B\] = \[4\], got \[1, 4\]"),
+    ],
+)
+def test_bad_lengths(lengths: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        encoder()(words(), lengths)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_lengths_of_a_wrong_type(dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match=r"`lengths` must be int64, got torch.*; convert it"):
+        encoder()(words(), LENGTHS.to(dtype))
+
+
+@pytest.mark.parametrize("shape", [(4, 7), (4, 7, 2), (1, 4, 7, 3)])
+def test_words_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"`embedded` must be \[B, T, E\] with E=3, got \["):
+        encoder()(torch.randn(shape), LENGTHS)
+
+
+@pytest.mark.parametrize("shape", [(0, 7, 3), (4, 0, 3)])
+def test_empty_batch(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        ValueError, match=r"at least one sentence of one word, got \[.*; skip empty"
+    ):
+        encoder()(torch.randn(shape), LENGTHS[: shape[0]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
+def test_words_of_a_wrong_type(dtype: torch.dtype) -> None:
+    with pytest.raises(
+        TypeError, match=r"`embedded` must be torch.float32 as the encoder's weights"
+    ):
+        encoder()(words().to(dtype), LENGTHS)
+
+
+def test_things_on_another_device() -> None:
+    e, x = encoder(), words()
+    with pytest.raises(ValueError, match=r"`embedded` must be on cpu as the encoder is, got meta"):
+        e(x.to("meta"), LENGTHS)
+    with pytest.raises(ValueError, match=r"`lengths` must be on cpu as the encoder is, got meta"):
+        e(x, LENGTHS.to("meta"))
+    with pytest.raises(ValueError, match=r"`noise` must be on cpu as the encoder is, got meta"):
+        e(x, LENGTHS, noise=torch.zeros(4, 6, 6, device="meta"))
+    with pytest.raises(ValueError, match=r"`order` must be on cpu as the encoder is, got meta"):
+        e(x, LENGTHS, order=torch.zeros(4, 6, device="meta", dtype=torch.int64))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nan_inside_a_sentence_is_named(value: float) -> None:
+    x = words()
+    x[2, 6, 1] = value
+    x[0, 3, 0] = value
+    with pytest.raises(ValueError, match=r"NaN or infinity in sentence 0 at position 3"):
+        encoder()(x, LENGTHS)
+
+
+def test_large_finite_words_are_accepted() -> None:
+    x = torch.full((4, 7, 3), 3e38)
+    assert torch.isfinite(encoder().eval()(x, LENGTHS).vector).all()
+
+
+def test_bad_noise() -> None:
+    e, x = encoder(), words()
+    with pytest.raises(ValueError, match=r"`noise` must be \[B, T-1, T-1\] = \[4, 6, 6\], got"):
+        e(x, LENGTHS, noise=torch.zeros(4, 7, 7))
+    with pytest.raises(TypeError, match=r"`noise` must be floating point, got torch.int64"):
+        e(x, LENGTHS, noise=torch.zeros(4, 6, 6, dtype=torch.int64))
+    noise = torch.zeros(4, 6, 6)
+    noise[0, 2, 1] = math.nan
+    with pytest.raises(ValueError, match=r"\[sentence, layer, position\] = \[0, 2, 1\]"):
+        e(x, LENGTHS, noise=noise)
+
+
+def test_bad_order() -> None:
+    e, x = encoder(), words()
+    order = torch.zeros(4, 6, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"`order` must be \[B, T-1\] = \[4, 6\], got \[4, 7\]"):
+        e(x, LENGTHS, order=torch.zeros(4, 7, dtype=torch.int64))
+    with pytest.raises(TypeError, match=r"`order` must be int64, got torch.int32"):
+        e(x, LENGTHS, order=order.int())
+    for value in (3, -1):
+        order[0, 1] = value
+        message = rf"`order` must lie in 0..2 for sentence 0 at step 1, got {value}"
+        with pytest.raises(ValueError, match=message):
+            e(x, LENGTHS, order=order)
+
+
+def test_bad_configurations() -> None:
+    with pytest.raises(ValueError, match=r"must be even, got 5; use 6"):
+        encoder(leaf="bilstm", hidden_dim=5)
+    with pytest.raises(ValueError, match=r"unknown leaf 'lsmt'; known: .*Did you mean 'lstm'"):
+        encoder(leaf="lsmt")
+    with pytest.raises(ValueError, match=r"unknown cell 'treelsm'.*Did you mean 'treelstm'"):
+        encoder(cell="treelsm")
+    with pytest.raises(ValueError, match=r"unknown estimator"):
+        encoder(estimator="reinforce")
+    with pytest.raises(ValueError, match=r"unknown implementation 'fast'"):
+        encoder(impl="fast")
+    with pytest.raises(ValueError, match=r"`hidden_dim` must be at least 1, got 0"):
+        encoder(hidden_dim=0)
+    with pytest.raises(NotImplementedError, match=r"impl='exact' cannot run this: the estimator"):
+        encoder(estimator="soft", impl="exact")
