@@ -3,13 +3,12 @@
 import random
 import re
 import shutil
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
 from operator import index
 from typing import Literal, TypeAlias, TypeVar
-from xml.sax.saxutils import escape
+
+from gumbeltree import drawing
 
 Nested: TypeAlias = "str | tuple[Nested, Nested]"
 Span: TypeAlias = tuple[int, int]
@@ -17,7 +16,6 @@ Value = TypeVar("Value")
 
 # the last match is the empty one at the end of the text
 _TOKEN = re.compile(r"[()]|[^\s()]+|\Z")
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False, slots=True)
@@ -82,7 +80,7 @@ class Tree:
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "order", order)
         leaves = [(start, start + 1) for start in range(len(words))]
-        merges = self._merges(leaves, lambda left, right: (left[0], right[1]))
+        merges = self.merges(leaves, lambda left, right: (left[0], right[1]))
         object.__setattr__(self, "spans", tuple(span for _, _, span in merges))
 
     @classmethod
@@ -226,13 +224,13 @@ class Tree:
     def nested(self) -> Nested:
         """The tree as nested pairs, such as `(("the", "cat"), "sat")`; one word is a bare str."""
         nodes: list[Nested] = list(self.words)
-        nodes += [node for _, _, node in self._merges(nodes, lambda left, right: (left, right))]
+        nodes += [node for _, _, node in self.merges(nodes, lambda left, right: (left, right))]
         return nodes[-1]
 
     @property
     def depth(self) -> int:
         """The number of merges above the deepest word: 0 for one word, 1 for a pair."""
-        heights = self._merges([0] * len(self), lambda left, right: 1 + max(left, right))
+        heights = self.merges([0] * len(self), lambda left, right: 1 + max(left, right))
         return max((height for _, _, height in heights), default=0)
 
     def to_nltk(self, label: str = "X") -> str:
@@ -271,8 +269,7 @@ class Tree:
             width = shutil.get_terminal_size().columns
         if width < 1:
             raise ValueError(f"`width` must be at least 1, got {width}; pass None for the default")
-        fits = sum(map(_columns, self.words)) + len(self) - 1 <= width
-        return self._draw_upright() if fits or len(self) == 1 else self._draw_sideways(width)
+        return drawing.draw(self, width)
 
     def svg(self) -> str:
         """Draw the tree as a self-contained SVG image, words along the base line.
@@ -280,41 +277,7 @@ class Tree:
         Words of long sentences are turned to read downwards. The image takes the text colour of
         the page it is part of; as a file of its own it is grey, for light and dark backgrounds.
         """
-        slots = [8 * _columns(word) + 16 for word in self.words]
-        turned = sum(slots) > 960
-        longest = max(slots)
-        if turned:
-            slots = [20] * len(self)
-        centres = [end - slot // 2 for end, slot in zip(accumulate(slots), slots, strict=True)]
-        depth = self.depth
-        level = max(10, min(30, 480 // max(depth, 1)))
-        base = 12 + level * depth
-        width, height = sum(slots), base + (longest if turned else 30)
-        edges, nodes = [], []
-        for left, right, node in self._placed(centres, _middle):
-            top, left_top, right_top = (base - level * place[1] for place in (node, left, right))
-            edges.append(f"M{left[0]} {left_top}V{top}H{right[0]}V{right_top}")
-            nodes.append(f'<circle cx="{node[0]}" cy="{top}" r="3"/>')
-        texts = []
-        for centre, word in zip(centres, self.words, strict=True):
-            y = base + (6 if turned else 18)
-            where = f' dy="0.35em" transform="rotate(90 {centre} {y})"' if turned else ""
-            texts.append(f'<text x="{centre}" y="{y}"{where}>{_xml(word)}</text>')
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width}" '
-                f'height="{height}" viewBox="0 0 {width} {height}" '
-                'style="max-width:100%;height:auto">',
-                f"<title>{_xml(str(self))}</title>",
-                # only matches where the image is a document of its own, not part of a page
-                "<style>svg:root{color:#767676}</style>",
-                f'<path d="{"".join(edges)}" fill="none" stroke="currentColor"/>',
-                f'<g fill="#3b82f6">{"".join(nodes)}</g>',
-                '<g fill="currentColor" font-family="system-ui, sans-serif" font-size="14" '
-                f'text-anchor="{"start" if turned else "middle"}">{"".join(texts)}</g>',
-                "</svg>",
-            ]
-        )
+        return drawing.svg(self)
 
     _repr_svg_ = svg
 
@@ -346,7 +309,7 @@ class Tree:
             for before, word, after in zip(openings, self.words, closings, strict=True)
         )
 
-    def _merges(
+    def merges(
         self, leaves: Iterable[Value], join: Callable[[Value, Value], Value]
     ) -> Iterator[tuple[Value, Value, Value]]:
         """Give left child, right child and node of every merge, in merge order."""
@@ -356,60 +319,6 @@ class Tree:
             node = join(left, right)
             present[position : position + 2] = [node]
             yield left, right, node
-
-    def _placed(
-        self, places: Iterable[int], above: Callable[[int, int], int]
-    ) -> Iterator[tuple[Span, Span, Span]]:
-        """Give the (place, height) pairs of left child, right child and node of every merge."""
-        return self._merges(
-            [(place, 0) for place in places],
-            lambda left, right: (above(left[0], right[0]), 1 + max(left[1], right[1])),
-        )
-
-    def _draw_upright(self) -> str:
-        columns = [_columns(word) for word in self.words]
-        ends = accumulate(size + 1 for size in columns)
-        centres = [end - 2 - size // 2 for end, size in zip(ends, columns, strict=True)]
-        levels: list[list[tuple[int, int, int]]] = [[] for _ in range(self.depth)]
-        for left, right, (middle, height) in self._placed(centres, _middle):
-            levels[-height].append((left[0], middle, right[0]))
-        stems = [" "] * (sum(columns) + len(self))
-        lines = []
-        for level in levels:
-            line = stems.copy()
-            for left_place, middle, right_place in level:
-                arms = "─" * (middle - left_place - 1), "─" * (right_place - middle - 1)
-                line[left_place : right_place + 1] = f"┌{arms[0]}┴{arms[1]}┐"
-                stems[middle] = " "
-                stems[left_place] = stems[right_place] = "│"
-            lines.append("".join(line).rstrip())
-        return "\n".join([*lines, " ".join(self.words)])
-
-    def _draw_sideways(self, width: int) -> str:
-        depth = self.depth
-        room = max(1, width - max(map(_columns, self.words)) - 1)
-        step = 2 if 2 * depth <= room else 1
-        size = step * (depth - 1) + 2
-        cut = size - room + 1 if size > room else 0
-        # a node stands on the line of its first word, and its corner on the first line of its
-        # right child, so that every line but the first has one corner
-        corners = [0] * len(self)
-        branches: list[list[int]] = [[] for _ in self.words]
-        for _, (split, _), (start, height) in self._placed(range(len(self)), min):
-            corners[split] = step * (depth - height)
-            branches[start].append(step * (depth - height))
-        stems = [" "] * size
-        lines = []
-        for word, corner, starts in zip(self.words, corners, branches, strict=True):
-            line = [*stems[:corner], "└", *("─" * (size - corner - 1))]
-            stems[corner] = " "
-            for column in starts:
-                line[column] = "┬"
-                stems[column] = "│"
-            if cut:
-                line[:cut] = "…" if "".join(line[:cut]).strip() else " "
-            lines.append(f"{''.join(line)} {word}")
-        return "\n".join(lines)
 
 
 def _checked_words(words: Iterable[str] | str) -> tuple[str, ...]:
@@ -478,21 +387,3 @@ def _parse(text: str, labelled: bool, binarize: str | None) -> tuple[list[str], 
                 order.append(len(words) - len(order) - 2)
                 children[-1] = 1
     return words, order
-
-
-def _columns(word: str) -> int:
-    """Count the terminal columns of a word, roughly."""
-    columns = 0
-    for character in word:
-        if unicodedata.category(character) not in ("Mn", "Me", "Cf"):
-            columns += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-    return max(columns, 1)
-
-
-def _middle(left: int, right: int) -> int:
-    return (left + right) // 2
-
-
-def _xml(text: str) -> str:
-    """Escape text for XML; characters XML cannot hold become U+FFFD."""
-    return escape(_NOT_XML.sub("\ufffd", text))

@@ -14,6 +14,7 @@ from gumbeltree.classifier import Head
 from gumbeltree.config import EncoderConfig, ModelConfig, load_recipe
 from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
 from gumbeltree.estimators.gumbel import gumbel_noise
+from gumbeltree.ops import exact_backward
 
 Step = Callable[[], None]
 
@@ -111,6 +112,24 @@ def growth_step(impl: str, mode: str, words: int, width: int) -> Step:
             return
         encoder.zero_grad()
         encoder(embedded, lengths).vector.sum().backward()
+
+    return step
+
+
+def way_step(ledger: bool, words: int, sentences: int, width: int) -> Step:
+    """Return a function that merges sentences of one length, forth and back, one way."""
+    torch.manual_seed(0)
+    encoder = GumbelTreeEncoder(EncoderConfig(8, width, leaf="affine", impl="exact"))
+    embedded, lengths = torch.randn(sentences, words, 8), torch.full((sentences,), words)
+
+    def step() -> None:
+        usual = exact_backward.LEDGER_FROM
+        exact_backward.LEDGER_FROM = 0.0 if ledger else float("inf")
+        try:
+            encoder.zero_grad()
+            encoder(embedded, lengths).vector.sum().backward()
+        finally:
+            exact_backward.LEDGER_FROM = usual
 
     return step
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gumbeltree import __version__
-from gumbeltree.bench.cases import Step, growth_step, largest_error, snli_step
+from gumbeltree.bench.cases import Step, growth_step, largest_error, snli_step, way_step
 from gumbeltree.bench.memory import measure
 
 
@@ -30,9 +30,12 @@ class Sizes(NamedTuple):
     words: tuple[int, ...] = (64, 128, 256, 512, 1024)
     reference_words: int = 256
     width: int = 128
+    way_words: tuple[int, ...] = (5, 10, 15, 20, 30, 40)
+    ways: tuple[tuple[int, int], ...] = ((128, 300), (64, 100))
+    """Sentences and width with which the two ways of the backward pass are compared."""
 
 
-QUICK = Sizes("snli-100d", 4, 2, 2, 2, 1, (16, 64), 16, 8)
+QUICK = Sizes("snli-100d", 4, 2, 2, 2, 1, (16, 64), 16, 8, (5,), ((4, 8),))
 
 
 def run(
@@ -61,12 +64,15 @@ def run(
             cases.append(snli_memory(mode, sizes))
         status.update("growth with sentence length")
         growth = measure_growth(sizes)
+        status.update("the two ways of the backward pass")
+        ways = measure_ways(sizes)
     report = {
         **environment(),
         "quick": quick,
         "correctness": {"float64_relative_error": error},
         "cases": cases,
         "growth": growth,
+        "ways": ways,
     }
     show(report, out)
     if json_file is not None:
@@ -153,6 +159,22 @@ def measure_growth(sizes: Sizes) -> dict[str, Any]:
     }
 
 
+def measure_ways(sizes: Sizes) -> list[dict[str, Any]]:
+    """Time a step with the direct and the ledger way; ratio: how many times faster the ledger is.
+
+    `exact_backward.LEDGER_FROM` is set where the ratio passes one.
+    """
+    rows = []
+    for sentences, width in sizes.ways:
+        for words in sizes.way_words:
+            row: dict[str, Any] = {"sentences": sentences, "width": width, "words": words}
+            for name, ledger in (("direct", False), ("ledger", True)):
+                row[name] = times(way_step(ledger, words, sentences, width), 9)
+            row["ratio"] = row["direct"]["median"] / row["ledger"]["median"]
+            rows.append(row)
+    return rows
+
+
 def exponent(x: list[int], y: list[float]) -> float:
     """Return the slope of log y over log x by least squares: y grows as x to this power."""
     return statistics.linear_regression([math.log(v) for v in x], [math.log(v) for v in y]).slope
@@ -188,6 +210,14 @@ def show(report: dict[str, Any], out: Console) -> None:
     table.add_row(
         "", "exact grows as", *(f"T^{powers[k]:.2f}" for k in ("inference", "training", "memory"))
     )
+    out.print(table)
+    table = Table(title="exact, forth and back: direct and ledger way")
+    for column in ("sentences", "width", "words", "direct", "ledger", "ratio"):
+        table.add_column(column, justify="right")
+    for row in report["ways"]:
+        shape = [str(row[name]) for name in ("sentences", "width", "words")]
+        seconds = [f"{row[name]['median'] * 1e3:,.1f} ms" for name in ("direct", "ledger")]
+        table.add_row(*shape, *seconds, f"{row['ratio']:.2f}x")
     out.print(table)
 
 

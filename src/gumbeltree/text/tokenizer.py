@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 PAD, UNKNOWN = "<pad>", "<unk>"
 
@@ -21,7 +21,10 @@ def whitespace_tokenizer(words: Iterable[str], lower: bool = False) -> Tokenizer
     names = [f"{word} " if word in (PAD, UNKNOWN) else word for word in words]
     vocabulary = {word: i for i, word in enumerate([*names, PAD, UNKNOWN])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # four control characters are white space to Python, but not to the tokenizers library
+    steps = [normalizers.Replace(Regex(r"[\x1c-\x1f]"), " ")]
     if lower:
-        tokenizer.normalizer = normalizers.Lowercase()
+        steps.append(normalizers.Lowercase())
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer

@@ -1,0 +1,26 @@
+"""The recorded numbers still come out."""
+
+import json
+
+import pytest
+import torch
+
+from gumbeltree.leaves import LEAVES
+from gumbeltree.ops import IMPLEMENTATIONS
+from tests.golden.make import FILE, compute
+
+GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))["values"]
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_golden_values(leaf: str, impl: str) -> None:
+    found = compute(leaf, impl)
+    assert found["order"] == GOLDEN[leaf]["order"]
+    for name, expected in GOLDEN[leaf].items():
+        torch.testing.assert_close(
+            torch.tensor(found[name], dtype=torch.float64),
+            torch.tensor(expected, dtype=torch.float64),
+            rtol=0,
+            atol=1e-12,
+        )

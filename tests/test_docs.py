@@ -1,0 +1,79 @@
+"""The documentation's code runs, and its figures are those that were measured."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gumbeltree import EncoderConfig, GumbelTreeEncoder
+from gumbeltree.cells import CELLS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path) -> list[str]:
+    """Return the Python blocks of a page."""
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "-m", "gumbeltree", "demo"], check=True, capture_output=True)
+    for block in blocks(page):
+        exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
+
+
+def test_the_cell_of_the_contributing_page_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "average.py").write_text(blocks(ROOT / "CONTRIBUTING.md")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(CELLS.table, "average", "average:AverageCell")
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, cell="average"))
+    name, reason = encoder.explain()
+    assert name == "reference"
+    assert "AverageCell has no `gate_bias`" in reason
+    encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
+    assert encoder.cell.mix.weight.grad.abs().max() > 0
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_readme_figures_are_the_recorded_ones() -> None:
+    report = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text("utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for case in report["cases"]:
+        scale, unit = (1e3, "ms") if case["unit"] == "seconds" else (2**-20, "MiB")
+        values = [f"{case[i]['median'] * scale:,.0f} {unit}" for i in ("reference", "exact")]
+        row = f"| {' | '.join(values)} | {case['ratio']:.1f}x |"
+        assert row in readme, row
+    for name, power in report["growth"]["exponents"].items():
+        assert f"T^{power:.2f} ({name})" in readme
+
+
+def test_recorded_figures_meet_what_is_promised() -> None:
+    report = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text("utf-8"))
+    assert not report["quick"]
+    assert report["correctness"]["float64_relative_error"] < 1e-10
+    cases = {case["name"]: case["ratio"] for case in report["cases"]}
+    assert cases["snli-inference"] >= 10
+    assert cases["snli-training"] >= 5
+    assert cases["snli-training-memory"] >= 4
+    exponents = report["growth"]["exponents"]
+    assert exponents["inference"] <= 1.3
+    assert exponents["training"] <= 1.5
+    assert exponents["memory"] <= 1.3
+    longest = max(report["growth"]["rows"], key=lambda row: (row["impl"] == "exact", row["words"]))
+    assert longest["words"] == 1024
+    assert longest["bytes"] < 2**30
