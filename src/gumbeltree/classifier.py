@@ -21,12 +21,6 @@ class Head(nn.Module):
 
     def __init__(self, config: HeadConfig, hidden_dim: int) -> None:
         super().__init__()
-        if config.hidden_layers < 1 or config.hidden_dim < 1 or not config.labels:
-            raise ValueError(
-                "a head needs at least one hidden layer, one hidden unit and one label, got "
-                f"hidden_layers={config.hidden_layers}, hidden_dim={config.hidden_dim}, "
-                f"labels={config.labels}"
-            )
         self.config = config
         features = hidden_dim * (4 if config.kind == "pair" else 1)
         widths = [features, *[config.hidden_dim] * config.hidden_layers]

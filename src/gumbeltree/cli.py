@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gumbeltree import __version__
 
@@ -54,7 +55,7 @@ def info(
     if as_json:
         typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
         return
-    table = Table(title=about.get("description", name), title_justify="left")
+    table = Table(title=Text(about.get("description", name)), title_justify="left")
     table.add_column("part")
     table.add_column("parameters", justify="right")
     for part, count in about["parameters"].items():
@@ -100,11 +101,28 @@ def parse(
     from gumbeltree.store import load
 
     loaded = load(model)
-    lines = text or [line.rstrip("\n") for line in sys.stdin]
+    lines = text or _read_lines()
     for number, tree in enumerate(loaded.parse_many(lines)):
         if draw and number:
             typer.echo()
         typer.echo(tree.draw() if draw else str(tree))
+
+
+def _read_lines() -> list[str]:
+    """Return the lines of standard input; name the line that is no sentence."""
+    lines = []
+    for number, raw in enumerate(getattr(sys.stdin, "buffer", sys.stdin), start=1):
+        try:
+            line = (raw.decode("utf-8") if isinstance(raw, bytes) else raw).rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"standard input, line {number}: expected UTF-8, {error}") from error
+        if not line.strip():
+            raise ValueError(
+                f"standard input, line {number}: expected at least one word, got {line!r}; drop "
+                "empty lines"
+            )
+        lines.append(line)
+    return lines
 
 
 @app.command("import-reference")

@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+import math
 import tomllib
-import types
 import typing
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
@@ -19,34 +20,49 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """The two models under one name: as published, and the authors' last version. Where print and the
 code of the time disagree (forget gates, leaf LSTM), both variants follow the code."""
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "leaf": ("affine", "lstm", "bilstm"),
-    "leaf_init": ("orthogonal", "he"),
-    "cell_init": ("he", "orthogonal"),
-    "score": ("dot", "scaled_dot"),
-    "kind": ("pair", "single"),
-}
+WIDEST = 2**20
+"""No width is larger: a weight of that size would need terabytes."""
+
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+
+
+def setting(
+    default: Any, *, choices: tuple[str, ...] = (), low: float | None = None, high: float = math.inf
+) -> Any:
+    """Return a field with a default and what its value may be: named choices, or low..high."""
+    return field(default=default, metadata={"choices": choices, "low": low, "high": high})
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
+class Settings:
+    """Base of all settings: values are checked however they were made."""
+
+    def __post_init__(self) -> None:
+        kinds = typing.get_type_hints(type(self))
+        for f in dataclasses.fields(self):
+            value = check(kinds[f.name], getattr(self, f.name), f.name, f.metadata)
+            object.__setattr__(self, f.name, value)
+
+
+@dataclass(frozen=True)
+class EncoderConfig(Settings):
     """From word vectors to sentence vector and tree."""
 
-    embedding_dim: int = 300
+    embedding_dim: int = setting(300, low=1, high=WIDEST)
     """Width E of the word vectors."""
-    hidden_dim: int = 300
+    hidden_dim: int = setting(300, low=1, high=WIDEST)
     """Width D of the tree's states."""
     leaf: str = "lstm"
     """Leaf transformation: affine (Eq. 10), lstm (Eq. 13) or bilstm (D/2 a direction)."""
-    leaf_init: str = "orthogonal"
+    leaf_init: str = setting("orthogonal", choices=("orthogonal", "he"))
     """Leaf LSTM's start: orthogonal W_hh, forget bias 1 (the authors' code), or he (printed)."""
     cell: str = "treelstm"
     """Composition cell."""
-    cell_init: str = "he"
+    cell_init: str = setting("he", choices=("he", "orthogonal"))
     """Start of the cell's weight: he (paper) or orthogonal (reference)."""
-    forget_offset: float = 1.0
+    forget_offset: float = setting(1.0, low=-math.inf)
     """Added to the cell's forget gates before the sigmoid; printed as 0, 1 in all of the code."""
-    score: str = "dot"
+    score: str = setting("dot", choices=("dot", "scaled_dot"))
     """Validity score: dot, q.h (paper), or scaled_dot, q.h / sqrt(D) (reference)."""
     estimator: str = "st_gumbel"
     """How the choice of a merge is differentiated."""
@@ -68,37 +84,37 @@ class EncoderConfig:
 
 
 @dataclass(frozen=True)
-class HeadConfig:
+class HeadConfig(Settings):
     """From sentence vectors to classes."""
 
-    kind: str = "pair"
+    kind: str = setting("pair", choices=("pair", "single"))
     """pair: two sentences, [u; v; |u-v|; u*v] (Eqs. 14-16); single: one (Eqs. 17-18)."""
     labels: tuple[str, ...] = ("neutral", "entailment", "contradiction")
     """Names of the classes, in the order of the outputs."""
-    hidden_dim: int = 1024
+    hidden_dim: int = setting(1024, low=1, high=WIDEST)
     """Width of each hidden layer."""
-    hidden_layers: int = 1
+    hidden_layers: int = setting(1, low=1, high=100)
     """Number of hidden layers, each linear and ReLU."""
     batch_norm: bool = False
     """Batch normalisation before the MLP's input and after its output."""
-    dropout: float = 0.0
+    dropout: float = setting(0.0, low=0, high=1)
     """On the MLP's input and output, behind the batch normalisation."""
-    output_range: float = 0.005
+    output_range: float = setting(0.005, low=0)
     """The last layer's weights start uniform within plus and minus this."""
 
 
 @dataclass(frozen=True)
-class EmbeddingConfig:
+class EmbeddingConfig(Settings):
     """From ids to word vectors."""
 
-    dropout: float = 0.0
+    dropout: float = setting(0.0, low=0, high=1)
     """On the word vectors, element by element."""
     tuned: bool = False
     """Whether training changes the word vectors."""
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Settings):
     """A whole model: embedding, encoder and head."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -107,7 +123,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Settings):
     """A published model by name."""
 
     description: str
@@ -116,53 +132,59 @@ class Recipe:
 
 
 def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
-    """Build the dataclass `cls` from a dict; name unknown keys and wrong types by dotted path."""
+    """Build settings from a dict; name unknown keys and wrong values by dotted path."""
     if not isinstance(data, dict):
-        raise ValueError(f"`{path}` must be a table of settings, got {data!r}")
-    fields = typing.get_type_hints(cls)
+        raise ValueError(f"`{path or cls.__name__}` must be a table of settings, got {data!r}")
+    kinds = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
     values = {}
     for key, value in data.items():
-        dotted = f"{path}.{key}" if path else key
+        dotted = f"{path}.{key}" if path else str(key)
         if key not in fields:
+            known = list(fields)
             raise ValueError(
-                f"unknown key '{dotted}'; known: {', '.join(fields)}.{suggest(key, list(fields))}"
+                f"unknown key '{dotted}'; known: {', '.join(known)}.{suggest(str(key), known)}"
             )
-        values[key] = _convert(fields[key], value, dotted)
-    missing = [
-        f.name
-        for f in dataclasses.fields(cls)
-        if f.name not in values
-        and f.default is dataclasses.MISSING
-        and f.default_factory is dataclasses.MISSING
-    ]
+        if dataclasses.is_dataclass(kinds[key]):
+            values[key] = from_dict(typing.cast("type[Any]", kinds[key]), value, dotted)
+        else:
+            values[key] = check(kinds[key], value, dotted, fields[key].metadata)
+    optional = {f.name for f in fields.values() if f.default is not MISSING}
+    optional |= {f.name for f in fields.values() if f.default_factory is not MISSING}
+    missing = [name for name in fields if name not in values and name not in optional]
     if missing:
         raise ValueError(f"`{path or cls.__name__}` lacks {', '.join(missing)}")
     return cls(**values)
 
 
-def _convert(kind: Any, value: Any, path: str) -> Any:
-    if dataclasses.is_dataclass(kind):
-        return from_dict(typing.cast("type[Any]", kind), value, path)
+def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
+    """Return `value` as `kind`, or raise with what was expected at `path`."""
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(x, str) for x in value):
             raise ValueError(f"`{path}` must be a list of strings, got {value!r}")
+        if not value or len(set(value)) < len(value):
+            raise ValueError(f"`{path}` must be different strings, at least one, got {value!r}")
         return tuple(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError(f"`{path}` must be a number a float can hold, got {value}") from None
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise ValueError(f"`{path}` must be {_name(kind)}, got {value!r}")
-    choices = CHOICES.get(path.rsplit(".", 1)[-1])
-    if choices is not None and value not in choices:
+        raise ValueError(f"`{path}` must be {KINDS.get(kind, kind.__name__)}, got {value!r}")
+    choices, low = limits.get("choices"), limits.get("low")
+    if choices and value not in choices:
         raise ValueError(
             f"`{path}` must be one of {', '.join(choices)}, got {value!r}."
-            f"{suggest(str(value), list(choices))}"
+            f"{suggest(value, list(choices))}"
+        )
+    if low is not None and not (low <= value <= limits["high"] and math.isfinite(value)):
+        high = limits["high"]
+        bounds = f"at least {low}" if high == math.inf or value < low else f"in {low}..{high}"
+        raise ValueError(
+            f"`{path}` must be {bounds if low > -math.inf else 'finite'}, got {value!r}"
         )
     return value
-
-
-def _name(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
-    return names.get(kind, str(kind) if isinstance(kind, types.UnionType) else repr(kind))
 
 
 def recipe_names() -> list[str]:
@@ -173,21 +195,25 @@ def recipe_names() -> list[str]:
     )
 
 
-def load_recipe(name: str) -> Recipe:
+def load_recipe(name: str | Path) -> Recipe:
     """Read a recipe by its name in the package or by the path of a TOML file."""
-    if name.endswith(".toml"):
-        text = Path(name).read_text(encoding="utf-8")
+    if isinstance(name, Path) or name.endswith(".toml"):
+        source, content = str(name), Path(name).read_bytes()
     elif name in recipe_names():
-        text = (resources.files("gumbeltree") / "recipes" / f"{name}.toml").read_text("utf-8")
+        source = f"recipe {name}"
+        content = (resources.files("gumbeltree") / "recipes" / f"{name}.toml").read_bytes()
     else:
         known = recipe_names()
         raise UnknownNameError(
             f"unknown recipe {name!r}; known: {', '.join(known)}.{suggest(name, known)}"
         )
-    recipe: Recipe = from_dict(Recipe, tomllib.loads(text))
+    try:
+        recipe: Recipe = from_dict(Recipe, tomllib.loads(content.decode("utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
     return recipe
 
 
 def to_json(config: Any) -> str:
-    """Return a dataclass as JSON text."""
+    """Return settings as JSON text."""
     return json.dumps(dataclasses.asdict(config), indent=2, ensure_ascii=False)

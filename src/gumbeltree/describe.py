@@ -4,21 +4,25 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from gumbeltree.cells import CELLS
 from gumbeltree.classifier import Head
-from gumbeltree.config import ModelConfig, from_dict, load_recipe, recipe_names
+from gumbeltree.config import ModelConfig, load_recipe, recipe_names
 from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.estimators import ESTIMATORS
+from gumbeltree.ops import choose
 from gumbeltree.registry import suggest
-from gumbeltree.store import CONFIG, read_config
+from gumbeltree.store import CONFIG, model_config, read_config
 
 
 def describe(name: str) -> dict[str, Any]:
     """Return what is known of a recipe (by name or .toml path) or of a model folder."""
     if Path(name, CONFIG).is_file():
-        stored = read_config(Path(name))
-        config: ModelConfig = from_dict(ModelConfig, stored.get("model"), "model")
-        about = {"model_folder": name, "provenance": stored.get("provenance", {})}
+        config = model_config(Path(name))
+        provenance = read_config(Path(name)).get("provenance", {})
+        about = {"model_folder": name, "provenance": provenance}
     elif name.endswith(".toml") or name in recipe_names():
         recipe = load_recipe(name)
         config = recipe.model
@@ -33,14 +37,21 @@ def describe(name: str) -> dict[str, Any]:
         "parameters": count_parameters(config),
         **about,
         "model": dataclasses.asdict(config),
-        "implementation": GumbelTreeEncoder(config.encoder).explain(sample=True)._asdict(),
+        "implementation": choose(
+            config.encoder.impl,
+            CELLS[config.encoder.cell](1),
+            ESTIMATORS[config.encoder.estimator](),
+            sample=True,
+        )._asdict(),
     }
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
     """Count parameters by part, word vectors excluded as in the paper."""
-    encoder = GumbelTreeEncoder(config.encoder)
-    head = Head(config.head, config.encoder.hidden_dim)
+    # shapes only: no memory, no random numbers
+    with torch.device("meta"):
+        encoder = GumbelTreeEncoder(config.encoder)
+        head = Head(config.head, config.encoder.hidden_dim)
     counts = {
         "leaf": _count(encoder.leaf),
         "composition": _count(encoder.cell),

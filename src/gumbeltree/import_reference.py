@@ -1,6 +1,7 @@
 """Turn a state dict of the authors' code into a model folder."""
 
-import pickle
+import re
+import warnings
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from gumbeltree.config import EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
 from gumbeltree.model import SentenceModel
+from gumbeltree.registry import UnknownNameError
 from gumbeltree.store import check_fit, save
 from gumbeltree.text.tokenizer import PAD, UNKNOWN, whitespace_tokenizer
 
@@ -25,6 +27,14 @@ NAMES = {
     "classifier.mlp.": "head.hidden.",
     "classifier.clf_linear.": "head.output.",
 }
+
+NEEDED = (
+    "word_embedding.weight",
+    "encoder.treelstm_layer.comp_linear.weight",
+    "encoder.comp_query",
+    "classifier.mlp.0.0.weight",
+    "classifier.clf_linear.weight",
+)
 
 
 def import_reference(
@@ -45,7 +55,12 @@ def import_reference(
     """
     weights = read_state_dict(Path(checkpoint))
     words = read_vocabulary(Path(vocabulary))
-    config = infer_config(weights, variant)
+    try:
+        config = infer_config(weights, variant)
+    except UnknownNameError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{checkpoint}: {error}") from error
     rows = weights["embedding.weight"].shape[0]
     if rows != len(words) + 2:
         raise ValueError(
@@ -72,14 +87,31 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected a state dict of the authors' code")
     try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            data = torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError:
+        raise
+    except Exception as error:
+        # torch's own words advise to switch the protection off; keep what the file wanted to run
+        wanted = re.search(r"GLOBAL (\S+)", str(error))
+        found = f"it holds {wanted[1]}" if wanted else type(error).__name__
         raise ValueError(
-            f"{path} is not a state dict that can be read safely ({str(error).splitlines()[0]}); "
+            f"{path} is not a state dict that can be read safely ({found}); "
             "save one with torch.save(model.state_dict(), path)"
         ) from error
-    if not isinstance(data, dict) or not all(isinstance(x, Tensor) for x in data.values()):
+    if not isinstance(data, dict):
         raise ValueError(f"{path} holds {type(data).__name__}, expected a state dict of tensors")
+    for key, value in data.items():
+        if not isinstance(value, Tensor) or value.layout != torch.strided:
+            raise ValueError(
+                f"{path} holds {key!r}, a {type(value).__name__}, expected a state dict of tensors"
+            )
+    missing = [name for name in NEEDED if name not in data]
+    if missing:
+        raise ValueError(
+            f"{path} lacks {', '.join(missing)}: not a pair model of the authors' code"
+        )
     weights: dict[str, Tensor] = {}
     for key, value in data.items():
         prefix = next((name for name in NAMES if str(key).startswith(name)), None)
@@ -88,22 +120,19 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
                 f"{path} has the key {key!r}, which no pair model of the authors' code has; "
                 f"expected keys beginning with {', '.join(NAMES)}"
             )
-        name = NAMES[prefix] + str(key).removeprefix(prefix)
+        name = NAMES[prefix] + key.removeprefix(prefix)
         if prefix == "classifier.mlp.":
             # mlp.{i}.0.weight: the linear part of hidden layer i
-            name = name.replace(".0.weight", ".weight").replace(".0.bias", ".bias")
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise ValueError(f"{path}: {key} holds NaN or infinity")
-        weights[name] = value.float() if value.is_floating_point() else value
-    needed = ["embedding.weight", "encoder.cell.weight", "encoder.query", "head.output.weight"]
-    missing = [name for name in [*needed, "head.hidden.0.weight"] if name not in weights]
-    if missing:
-        theirs = {ours: name for name, ours in NAMES.items()}
-        listing = ", ".join(
-            next((theirs[o] + m.removeprefix(o) for o in theirs if m.startswith(o)), m)
-            for m in missing
-        )
-        raise ValueError(f"{path} lacks {listing}: not a pair model of the authors' code")
+            name = re.sub(r"\.0\.(weight|bias)$", r".\1", name)
+        if not key.endswith("num_batches_tracked"):
+            if not value.is_floating_point():
+                raise ValueError(
+                    f"{path}: {key} must hold floating-point numbers, got {value.dtype}"
+                )
+            value = value.float()
+            if not bool(torch.isfinite(value).all()):
+                raise ValueError(f"{path}: {key} holds NaN or infinity")
+        weights[name] = value
     weights["encoder.query"] = weights["encoder.query"].flatten()
     return weights
 
@@ -112,9 +141,13 @@ def read_vocabulary(path: Path) -> list[str]:
     """Return the first field of each line; refuse blank lines and repeated words."""
     words: list[str] = []
     line_of: dict[str, int] = {}
-    with open(path, encoding="utf-8") as lines:
+    with open(path, "rb") as lines:
         for number, line in enumerate(lines, start=1):
-            fields = line.split()
+            try:
+                # a byte order mark is no part of the first word
+                fields = line.decode("utf-8-sig" if number == 1 else "utf-8").split()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}, line {number}: expected UTF-8, {error}") from error
             if not fields:
                 raise ValueError(f"{path}, line {number}: expected a word, got a blank line")
             word = fields[0]
@@ -130,27 +163,29 @@ def read_vocabulary(path: Path) -> list[str]:
 
 def infer_config(weights: dict[str, Tensor], variant: str) -> ModelConfig:
     """Return the settings that the shapes of `weights` imply."""
+    leaf = "affine" if "encoder.leaf.weight" in weights else "lstm"
+    word_name = "encoder.leaf.weight" if leaf == "affine" else "encoder.leaf.weight_ih"
+    names = ["embedding.weight", word_name, "head.hidden.0.weight", "head.output.weight"]
+    for name in names:
+        if name not in weights:
+            raise ValueError(
+                "no leaf: expected encoder.leaf_rnn_cell.weight_ih or encoder.word_linear.weight"
+            )
+        if weights[name].dim() != 2:
+            raise ValueError(f"{name} must be a matrix, got {list(weights[name].shape)}")
+    _, word, hidden, output = (weights[name].shape for name in names)
     D = weights["encoder.query"].shape[0]
-    hidden = weights["head.hidden.0.weight"]
-    if hidden.shape[1] == D:
+    if hidden[1] == D:
         raise ValueError(
             f"this is a single-sentence model: its classifier takes {D} features, a pair model's "
             f"takes 4 x {D}; only pair models (SNLI) can be imported"
         )
-    classes = weights["head.output.weight"].shape[0]
-    leaf = "lstm" if "encoder.leaf.weight_ih" in weights else "affine"
-    word = weights.get("encoder.leaf.weight_ih", weights.get("encoder.leaf.weight"))
-    if word is None:
-        raise ValueError(
-            "this state dict has no leaf: expected encoder.leaf_rnn_cell.weight_ih or "
-            "encoder.word_linear.weight"
-        )
-    encoder = EncoderConfig(embedding_dim=word.shape[1], hidden_dim=D, leaf=leaf)
+    encoder = EncoderConfig(embedding_dim=word[1], hidden_dim=D, leaf=leaf)
     head = HeadConfig(
         kind="pair",
-        labels=SNLI_LABELS if classes == 3 else tuple(str(i) for i in range(classes)),
-        hidden_dim=hidden.shape[0],
+        labels=SNLI_LABELS if output[0] == 3 else tuple(str(i) for i in range(output[0])),
+        hidden_dim=hidden[0],
         hidden_layers=sum(n.startswith("head.hidden.") and n.endswith(".weight") for n in weights),
-        batch_norm="head.batch_norm_in.weight" in weights,
+        batch_norm=any(name.startswith("head.batch_norm_in.") for name in weights),
     )
     return ModelConfig(encoder.with_variant(variant), head, EmbeddingConfig())

@@ -1,7 +1,8 @@
 """A whole model: strings in; vectors, trees and classes out."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -88,6 +89,7 @@ class SentenceModel(nn.Module):
 
     def encode(self, texts: Sequence[str], batch_size: int = 256) -> NDArray[np.float32]:
         """Return the vectors of `texts`, float32 `[len(texts), D]`, greedy trees."""
+        check_texts(texts)
         vectors = np.empty((len(texts), self.config.encoder.hidden_dim), dtype=np.float32)
         for rows, encoding in self._encode(texts, batch_size):
             vectors[rows] = encoding.vector.float().cpu().numpy()
@@ -95,10 +97,13 @@ class SentenceModel(nn.Module):
 
     def parse(self, text: str) -> Tree:
         """Return the greedy tree of one text."""
+        if not isinstance(text, str):
+            raise TypeError(f"expected one string, got {type(text).__name__}")
         return self.parse_many([text])[0]
 
     def parse_many(self, texts: Sequence[str], batch_size: int = 256) -> list[Tree]:
         """Return the greedy tree of each text."""
+        check_texts(texts)
         trees: dict[int, Tree] = {}
         for rows, encoding in self._encode(texts, batch_size):
             for row, order in zip(rows, encoding.order.tolist(), strict=True):
@@ -121,10 +126,10 @@ class SentenceModel(nn.Module):
             batch_size: sentences encoded at once.
         """
         columns = self._columns(texts, second)
-        with torch.inference_mode():
-            device = self.embedding.weight.device
-            vectors = [torch.from_numpy(self.encode(c, batch_size)).to(device) for c in columns]
-            logits = _evaluate(self.head, [v.to(self.embedding.weight.dtype) for v in vectors])
+        weight = self.embedding.weight
+        with torch.inference_mode(), evaluating(self):
+            vectors = [torch.from_numpy(self.encode(c, batch_size)).to(weight) for c in columns]
+            logits = self.head(*vectors)
             probabilities = logits.float().softmax(-1).tolist()
         return [
             Prediction(
@@ -139,33 +144,33 @@ class SentenceModel(nn.Module):
         self, texts: Sequence[str] | Sequence[tuple[str, str]], second: Sequence[str] | None
     ) -> list[list[str]]:
         """Return one list of sentences a column; raise where they do not fit the head."""
+        for column in (texts, second):
+            if isinstance(column, str):
+                raise TypeError(f"expected a list, got one string; pass [{column[:20]!r}]")
         single = all(isinstance(x, str) for x in texts)
         if self.config.head.kind == "single":
             if second is not None or not single:
                 raise ValueError("this model classifies single sentences: pass a list of strings")
-            return [[str(x) for x in texts]]
+            return [list(cast("Sequence[str]", texts))]
         if second is not None:
             if not single or len(texts) != len(second):
                 raise ValueError(
                     f"this model classifies pairs: pass two lists of strings of one length, got "
                     f"{len(texts)} and {len(second)} items"
                 )
-            return [[str(x) for x in texts], list(second)]
-        if any(isinstance(x, str) or len(x) != 2 for x in texts):
+            return [list(cast("Sequence[str]", texts)), list(second)]
+        if not all(isinstance(x, tuple | list) and len(x) == 2 for x in texts):
             raise ValueError(
                 "this model classifies pairs: pass (first, second) tuples, or two lists of strings"
             )
-        return [[str(x[0]) for x in texts], [str(x[1]) for x in texts]]
+        return [[x[0] for x in texts], [x[1] for x in texts]]
 
     def _encode(
         self, texts: Sequence[str], batch_size: int
     ) -> Iterator[tuple[list[int], Encoding]]:
         """Yield rows of `texts` and their encodings, a batch of similar lengths at a time."""
-        if isinstance(texts, str):
-            raise TypeError(f"expected a list of strings, got one string; pass [{texts[:20]!r}]")
-        if not all(isinstance(text, str) for text in texts):
-            kind = next(type(text).__name__ for text in texts if not isinstance(text, str))
-            raise TypeError(f"expected a list of strings, got {kind} in it")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"`batch_size` must be a whole number from 1 on, got {batch_size!r}")
         tokens = self.tokenizer.encode_batch_fast(list(texts)) if len(texts) else []
         empty = [i for i, t in enumerate(tokens) if not t.ids]
         if empty:
@@ -174,18 +179,43 @@ class SentenceModel(nn.Module):
                 "texts"
             )
         by_length = sorted(range(len(tokens)), key=lambda i: len(tokens[i].ids))
-        was_training = self.training
-        self.eval()
+        for start in range(0, len(by_length), batch_size):
+            rows = by_length[start : start + batch_size]
+            ids, lengths = pad([tokens[i].ids for i in rows])
+            device = self.embedding.weight.device
+            with torch.inference_mode(), evaluating(self):
+                encoding = self.encoder(self.embed(ids.to(device)), lengths.to(device))
+            yield rows, encoding
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode for a while; every part gets its own mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Raise unless `texts` is a list of strings that can be written as UTF-8."""
+    if isinstance(texts, str):
+        raise TypeError(f"expected a list of strings, got one string; pass [{texts[:20]!r}]")
+    if not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
+        raise TypeError(f"expected a list of strings, got {type(texts).__name__}")
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"expected a list of strings, got {type(text).__name__} in it")
         try:
-            for start in range(0, len(by_length), batch_size):
-                rows = by_length[start : start + batch_size]
-                ids, lengths = pad([tokens[i].ids for i in rows])
-                device = self.embedding.weight.device
-                with torch.inference_mode():
-                    encoding = self.encoder(self.embed(ids.to(device)), lengths.to(device))
-                yield rows, encoding
-        finally:
-            self.train(was_training)
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"text {i} is not valid Unicode: {text[error.start : error.start + 10]!r} at "
+                f"character {error.start}; read it with its own encoding"
+            ) from None
 
 
 def pad(ids: Iterable[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -197,13 +227,3 @@ def pad(ids: Iterable[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 def _widen(ids: Tensor, width: int) -> Tensor:
     return nn.functional.pad(ids, (0, width - ids.shape[1]))
-
-
-def _evaluate(head: Head, vectors: list[Tensor]) -> Tensor:
-    was_training = head.training
-    head.eval()
-    try:
-        scores: Tensor = head(*vectors)
-        return scores
-    finally:
-        head.train(was_training)

@@ -15,8 +15,10 @@ from torch import Tensor
 from gumbeltree import __version__
 from gumbeltree.config import ModelConfig, from_dict
 from gumbeltree.model import SentenceModel
+from gumbeltree.registry import suggest
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+KEYS = ("format", "format_version", "gumbeltree_version", "model", "provenance")
 
 
 def save(
@@ -30,12 +32,13 @@ def save(
         provenance: anything JSON can hold about where the weights come from.
     """
     folder = Path(folder)
-    in_use = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    if in_use and not (folder / CONFIG).is_file():
-        raise FileExistsError(
-            f"{folder} exists and is no model folder (no {CONFIG} in it); name another folder"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        try:
+            read_config(folder)
+        except (OSError, ValueError) as error:
+            raise FileExistsError(
+                f"{folder} exists and is no model folder of gumbeltree; name another folder"
+            ) from error
     config = {
         "format": "gumbeltree",
         "format_version": 1,
@@ -43,18 +46,22 @@ def save(
         "model": dataclasses.asdict(model.config),
         "provenance": provenance or {},
     }
+    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / WEIGHTS, lambda path: save_file(weights, path))
     _replace(folder / TOKENIZER, lambda path: model.tokenizer.save(str(path)))
-    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     _replace(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def _replace(path: Path, write: Any) -> None:
     """Write beside `path`, then move it there in one step."""
     temporary = path.with_name(path.name + ".part")
-    write(temporary)
-    os.replace(temporary, path)
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict) or config.get("format") != "gumbeltree":
         raise ValueError(f'{path} is not a gumbeltree model: expected "format": "gumbeltree"')
@@ -75,6 +82,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} has format version {config.get('format_version')!r}, this gumbeltree "
             f"({__version__}) reads version 1; install a newer one"
+        )
+    unknown = sorted(config.keys() - KEYS)
+    if unknown:
+        raise ValueError(
+            f"{path}: unknown key '{unknown[0]}'; known: {', '.join(KEYS)}."
+            f"{suggest(unknown[0], list(KEYS))}"
         )
     return config
 
@@ -87,7 +100,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
         device: where its weights go.
     """
     folder = Path(folder)
-    config: ModelConfig = from_dict(ModelConfig, read_config(folder).get("model"), "model")
+    config = model_config(folder)
     for name in (WEIGHTS, TOKENIZER):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} is incomplete: it has no {name}; copy it whole")
@@ -99,10 +112,32 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
         weights = load_file(folder / WEIGHTS)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{folder / WEIGHTS} is damaged or cut short: {error}") from error
-    model = SentenceModel(config, tokenizer)
+    words = tokenizer.get_vocab()
+    last = max(words, key=words.__getitem__, default="")
+    if not words or words[last] != len(words) - 1:
+        raise ValueError(
+            f"{folder / TOKENIZER} must number its {len(words)} words from 0 on without a gap, got "
+            f"{words.get(last)} for {last!r}"
+        )
+    try:
+        with torch.device("meta"):
+            model = SentenceModel(config, tokenizer)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"{folder / CONFIG}: {error}") from error
     check_fit(model.state_dict(), weights, str(folder / WEIGHTS))
-    model.load_state_dict(weights)
-    return model.to(device).eval()
+    model.to_empty(device=device).load_state_dict(weights)
+    return model.eval()
+
+
+def model_config(folder: Path) -> ModelConfig:
+    """Return the settings of the model in a folder."""
+    try:
+        config: ModelConfig = from_dict(ModelConfig, read_config(folder).get("model"), "model")
+    except ValueError as error:
+        if str(folder / CONFIG) in str(error):
+            raise
+        raise ValueError(f"{folder / CONFIG}: {error}") from error
+    return config
 
 
 def check_fit(expected: dict[str, Tensor], found: dict[str, Tensor], source: str) -> None:

@@ -28,7 +28,7 @@ class Sizes(NamedTuple):
     exact_runs: int = 20
     weighings: int = 3
     words: tuple[int, ...] = (64, 128, 256, 512, 1024)
-    reference_words: int = 256
+    reference_words: int = 512
     width: int = 128
     way_words: tuple[int, ...] = (5, 10, 15, 20, 30, 40)
     ways: tuple[tuple[int, int], ...] = ((128, 300), (64, 100))
@@ -51,6 +51,11 @@ def run(
         raise ValueError(f"`--device` must be cpu, got {device!r}; other devices come with `fused`")
     if plot is not None:
         _pyplot()
+        if plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"`--plot` must end in .png, .svg or .pdf, got {plot}")
+    for path in (plot, json_file):
+        if path is not None and path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder; name a file")
     sizes = QUICK if quick else Sizes()
     with progress.status("checking that exact equals reference") as status:
         error = largest_error()

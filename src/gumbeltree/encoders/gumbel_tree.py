@@ -32,9 +32,6 @@ class GumbelTreeEncoder(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        for name in ("embedding_dim", "hidden_dim"):
-            if getattr(config, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(config, name)}")
         self.config = config
         D = config.hidden_dim
         self.leaf = LEAVES[config.leaf](config.embedding_dim, D, config.leaf_init)

@@ -1,5 +1,6 @@
 """Tokenizers: from strings to ids, built on the `tokenizers` library."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
@@ -19,10 +20,13 @@ def whitespace_tokenizer(words: Iterable[str], lower: bool = False) -> Tokenizer
     """
     # no token holds a space, so the name of an unreachable row ends in one
     names = [f"{word} " if word in (PAD, UNKNOWN) else word for word in words]
+    repeated = [word for word, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(f"`words` must hold each word once, got {repeated[0]!r} again")
     vocabulary = {word: i for i, word in enumerate([*names, PAD, UNKNOWN])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     # four control characters are white space to Python, but not to the tokenizers library
-    steps = [normalizers.Replace(Regex(r"[\x1c-\x1f]"), " ")]
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(Regex(r"[\x1c-\x1f]"), " ")]
     if lower:
         steps.append(normalizers.Lowercase())
     tokenizer.normalizer = normalizers.Sequence(steps)
