@@ -12,6 +12,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # torch.empty then returns NaN, so that a read of memory nothing wrote shows up in a result
 torch.use_deterministic_algorithms(True)
+# the tensors are tiny: a second thread would only wait
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

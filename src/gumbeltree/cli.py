@@ -1,7 +1,6 @@
 """The command line. Commands import what they need when they run, so that help is instant."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -113,7 +112,9 @@ def _read_lines() -> list[str]:
     lines = []
     for number, raw in enumerate(getattr(sys.stdin, "buffer", sys.stdin), start=1):
         try:
-            line = (raw.decode("utf-8") if isinstance(raw, bytes) else raw).rstrip("\r\n")
+            # a byte order mark is no part of the first word
+            encoding = "utf-8-sig" if number == 1 else "utf-8"
+            line = (raw.decode(encoding) if isinstance(raw, bytes) else raw).rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise ValueError(f"standard input, line {number}: expected UTF-8, {error}") from error
         if not line.strip():
@@ -190,9 +191,5 @@ def main() -> None:
     try:
         app(prog_name="gumbeltree")
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
-        if isinstance(error, BrokenPipeError):
-            # whoever read our output has gone; keep the interpreter from complaining at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(141)
         sys.stderr.write(f"gumbeltree: error: {error}\n")
         sys.exit(1)

@@ -95,7 +95,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     except Exception as error:
         # torch's own words advise to switch the protection off; keep what the file wanted to run
         wanted = re.search(r"GLOBAL (\S+)", str(error))
-        found = f"it holds {wanted[1]}" if wanted else type(error).__name__
+        found = f"it holds {wanted[1]}" if wanted else "not written by torch.save, or damaged"
         raise ValueError(
             f"{path} is not a state dict that can be read safely ({found}); "
             "save one with torch.save(model.state_dict(), path)"

@@ -112,18 +112,14 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
         weights = load_file(folder / WEIGHTS)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{folder / WEIGHTS} is damaged or cut short: {error}") from error
-    words = tokenizer.get_vocab()
-    last = max(words, key=words.__getitem__, default="")
-    if not words or words[last] != len(words) - 1:
-        raise ValueError(
-            f"{folder / TOKENIZER} must number its {len(words)} words from 0 on without a gap, got "
-            f"{words.get(last)} for {last!r}"
-        )
+    check_tokenizer(tokenizer, folder / TOKENIZER)
     try:
         with torch.device("meta"):
             model = SentenceModel(config, tokenizer)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
+    if weights.get("embedding.weight") is not None:
+        model.to(weights["embedding.weight"].dtype)
     check_fit(model.state_dict(), weights, str(folder / WEIGHTS))
     model.to_empty(device=device).load_state_dict(weights)
     return model.eval()
@@ -140,15 +136,30 @@ def model_config(folder: Path) -> ModelConfig:
     return config
 
 
-def check_fit(expected: dict[str, Tensor], found: dict[str, Tensor], source: str) -> None:
-    """Raise unless both hold the same names with the same shapes."""
-    shapes = [{name: list(x.shape) for name, x in tensors.items()} for tensors in (expected, found)]
-    names = sorted(shapes[0].keys() | shapes[1].keys())
-    wrong = [name for name in names if shapes[0].get(name) != shapes[1].get(name)]
-    if wrong:
-        listing = "; ".join(
-            f"{name}: expected {shapes[0].get(name, 'nothing')}, "
-            f"found {shapes[1].get(name, 'nothing')}"
-            for name in wrong[:5]
+def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Raise unless ids run from 0 on without a gap and the word for unknown ones is there."""
+    words = tokenizer.get_vocab()
+    if sorted(words.values()) != list(range(len(words))):
+        last = max(words, key=words.__getitem__)
+        raise ValueError(
+            f"{path} must number its {len(words)} words from 0 on, each once, got up to "
+            f"{words[last]} for {last!r}"
         )
-        raise ValueError(f"the weights in {source} do not fit the model: {listing}")
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    if not words or (unknown is not None and unknown not in words):
+        raise ValueError(f"{path} must hold its own word for unknown ones, {unknown!r}, got none")
+
+
+def check_fit(expected: dict[str, Tensor], found: dict[str, Tensor], source: str) -> None:
+    """Raise unless both hold the same names with the same shapes and types."""
+
+    def show(x: Tensor | None) -> str:
+        return (
+            "nothing" if x is None else f"{list(x.shape)} {x.dtype}".removesuffix(" torch.float32")
+        )
+
+    names = sorted(expected.keys() | found.keys())
+    rows = [(name, show(expected.get(name)), show(found.get(name))) for name in names]
+    wrong = [f"{name}: expected {a}, found {b}" for name, a, b in rows if a != b]
+    if wrong:
+        raise ValueError(f"the weights in {source} do not fit the model: {'; '.join(wrong[:5])}")

@@ -1,4 +1,4 @@
-"""Values of three sentences through a tiny fixed model; `python -m tests.golden.make` rewrites them.
+"""Three sentences through a tiny fixed model; `python -m tests.golden.make` rewrites the values.
 
 Weights follow a formula, not a random generator, so that only the model's equations can change
 the numbers. A change of the file is a change under "Numerics" in the changelog.

@@ -1,0 +1,42 @@
+"""Tiny models for tests: a few words, a few units, weights wide enough for trees to differ."""
+
+import torch
+
+from gumbeltree.config import EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
+from gumbeltree.model import SentenceModel
+from gumbeltree.text.tokenizer import whitespace_tokenizer
+
+WORDS = ["the", "dog", "that", "barked", "all", "night", "sleeps", "now", "not", "one", "."]
+
+# lengths 1, 8, 3, 1, 5, 2, with words outside the vocabulary, not in order of length
+TEXTS = [
+    "now",
+    "the dog that barked all night sleeps .",
+    "not one cat",
+    "zebra",
+    "the dog sleeps now .",
+    "one dog",
+]
+
+
+def tiny_config(kind: str = "pair", **encoder: object) -> ModelConfig:
+    """Return the settings of a model with 5D words and 6D states; `encoder` replaces some."""
+    sizes = {"embedding_dim": 5, "hidden_dim": 6, **encoder}
+    labels = ("neutral", "entailment", "contradiction") if kind == "pair" else ("bad", "good")
+    head = HeadConfig(kind, labels, hidden_dim=7, hidden_layers=2, batch_norm=True, dropout=0.3)
+    return ModelConfig(EncoderConfig(**sizes), head, EmbeddingConfig(dropout=0.3, tuned=True))
+
+
+def tiny_model(kind: str = "pair", lower: bool = False, **encoder: object) -> SentenceModel:
+    """Return a model in evaluation mode, every weight and running statistic random."""
+    generator = torch.Generator().manual_seed(23)
+    model = SentenceModel(tiny_config(kind, **encoder), whitespace_tokenizer(WORDS, lower))
+    with torch.no_grad():
+        for name, x in [*model.named_parameters(), *model.named_buffers()]:
+            if name.endswith("running_var"):
+                x.copy_(torch.rand(x.shape, generator=generator) * 0.1 + 0.05)
+            elif x.is_floating_point():
+                # small biases in the head, so that the classes depend on the sentences
+                small = name.startswith("head") and name.endswith(("bias", "mean"))
+                x.copy_(torch.randn(x.shape, generator=generator) * (0.1 if small else 0.7))
+    return model.eval()

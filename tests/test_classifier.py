@@ -1,0 +1,187 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gumbeltree.classifier import Head, pair_features
+from gumbeltree.config import HeadConfig
+
+EPSILON = 1e-5
+
+
+def randomised(head):
+    """Give every weight and running statistic a random value."""
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.normal_()
+        for module in head.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.running_mean.normal_()
+                module.running_var.uniform_(0.5, 2)
+    return head
+
+
+def inputs_of(head, *vectors):
+    """Run a head; return its scores and what each linear layer was given."""
+    seen = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0].detach()))
+        for layer in [*head.hidden, head.output]
+    ]
+    scores = head(*vectors)
+    for hook in hooks:
+        hook.remove()
+    return scores.detach(), seen
+
+
+def normalized(x, norm, mean, variance):
+    """Batch normalisation written out."""
+    weight, bias = norm.weight.detach(), norm.bias.detach()
+    return (x - mean) / torch.sqrt(variance + EPSILON) * weight + bias
+
+
+def test_pair_features_by_hand():
+    first = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
+    second = torch.tensor([[3.0, 4.0], [0.5, -1.0]])
+    expected = [
+        [1.0, -2.0, 3.0, 4.0, 2.0, 6.0, 3.0, -8.0],
+        [0.5, 3.0, 0.5, -1.0, 0.0, 4.0, 0.25, -3.0],
+    ]
+    assert pair_features(first, second).tolist() == expected
+
+
+def test_a_head_by_hand():
+    head = Head(HeadConfig("single", ("bad", "good"), hidden_dim=2), 2).eval()
+    with torch.no_grad():
+        head.hidden[0].weight.copy_(torch.tensor([[1.0, 2.0], [-1.0, 1.0]]))
+        head.hidden[0].bias.copy_(torch.tensor([0.5, -3.0]))
+        head.output.weight.copy_(torch.tensor([[2.0, 5.0], [-1.0, 5.0]]))
+        head.output.bias.copy_(torch.tensor([0.25, 1.0]))
+    # hidden: [1 + 4 + 0.5, -1 + 2 - 3] = [5.5, -2], the second cut at zero
+    assert head(torch.tensor([[1.0, 2.0]])).tolist() == [[11.25, -4.5]]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind", ["pair", "single"])
+def test_any_number_of_hidden_layers(kind, layers):
+    head = randomised(
+        Head(HeadConfig(kind, ("a", "b", "c", "d"), hidden_dim=5, hidden_layers=layers), 3)
+    ).eval()
+    vectors = [torch.randn(7, 3) for _ in range(2 if kind == "pair" else 1)]
+    x = pair_features(*vectors) if kind == "pair" else vectors[0]
+    assert [tuple(layer.weight.shape) for layer in head.hidden] == [
+        (5, x.shape[1]),
+        *[(5, 5)] * (layers - 1),
+    ]
+    for layer in head.hidden:
+        x = torch.clamp(x @ layer.weight.T + layer.bias, min=0)
+    expected = x @ head.output.weight.T + head.output.bias
+    torch.testing.assert_close(head(*vectors), expected)
+
+
+def test_batch_norm_in_evaluation_uses_running_statistics_at_input_and_output():
+    config = HeadConfig("pair", hidden_dim=5, hidden_layers=2, batch_norm=True, dropout=0.5)
+    head = randomised(Head(config, 3)).eval()
+    u, v = torch.randn(4, 3), torch.randn(4, 3)
+    scores, (first, second, last) = inputs_of(head, u, v)
+    norm_in, norm_out = head.batch_norm_in, head.batch_norm_out
+    x = normalized(pair_features(u, v), norm_in, norm_in.running_mean, norm_in.running_var)
+    torch.testing.assert_close(first, x)
+    x = torch.relu(head.hidden[0](x))
+    torch.testing.assert_close(second, x)
+    x = torch.relu(head.hidden[1](x))
+    x = normalized(x, norm_out, norm_out.running_mean, norm_out.running_var)
+    torch.testing.assert_close(last, x)
+    torch.testing.assert_close(scores, head.output(x).detach())
+
+
+def test_batch_norm_stands_before_dropout_in_training():
+    # dropout behind the normalisation leaves exact zeros, and the rest at twice its value;
+    # dropout before it would change the batch's statistics and shift the zeros
+    config = HeadConfig("pair", hidden_dim=40, hidden_layers=2, batch_norm=True, dropout=0.5)
+    head = randomised(Head(config, 10)).train()
+    u, v = torch.randn(16, 10), torch.randn(16, 10)
+    before = [norm.running_mean.clone() for norm in (head.batch_norm_in, head.batch_norm_out)]
+    scores, (first, second, last) = inputs_of(head, u, v)
+
+    features = pair_features(u, v)
+    mean, variance = features.mean(0), features.var(0, unbiased=False)
+    whole = normalized(features, head.batch_norm_in, mean, variance)
+    kept = first != 0
+    assert 0.4 < kept.float().mean() < 0.6
+    torch.testing.assert_close(first[kept], 2 * whole[kept])
+
+    # nothing stands between hidden layers
+    torch.testing.assert_close(second, torch.relu(head.hidden[0](first)).detach())
+
+    hidden = torch.relu(head.hidden[1](second)).detach()
+    mean_out, variance_out = hidden.mean(0), hidden.var(0, unbiased=False)
+    whole = normalized(hidden, head.batch_norm_out, mean_out, variance_out)
+    kept = last != 0
+    assert 0.4 < kept.float().mean() < 0.6
+    torch.testing.assert_close(last[kept], 2 * whole[kept])
+    torch.testing.assert_close(scores, head.output(last).detach())
+
+    # the statistics that evaluation will use are those before dropout
+    for norm, old, new in zip(
+        (head.batch_norm_in, head.batch_norm_out), before, (mean, mean_out), strict=True
+    ):
+        torch.testing.assert_close(norm.running_mean, 0.9 * old + 0.1 * new)
+
+
+def test_without_batch_norm_there_is_none():
+    head = Head(HeadConfig(hidden_dim=5), 3)
+    assert not any(isinstance(module, nn.BatchNorm1d) for module in head.modules())
+    assert not list(head.buffers())
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_dropout_is_off_in_evaluation(batch_norm):
+    head = randomised(Head(HeadConfig(hidden_dim=5, dropout=0.9, batch_norm=batch_norm), 3)).eval()
+    u, v = torch.randn(4, 3), torch.randn(4, 3)
+    assert torch.equal(head(u, v), head(u, v))
+
+
+def test_weights_start_as_in_the_supplement():
+    config = HeadConfig("pair", hidden_dim=400, hidden_layers=2, output_range=0.02, batch_norm=True)
+    head = Head(config, 50)
+    for layer, inputs in zip(head.hidden, (200, 400), strict=True):
+        weight = layer.weight.detach().numpy().ravel()
+        scale = math.sqrt(2 / inputs)
+        assert abs(weight.mean()) < 4 * scale / math.sqrt(weight.size)
+        assert weight.std() == pytest.approx(scale, rel=0.02)
+        # a normal distribution has 31.7 % beyond one deviation, a uniform one 42.3 %
+        assert np.mean(np.abs(weight) > scale) == pytest.approx(0.317, abs=0.01)
+        assert layer.bias.count_nonzero() == 0
+    output = head.output.weight.detach().numpy().ravel()
+    assert np.abs(output).max() <= 0.02
+    assert np.abs(output).max() > 0.0195
+    assert output.std() == pytest.approx(0.02 / math.sqrt(3), rel=0.1)
+    assert abs(output.mean()) < 0.002
+    assert head.output.bias.count_nonzero() == 0
+    assert torch.equal(head.batch_norm_in.weight, torch.ones(200))
+    assert torch.equal(head.batch_norm_out.bias, torch.zeros(400))
+
+
+def test_gradients_reach_both_sentences():
+    head = randomised(Head(HeadConfig(hidden_dim=5, batch_norm=True), 3)).train()
+    u, v = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    head(u, v).square().sum().backward()
+    assert u.grad.count_nonzero() > 0
+    assert v.grad.count_nonzero() > 0
+    assert all(parameter.grad is not None for parameter in head.parameters())
+
+
+def test_a_head_refuses_the_wrong_number_of_sentences():
+    x = torch.randn(2, 3)
+    with pytest.raises(ValueError, match="kind 'pair' takes two sentence vectors a row"):
+        Head(HeadConfig("pair", hidden_dim=5), 3)(x)
+    with pytest.raises(ValueError, match="kind 'single' takes one sentence vector a row"):
+        Head(HeadConfig("single", hidden_dim=5), 3)(x, x)
+
+
+def test_no_rows_give_no_scores():
+    head = Head(HeadConfig(hidden_dim=5, batch_norm=True), 3).eval()
+    assert head(torch.empty(0, 3), torch.empty(0, 3)).shape == (0, 3)

@@ -1,0 +1,302 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from gumbeltree.classifier import Head
+from gumbeltree.config import (
+    EmbeddingConfig,
+    EncoderConfig,
+    HeadConfig,
+    ModelConfig,
+    Recipe,
+    from_dict,
+    load_recipe,
+    recipe_names,
+    to_json,
+)
+from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.model import SentenceModel
+from gumbeltree.registry import Registry, UnknownNameError, suggest
+from gumbeltree.text.tokenizer import whitespace_tokenizer
+
+OTHER = ModelConfig(
+    EncoderConfig(7, 9, "bilstm", "he", "treelstm", "orthogonal", 0.0, "scaled_dot", "soft", 0.5),
+    HeadConfig("single", ("schlecht", "très bien"), 11, 3, True, 0.25, 0.002),
+    EmbeddingConfig(0.5, True),
+)
+
+
+@pytest.mark.parametrize("config", [ModelConfig(), OTHER])
+def test_json_round_trip(config):
+    assert from_dict(ModelConfig, json.loads(to_json(config))) == config
+
+
+def test_json_keeps_letters_readable():
+    assert "très bien" in to_json(OTHER)
+
+
+def test_empty_tables_give_the_defaults():
+    assert from_dict(ModelConfig, {}) == ModelConfig()
+    assert from_dict(ModelConfig, {"encoder": {}, "head": {}}) == ModelConfig()
+
+
+def test_settings_cannot_be_changed_in_place():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        EncoderConfig().hidden_dim = 5
+
+
+@pytest.mark.parametrize(
+    ("data", "dotted", "nearest"),
+    [
+        ({"encodr": {}}, "model.encodr", "encoder"),
+        ({"encoder": {"hiden_dim": 3}}, "model.encoder.hiden_dim", "hidden_dim"),
+        ({"encoder": {"temprature": 3}}, "model.encoder.temprature", "temperature"),
+        ({"head": {"dropuot": 0.1}}, "model.head.dropuot", "dropout"),
+        ({"embedding": {"tunned": True}}, "model.embedding.tunned", "tuned"),
+    ],
+)
+def test_unknown_keys_are_named_with_the_nearest_known_one(data, dotted, nearest):
+    with pytest.raises(ValueError, match=f"unknown key '{dotted}'; .*Did you mean '{nearest}'"):
+        from_dict(ModelConfig, data, "model")
+
+
+def test_an_unknown_key_like_no_other_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"known: encoder, head, embedding\.$"):
+        from_dict(ModelConfig, {"zzz": 1}, "model")
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "expected"),
+    [
+        ("encoder", "hidden_dim", 3.0, "a whole number, got 3.0"),
+        ("encoder", "hidden_dim", True, "a whole number, got True"),
+        ("encoder", "hidden_dim", "300", "a whole number, got '300'"),
+        ("encoder", "hidden_dim", None, "a whole number, got None"),
+        ("encoder", "temperature", "warm", "a number, got 'warm'"),
+        ("encoder", "temperature", False, "a number, got False"),
+        ("encoder", "attention", 1, "true or false, got 1"),
+        ("encoder", "attention", "yes", "true or false, got 'yes'"),
+        ("encoder", "leaf", 5, "a string, got 5"),
+        ("encoder", "cell", ["treelstm"], r"a string, got \['treelstm'\]"),
+        ("head", "labels", "positive", "a list of strings, got 'positive'"),
+        ("head", "labels", ["good", 1], r"a list of strings, got \['good', 1\]"),
+        ("head", "labels", 3, "a list of strings, got 3"),
+        ("head", "labels", {"good": 1}, "a list of strings, got {'good': 1}"),
+        ("embedding", "tuned", 0, "true or false, got 0"),
+    ],
+)
+def test_values_of_the_wrong_type_are_refused(table, key, value, expected):
+    with pytest.raises(ValueError, match=f"`model.{table}.{key}` must be {expected}"):
+        from_dict(ModelConfig, {table: {key: value}}, "model")
+
+
+@pytest.mark.parametrize("key", ["hidden_dim", "temperature", "forget_offset"])
+def test_a_number_beyond_all_floats_is_refused(key):
+    # JSON and TOML know whole numbers of any length
+    with pytest.raises(ValueError, match=key):
+        GumbelTreeEncoder(from_dict(EncoderConfig, {"hidden_dim": 4, key: 10**400}))
+
+
+@pytest.mark.parametrize("value", [None, 3, "encoder", [1, 2]])
+def test_a_value_in_place_of_a_table_is_refused(value):
+    with pytest.raises(ValueError, match=r"`model\.encoder` must be a table of settings"):
+        from_dict(ModelConfig, {"encoder": value}, "model")
+
+
+def test_a_value_in_place_of_everything_is_refused():
+    with pytest.raises(ValueError, match=r"`?\w+`? must be a table of settings, got 3"):
+        from_dict(ModelConfig, 3)
+
+
+def test_a_whole_number_stands_for_a_number():
+    temperature = from_dict(EncoderConfig, {"temperature": 2}).temperature
+    assert temperature == 2.0
+    assert type(temperature) is float
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "nearest"),
+    [
+        ("encoder", "leaf_init", "ortogonal", "orthogonal"),
+        ("encoder", "cell_init", "othogonal", "orthogonal"),
+        ("encoder", "score", "scaled-dot", "scaled_dot"),
+        ("head", "kind", "pairs", "pair"),
+    ],
+)
+def test_unknown_choices_are_refused_with_the_nearest_known_one(table, key, value, nearest):
+    with pytest.raises(
+        ValueError,
+        match=f"`model.{table}.{key}` must be one of .*, got '{value}'. Did you mean '{nearest}'?",
+    ):
+        from_dict(ModelConfig, {table: {key: value}}, "model")
+
+
+def test_missing_settings_are_named():
+    with pytest.raises(ValueError, match="`Recipe` lacks description, model"):
+        from_dict(Recipe, {})
+
+
+# settings made in Python pass no reader, so the parts themselves must refuse what makes no sense
+@pytest.mark.parametrize(
+    ("setting", "pattern"),
+    [
+        ({"score": "scaled"}, "score.*'scaled'"),
+        ({"cell_init": "ortho"}, "cell_init.*'ortho'"),
+        ({"leaf_init": "hee"}, "leaf_init.*'hee'"),
+        ({"leaf": "lsmt"}, "leaf.*'lsmt'.*Did you mean 'lstm'"),
+        ({"leaf": None}, "leaf.*None"),
+        ({"cell": "tree"}, "cell.*'tree'.*Did you mean 'treelstm'"),
+        ({"estimator": "gumbel"}, "estimator.*'gumbel'.*Did you mean 'st_gumbel'"),
+        ({"impl": "exat"}, "impl.*'exat'.*Did you mean 'exact'"),
+        ({"hidden_dim": 0}, "`hidden_dim` must be at least 1, got 0"),
+        ({"embedding_dim": -1}, "`embedding_dim` must be at least 1, got -1"),
+        ({"hidden_dim": 2.5}, "hidden_dim.*2.5"),
+        ({"temperature": 0}, "`temperature` must be a positive finite number, got 0"),
+        (
+            {"temperature": float("nan")},
+            "`temperature` must be a .*finite number, got nan",
+        ),
+        ({"forget_offset": float("nan")}, "forget_offset.*nan"),
+        ({"forget_offset": float("inf")}, "forget_offset.*inf"),
+        ({"leaf": "bilstm", "hidden_dim": 5}, "must be even, got 5"),
+    ],
+)
+def test_encoders_refuse_settings_that_make_no_sense(setting, pattern):
+    with pytest.raises((ValueError, TypeError), match=pattern):
+        GumbelTreeEncoder(EncoderConfig(**{"embedding_dim": 3, "hidden_dim": 4, **setting}))
+
+
+@pytest.mark.parametrize(
+    ("setting", "pattern"),
+    [
+        ({"kind": "pairs"}, "kind.*'pairs'"),
+        ({"labels": ()}, r"labels?.*\(\)"),
+        ({"labels": "abc"}, "labels.*'abc'"),
+        ({"labels": ("good", "bad", "good")}, "labels.*'good'"),
+        ({"hidden_dim": 0}, "hidden_dim.*0"),
+        ({"hidden_layers": 0}, "hidden_layers.*0"),
+        ({"dropout": 1.5}, "dropout.*1.5"),
+        ({"dropout": -0.1}, "dropout.*-0.1"),
+        ({"dropout": float("nan")}, "dropout.*nan"),
+        ({"output_range": -1.0}, "output_range.*-1.0"),
+        ({"output_range": float("nan")}, "output_range.*nan"),
+    ],
+)
+def test_heads_refuse_settings_that_make_no_sense(setting, pattern):
+    with pytest.raises((ValueError, TypeError), match=pattern):
+        Head(HeadConfig(**setting), 4)
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.1, float("nan")])
+def test_models_refuse_an_embedding_dropout_that_makes_no_sense(dropout):
+    with pytest.raises(ValueError, match=f"dropout.*{dropout}"):
+        SentenceModel(
+            ModelConfig(
+                EncoderConfig(3, 4), HeadConfig(hidden_dim=2), EmbeddingConfig(dropout=dropout)
+            ),
+            whitespace_tokenizer(["a"]),
+        )
+
+
+def test_variants():
+    encoder = EncoderConfig(7, 9, leaf="affine", temperature=0.5)
+    paper, reference = encoder.with_variant("paper"), encoder.with_variant("reference")
+    assert (paper.score, paper.cell_init) == ("dot", "he")
+    assert (reference.score, reference.cell_init) == ("scaled_dot", "orthogonal")
+    assert dataclasses.replace(reference, score="dot", cell_init="he") == paper
+    assert (paper.embedding_dim, paper.leaf, paper.temperature) == (7, "affine", 0.5)
+
+
+def test_an_unknown_variant_is_refused_with_the_nearest_known_one():
+    with pytest.raises(ValueError, match=r"unknown variant 'papper'.*Did you mean 'paper'"):
+        EncoderConfig().with_variant("papper")
+
+
+def test_the_score_is_scaled_by_the_root_of_the_width():
+    scales = [
+        GumbelTreeEncoder(EncoderConfig(3, 16, score=score)).scale
+        for score in ("dot", "scaled_dot")
+    ]
+    assert scales == [1.0, 0.25]
+
+
+# recipes
+
+
+def test_a_recipe_reads_from_a_file_by_path(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('description = "mine"\n[model.encoder]\nhidden_dim = 12\n', encoding="utf-8")
+    recipe = load_recipe(str(path))
+    assert recipe == Recipe("mine", ModelConfig(EncoderConfig(hidden_dim=12)))
+    assert load_recipe(path) == recipe
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_known_one():
+    with pytest.raises(ValueError, match=r"unknown recipe 'snli300d'.*Did you mean 'snli-300d'"):
+        load_recipe("snli300d")
+
+
+@pytest.mark.parametrize("name", ["", ".", "../recipes/sst2", "recipes/sst2", "zzz"])
+def test_a_recipe_is_never_looked_up_outside_the_package(name):
+    with pytest.raises(UnknownNameError, match=r"unknown recipe .*; known: snli-100d, "):
+        load_recipe(name)
+
+
+@pytest.mark.parametrize(
+    ("content", "pattern"),
+    [
+        (b"description = 'x' y", "at line 1, column 19"),
+        (b"description = '\xff'", "utf-8"),
+        (b"", "lacks description, model"),
+        (b"description = 'x'\n[model.encoder]\nhiden_dim = 3", "'model.encoder.hiden_dim'.*hidden"),
+        (b"description = 'x'\n[modle.encoder]", "'modle'; .*Did you mean 'model'"),
+        (b"description = 3\n[model]", "`description` must be a string, got 3"),
+        (b"description = 'x'\nmodel = 'sst2'", "`model` must be a table of settings, got 'sst2'"),
+    ],
+)
+def test_a_damaged_recipe_file_is_refused_by_its_name(tmp_path, content, pattern):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=pattern) as error:
+        load_recipe(str(path))
+    assert "mine.toml" in str(error.value)
+
+
+def test_a_missing_recipe_file_is_named():
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.toml"):
+        load_recipe("nowhere.toml")
+
+
+def test_recipe_files_match_recipe_names():
+    folder = Path(load_recipe.__code__.co_filename).parent / "recipes"
+    assert recipe_names() == sorted(path.stem for path in folder.glob("*.toml"))
+
+
+# tables of parts
+
+
+def test_a_registry_gives_the_object_behind_a_name():
+    table = Registry("part", {"linear": "torch.nn:Linear", "gru": "torch.nn:GRU"})
+    assert table["linear"] is torch.nn.Linear
+    assert list(table) == ["linear", "gru"]
+    assert len(table) == 2
+    assert "gru" in table
+    assert "grue" not in table
+
+
+@pytest.mark.parametrize("kind", [KeyError, ValueError])
+def test_a_registry_refuses_unknown_names_with_the_nearest_known_one(kind):
+    table = Registry("part", {"linear": "torch.nn:Linear", "gru": "torch.nn:GRU"})
+    # a plain KeyError would print the message in quotes
+    expected = r"^unknown part 'liner'; known: gru, linear\. Did you mean 'linear'\?$"
+    with pytest.raises(kind, match=expected):
+        table["liner"]
+
+
+def test_a_name_like_no_other_gets_no_suggestion():
+    assert suggest("zzz", ["linear", "gru"]) == ""
+    assert suggest("", ["linear", "gru"]) == ""
+    assert suggest("grew", []) == ""

@@ -1,0 +1,126 @@
+import importlib
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import gumbeltree
+
+UNWANTED = {"triton", "typer", "rich", "nltk", "fastapi", "matplotlib", "lightning_fabric"}
+ALLOWED = ["gumbeltree", "torch", "numpy", "safetensors", "huggingface_hub", "tokenizers"]
+
+
+def imported_by(code):
+    """Top-level packages beyond the standard library that a fresh interpreter imports."""
+    script = (
+        "import json, sys\n"
+        "before = {name.partition('.')[0] for name in sys.modules}\n"
+        f"{code}\n"
+        "after = {name.partition('.')[0] for name in sys.modules} - before\n"
+        "print(json.dumps(sorted(after - set(sys.stdlib_module_names))))"
+    )
+    command = [sys.executable, "-W", "error", "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    # multiprocessing names the main module anew
+    return set(json.loads(result.stdout.splitlines()[-1])) - {"__mp_main__"}
+
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def distributions_behind(names):
+    """The installed distributions `names` need, all the way down, extras left out."""
+    found, pending = set(), [canonical(name) for name in names]
+    while pending:
+        name = pending.pop()
+        if name in found:
+            continue
+        try:
+            requirements = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        found.add(name)
+        if name == "gumbeltree":
+            continue
+        for requirement in requirements:
+            if "extra ==" not in requirement:
+                pending.append(canonical(re.match(r"[\w.-]+", requirement)[0]))
+    return found
+
+
+def test_importing_the_package_imports_nothing_else():
+    assert imported_by("import gumbeltree") == {"gumbeltree"}
+
+
+def test_help_does_not_wait_for_torch():
+    assert "torch" not in imported_by("import gumbeltree.cli")
+
+
+def test_public_names_bring_no_package_beyond_the_declared_ones():
+    packages = imported_by(
+        "import gumbeltree\nfor name in gumbeltree.__all__: getattr(gumbeltree, name)"
+    )
+    assert {"torch", "numpy", "tokenizers", "safetensors"} <= packages
+    assert not packages & UNWANTED
+    allowed = distributions_behind(ALLOWED)
+    homes = metadata.packages_distributions()
+    strangers = {
+        package
+        for package in packages - {"gumbeltree"}
+        if not {canonical(name) for name in homes.get(package, [])} & allowed
+    }
+    assert not strangers
+
+
+def test_a_model_at_work_brings_no_more():
+    packages = imported_by(
+        "import tempfile, gumbeltree\n"
+        "from gumbeltree.demo import untrained_model\n"
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        "    gumbeltree.save(untrained_model(), folder)\n"
+        "    model = gumbeltree.load(folder)\n"
+        "model.encode(['i love this']); model.parse('i love this').svg()\n"
+        "model.predict(['i love this'])"
+    )
+    assert not packages & UNWANTED
+
+
+@pytest.mark.parametrize("name", gumbeltree.__all__)
+def test_public_names_resolve(name):
+    value = getattr(gumbeltree, name)
+    assert value is not None
+    if name != "__version__":
+        assert value.__name__ == name
+        assert value.__doc__
+
+
+def test_public_names_are_all_listed():
+    namespace = {}
+    exec("from gumbeltree import *", namespace)
+    assert set(gumbeltree.__all__) <= set(namespace)
+    assert dir(gumbeltree) == sorted(gumbeltree.__all__)
+    assert set(gumbeltree._HOMES) == set(gumbeltree.__all__) - {"__version__"}
+    assert len(set(gumbeltree.__all__)) == len(gumbeltree.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'gumbeltree' has no attribute 'lode'"):
+        _ = gumbeltree.lode
+    with pytest.raises(ImportError, match="cannot import name 'lode'"):
+        exec("from gumbeltree import lode")
+
+
+def test_submodules_stay_importable():
+    # public names must not hide modules of the same name
+    for module in ("config", "model", "store", "tree", "states", "cli", "encoders.gumbel_tree"):
+        assert importlib.import_module(f"gumbeltree.{module}").__name__ == f"gumbeltree.{module}"
+
+
+def test_the_version_is_the_installed_one():
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", gumbeltree.__version__)
+    assert gumbeltree.__version__ == metadata.version("gumbeltree")

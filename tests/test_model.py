@@ -1,0 +1,411 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gumbeltree import Encoding, Prediction, Tree
+from gumbeltree.model import SentenceModel, pad
+from gumbeltree.text.tokenizer import whitespace_tokenizer
+from tests.models import TEXTS, WORDS, tiny_config, tiny_model
+
+PAIR, SINGLE = tiny_model("pair"), tiny_model("single")
+PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
+
+
+def direct(model: SentenceModel, text: str) -> Encoding:
+    """Encode one text without `encode`: ids looked up by hand, no padding."""
+    ids = [WORDS.index(word) if word in WORDS else len(WORDS) + 1 for word in text.split()]
+    with torch.no_grad():
+        words = model.embedding.weight[ids]
+        return model.encoder(words[None], torch.tensor([len(ids)]), sample=False)
+
+
+# vectors
+
+
+def test_encode_gives_the_encoders_vectors():
+    vectors = PAIR.encode(TEXTS)
+    assert isinstance(vectors, np.ndarray)
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (len(TEXTS), 6)
+    expected = torch.cat([direct(PAIR, text).vector for text in TEXTS])
+    np.testing.assert_allclose(vectors, expected.numpy(), rtol=0, atol=1e-6)
+    assert len(np.unique(vectors.round(4), axis=0)) == len(TEXTS)
+
+
+sentences = st.lists(st.sampled_from([*WORDS, "zebra"]), min_size=1, max_size=9).map(" ".join)
+
+
+@given(st.lists(sentences, max_size=12), st.integers(1, 5))
+def test_neither_batch_nor_neighbours_change_a_result(texts, batch_size):
+    vectors = PAIR.encode(texts, batch_size=batch_size)
+    trees = PAIR.parse_many(texts, batch_size=batch_size)
+    assert len(vectors) == len(trees) == len(texts)
+    for text, vector, tree in zip(texts, vectors, trees, strict=True):
+        alone = direct(PAIR, text)
+        np.testing.assert_allclose(vector, alone.vector[0].numpy(), rtol=0, atol=1e-6)
+        assert tree == Tree(text, alone.order[0].tolist())
+
+
+def test_nothing_in_nothing_out():
+    assert PAIR.encode([]).shape == (0, 6)
+    assert PAIR.encode([]).dtype == np.float32
+    assert PAIR.parse_many([]) == []
+    assert PAIR.predict([]) == []
+    assert PAIR.predict([], []) == []
+    assert SINGLE.predict([]) == []
+
+
+@pytest.mark.parametrize("texts", [tuple(TEXTS), np.array(TEXTS)], ids=["tuple", "array"])
+def test_any_sequence_of_strings_will_do(texts):
+    assert np.array_equal(PAIR.encode(texts), PAIR.encode(TEXTS))
+    assert PAIR.parse_many(texts) == PAIR.parse_many(TEXTS)
+
+
+def test_the_sentence_vector_may_pool_all_nodes():
+    model = tiny_model(attention=True)
+    expected = torch.cat([direct(model, text).vector for text in TEXTS])
+    np.testing.assert_allclose(model.encode(TEXTS), expected.numpy(), rtol=0, atol=1e-6)
+    assert not np.allclose(model.encode(TEXTS), PAIR.encode(TEXTS), atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions_still_give_float32(dtype):
+    model = tiny_model().to(dtype)
+    vectors = model.encode(TEXTS)
+    assert vectors.dtype == np.float32
+    if dtype == torch.float64:
+        np.testing.assert_allclose(vectors, PAIR.encode(TEXTS), rtol=0, atol=1e-5)
+    assert len(model.predict(PAIRS)) == len(PAIRS)
+
+
+# words
+
+
+def test_unknown_words_share_one_vector():
+    vectors = PAIR.encode(["zebra", "quagga", "<unk>", "Dog", "dog"])
+    assert np.array_equal(vectors[0], vectors[1])
+    assert np.array_equal(vectors[0], vectors[2])
+    assert np.array_equal(vectors[0], vectors[3])
+    assert not np.allclose(vectors[0], vectors[4])
+
+
+def test_lower_case_is_for_look_up_only():
+    model = tiny_model(lower=True)
+    assert np.array_equal(model.encode(["THE Dog"]), model.encode(["the dog"]))
+    assert str(model.parse("THE Dog")) == "( THE Dog )"
+    # lower-casing lengthens the first letter; the tree must still cut the text where it stands
+    assert model.parse("İstanbul Dog ŞİŞ now").words == ("İstanbul", "Dog", "ŞİŞ", "now")
+
+
+@pytest.mark.parametrize(
+    "text", ["  the   dog\tsleeps \n", "the\u00a0dog\u2003sleeps", "the\r\ndog\u0085sleeps"]
+)
+def test_words_stand_between_white_space_of_any_kind(text):
+    assert np.array_equal(PAIR.encode([text]), PAIR.encode(["the dog sleeps"]))
+    assert PAIR.parse(text).words == ("the", "dog", "sleeps")
+
+
+@pytest.mark.parametrize("separator", ["\x1c", "\x1d", "\x1e", "\x1f"])
+def test_white_space_of_python_is_white_space(separator):
+    # str.split and the tree count these as white space, so the tokenizer must
+    text = f"the{separator}dog"
+    assert np.array_equal(PAIR.encode([text]), PAIR.encode(["the dog"]))
+    assert str(PAIR.parse(text)) == "( the dog )"
+
+
+@pytest.mark.parametrize(
+    "word", ["(", ")", "<&>", "👩‍👩‍👧", "a\u200bb", "\ufeff", "a\0b", "喜欢", "<pad>"]
+)
+def test_words_may_hold_any_other_character(word):
+    assert PAIR.parse(f"the {word} sleeps").words == ("the", word, "sleeps")
+
+
+def test_ids_follow_the_words_then_pad_then_unknown():
+    tokenizer = whitespace_tokenizer(["b", "a"])
+    assert tokenizer.get_vocab() == {"b": 0, "a": 1, "<pad>": 2, "<unk>": 3}
+    assert tokenizer.encode("a c b").ids == [1, 3, 0]
+
+
+def test_special_words_of_the_vocabulary_keep_their_rows():
+    tokenizer = whitespace_tokenizer(["a", "<unk>", "<pad>", "b"])
+    assert tokenizer.get_vocab_size() == 6
+    assert tokenizer.encode("a b <pad> <unk> zebra").ids == [0, 3, 4, 5, 5]
+
+
+def test_a_vocabulary_with_a_word_twice_is_refused():
+    with pytest.raises(ValueError, match="'a'"):
+        whitespace_tokenizer(["a", "b", "a"])
+
+
+def test_word_vectors_start_small_and_special_ones_at_zero():
+    model = SentenceModel(
+        tiny_config(), whitespace_tokenizer([f"w{number}" for number in range(2000)])
+    )
+    words, special = model.embedding.weight[:2000], model.embedding.weight[2000:]
+    assert words.std().item() == pytest.approx(0.01, rel=0.05)
+    assert special.shape == (2, 5)
+    assert special.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_word_vectors_are_trained_only_if_tuned(tuned):
+    config = tiny_config()
+    config = dataclasses.replace(
+        config, embedding=dataclasses.replace(config.embedding, tuned=tuned)
+    )
+    model = SentenceModel(config, whitespace_tokenizer(WORDS))
+    assert model.embedding.weight.requires_grad == tuned
+    assert all(parameter.requires_grad for parameter in model.encoder.parameters())
+
+
+# trees
+
+
+def test_parse_gives_the_encoders_tree():
+    tree = PAIR.parse(TEXTS[1])
+    assert isinstance(tree, Tree)
+    assert tree.words == tuple(TEXTS[1].split())
+    assert tree.order == tuple(direct(PAIR, TEXTS[1]).order[0].tolist())
+
+
+def test_small_trees_print_by_themselves():
+    assert str(PAIR.parse("the dog")) == "( the dog )"
+    assert str(PAIR.parse("zebra")) == "zebra"
+
+
+def test_implementations_agree():
+    models = [tiny_model(impl=impl) for impl in ("exact", "reference")]
+    assert models[0].parse_many(TEXTS) == models[1].parse_many(TEXTS)
+    np.testing.assert_allclose(*(model.encode(TEXTS) for model in models), rtol=0, atol=1e-6)
+
+
+# classes
+
+
+def test_predict_pairs():
+    predictions = PAIR.predict(PAIRS)
+    assert len(predictions) == len(PAIRS)
+    assert predictions == PAIR.predict(TEXTS, TEXTS[::-1])
+    assert predictions == PAIR.predict([list(pair) for pair in PAIRS])
+    with torch.no_grad():
+        first = torch.cat([direct(PAIR, pair[0]).vector for pair in PAIRS])
+        second = torch.cat([direct(PAIR, pair[1]).vector for pair in PAIRS])
+        logits = PAIR.head(first, second)
+    for prediction, expected in zip(predictions, logits.tolist(), strict=True):
+        assert isinstance(prediction, Prediction)
+        assert prediction.logits == pytest.approx(expected, abs=1e-5)
+        assert list(prediction.probabilities) == ["neutral", "entailment", "contradiction"]
+        weights = [math.exp(score - max(expected)) for score in expected]
+        assert list(prediction.probabilities.values()) == pytest.approx(
+            [weight / sum(weights) for weight in weights], abs=1e-5
+        )
+        assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-6)
+        assert prediction.label == PAIR.labels[expected.index(max(expected))]
+    assert len({prediction.label for prediction in predictions}) > 1
+
+
+def test_the_order_within_a_pair_counts():
+    (one,), (other,) = PAIR.predict([PAIRS[1]]), PAIR.predict([PAIRS[1][::-1]])
+    assert one.logits != pytest.approx(other.logits, abs=1e-3)
+
+
+def test_predict_single_sentences():
+    predictions = SINGLE.predict(TEXTS, batch_size=2)
+    with torch.no_grad():
+        logits = SINGLE.head(torch.cat([direct(SINGLE, text).vector for text in TEXTS]))
+    for prediction, expected in zip(predictions, logits.tolist(), strict=True):
+        assert prediction.logits == pytest.approx(expected, abs=1e-5)
+        assert prediction.label == ("bad", "good")[expected[1] > expected[0]]
+        assert list(prediction.probabilities) == ["bad", "good"]
+        assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-6)
+
+
+def test_forward_is_what_predict_reports():
+    first, second = [1, 2, 3, 4], [5, 6]
+    ids, lengths = pad([first, first[:1]])
+    second_ids, second_lengths = pad([second, second])
+    with torch.no_grad():
+        scores = PAIR(ids, lengths, second_ids, second_lengths)
+    texts = [" ".join(WORDS[i] for i in row) for row in (first, first[:1], second)]
+    expected = [p.logits for p in PAIR.predict([(texts[0], texts[2]), (texts[1], texts[2])])]
+    np.testing.assert_allclose(scores.numpy(), expected, rtol=0, atol=1e-5)
+    with torch.no_grad():
+        scores = SINGLE(ids, lengths)
+    expected = [p.logits for p in SINGLE.predict(texts[:2])]
+    np.testing.assert_allclose(scores.numpy(), expected, rtol=0, atol=1e-5)
+
+
+def test_pad_by_hand():
+    ids, lengths = pad([[3, 1], [2], [4, 5, 6]])
+    assert ids.tolist() == [[3, 1, 0], [2, 0, 0], [4, 5, 6]]
+    assert lengths.tolist() == [2, 1, 3]
+
+
+def test_gradients_reach_every_part_in_training():
+    model = tiny_model().train()
+    ids, lengths = pad([[1, 2, 3, 4], [5], [6, 7, 8]])
+    model(ids, lengths, ids.flip(0), lengths.flip(0)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.count_nonzero() > 0, name
+
+
+# training mode
+
+
+def results(model):
+    return model.encode(TEXTS), model.parse_many(TEXTS), model.predict(PAIRS)
+
+
+def test_training_mode_is_left_as_found_and_changes_no_result():
+    expected = results(PAIR)
+    model = tiny_model().train()
+    state = torch.get_rng_state()
+    statistics = model.head.batch_norm_in.running_mean.clone()
+    vectors, trees, predictions = results(model)
+    assert np.array_equal(vectors, expected[0])
+    assert (trees, predictions) == expected[1:]
+    assert all(module.training for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(model.head.batch_norm_in.running_mean, statistics)
+
+
+def test_parts_in_evaluation_mode_are_left_so():
+    # a frozen batch normalisation, say, must not wake up because someone looked at a tree
+    model = tiny_model().train()
+    model.head.batch_norm_in.eval()
+    results(model)
+    assert not model.head.batch_norm_in.training
+    assert model.head.training
+    assert model.head.batch_norm_out.training
+    model.eval()
+    model.encoder.train()
+    results(model)
+    assert model.encoder.training
+    assert not model.training
+
+
+def test_a_refused_text_leaves_training_mode_as_found():
+    model = tiny_model().train()
+    with pytest.raises(ValueError, match="text 0 must hold at least one word"):
+        model.encode([""])
+    assert all(module.training for module in model.modules())
+
+
+def test_gradients_stay_usable_after_encode():
+    model = tiny_model().train()
+    model.encode(TEXTS)
+    ids, lengths = pad([[1, 2, 3], [4]])
+    model(ids, lengths, ids, lengths).sum().backward()
+    assert model.encoder.query.grad is not None
+
+
+# wrong use
+
+
+def test_one_string_in_place_of_a_list_is_refused():
+    with pytest.raises(TypeError, match=r"got one string; pass \['the dog'\]"):
+        PAIR.encode("the dog")
+    with pytest.raises(TypeError, match=r"got one string; pass \['the dog'\]"):
+        PAIR.parse_many("the dog")
+
+
+@pytest.mark.parametrize("text", ["good", "good film", "g", ""])
+def test_one_string_in_place_of_a_list_is_refused_by_predict(text):
+    with pytest.raises((TypeError, ValueError), match=r"list.*got one string"):
+        SINGLE.predict(text)
+    with pytest.raises((TypeError, ValueError), match=r"list.*got one string"):
+        PAIR.predict(text, text)
+    with pytest.raises((TypeError, ValueError), match=r"list.*got one string"):
+        PAIR.predict(list(text), text)
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\t\n", "\u00a0"])
+def test_an_empty_text_is_refused_by_its_index(empty):
+    texts = ["the dog sleeps", "now", empty, empty]
+    for method in (PAIR.encode, PAIR.parse_many, SINGLE.predict):
+        with pytest.raises(ValueError, match="text 2 must hold at least one word"):
+            method(texts)
+    with pytest.raises(ValueError, match="text 2 must hold at least one word"):
+        PAIR.predict(["now"] * 4, texts)
+    with pytest.raises(ValueError, match="must hold at least one word"):
+        PAIR.parse(empty)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"now", ("a", "b"), ["now"]])
+def test_what_is_no_string_is_refused(wrong):
+    kind = type(wrong).__name__
+    with pytest.raises(TypeError, match=f"list of strings, got {kind} in it"):
+        PAIR.encode(["now", wrong])
+    with pytest.raises(TypeError, match=f"one string, got {kind}"):
+        PAIR.parse(wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, 5])
+def test_what_is_no_list_is_refused(wrong):
+    with pytest.raises(TypeError, match="list of strings"):
+        PAIR.encode(wrong)
+    with pytest.raises(TypeError, match="list of strings"):
+        PAIR.parse_many(wrong)
+
+
+def test_text_that_is_no_unicode_is_refused_by_its_index():
+    # what Python makes of a byte that is no UTF-8, in arguments and file names
+    with pytest.raises(ValueError, match=r"text 1 .*(Unicode|UTF-8)"):
+        PAIR.encode(["now", "caf\udce9"])
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, None])
+def test_a_batch_size_below_one_is_refused(batch_size):
+    for call in (PAIR.encode, PAIR.parse_many):
+        with pytest.raises((TypeError, ValueError), match="`batch_size` must be"):
+            call(TEXTS, batch_size=batch_size)
+    with pytest.raises((TypeError, ValueError), match="`batch_size` must be"):
+        PAIR.predict(PAIRS, batch_size=batch_size)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (["now", "the dog"],),
+        ([("now",)],),
+        ([("now", "the", "dog")],),
+        ([("now", "the"), "dog"],),
+        ([5],),
+        ([None],),
+    ],
+)
+def test_predict_refuses_what_are_no_pairs(arguments):
+    with pytest.raises(ValueError, match=r"pairs: pass \(first, second\) tuples"):
+        PAIR.predict(*arguments)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"now"])
+def test_predict_refuses_pairs_of_other_things_than_strings(wrong):
+    kind = type(wrong).__name__
+    for pair in [("now", wrong), (wrong, "now")]:
+        with pytest.raises((TypeError, ValueError), match=kind):
+            PAIR.predict([pair])
+    with pytest.raises((TypeError, ValueError), match=kind):
+        PAIR.predict(["now"], [wrong])
+
+
+def test_predict_refuses_lists_of_unequal_length():
+    with pytest.raises(ValueError, match="two lists of strings of one length, got 2 and 1 items"):
+        PAIR.predict(["now", "the dog"], ["now"])
+
+
+def test_predict_refuses_pairs_together_with_second_sentences():
+    with pytest.raises(ValueError, match="two lists of strings"):
+        PAIR.predict(PAIRS, TEXTS)
+
+
+@pytest.mark.parametrize("arguments", [([("now", "dog")],), (["now"], ["dog"]), ([5],), ([None],)])
+def test_a_model_of_single_sentences_refuses_anything_else(arguments):
+    with pytest.raises(ValueError, match="single sentences: pass a list of strings"):
+        SINGLE.predict(*arguments)
