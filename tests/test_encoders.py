@@ -307,6 +307,10 @@ def test_half_precision_works_end_to_end(impl: str, autocast: bool) -> None:
         result = e(x, LENGTHS, details=True)
     assert result.vector.dtype == (torch.float32 if autocast else torch.bfloat16)
     assert result.scores.dtype == torch.float32
+    # states stay as wide as the weights: more than the 256 values of bf16 between 0.5 and 1
+    assert result.nodes.c.dtype == e.query.dtype
+    wide = torch.equal(result.nodes.c, result.nodes.c.bfloat16().to(e.query.dtype))
+    assert wide != autocast
     result.vector.float().sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in e.parameters())
 

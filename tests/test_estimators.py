@@ -63,6 +63,14 @@ def test_noise_is_gumbel_distributed_and_always_finite() -> None:
     assert (noise < 0).float().mean().item() == pytest.approx(math.exp(-1), abs=0.005)
 
 
+@pytest.mark.parametrize("u", [0.0, 1 - 2**-24])
+def test_noise_is_finite_at_both_ends(u: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand", lambda shape, **rest: torch.full(shape, u))
+    noise = gumbel_noise((3,))
+    assert torch.isfinite(noise).all()
+    assert noise[0].item() == pytest.approx(-math.log(-math.log(u + 1e-20)), rel=1e-3)
+
+
 def test_noise_follows_its_generator() -> None:
     draws = [gumbel_noise((5, 5), generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2)]
     assert torch.equal(draws[0], draws[1])
@@ -93,5 +101,6 @@ def test_first_best() -> None:
     scores = torch.tensor([[1.0, 3.0, 3.0], [-inf, -2.0, -inf], [5.0, 4.0, 5.0 + 1e-6]])
     assert first_best(scores).tolist() == [1, 1, 0]
     assert first_best(torch.tensor([[1.0, 1.0 + 1e-4]])).tolist() == [1]
+    assert first_best(torch.tensor([[0.0, 1e-9]])).tolist() == [0]
     assert first_best(torch.tensor([[1e6, 1e6 + 1.0]])).tolist() == [0]
     assert first_best(torch.tensor([[float("nan"), 1.0]])).tolist() == [0]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.cells.treelstm import TreeLSTMCell
-from gumbeltree.ops import exact, exact_backward
+from gumbeltree.ops import exact, exact_backward, exact_forward
 from gumbeltree.ops.exact_tape import Tape
 from tests.ops.comparison import TEMPERATURES, Case, cases, errors, make_inputs, run
 
@@ -218,7 +218,41 @@ def test_double_backward_is_refused_with_the_way_out() -> None:
             gradient.square().sum().backward()
 
 
-def test_graph_is_not_kept_without_gradients() -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_nothing_is_kept_without_gradients(mode: type, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4))
-    with torch.no_grad():
-        assert not encoder(torch.randn(2, 5, 3), torch.tensor([5, 3])).vector.requires_grad
+    words, lengths = torch.randn(2, 5, 3), torch.tensor([5, 3])
+    expected = encoder(words, lengths, sample=False).vector
+    monkeypatch.setattr(exact_forward, "Recorder", lambda *_: pytest.fail("a tape was made"))
+    with mode():
+        vector = encoder(words, lengths, sample=False).vector
+    assert not vector.requires_grad
+    assert torch.equal(vector, expected)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sample", "way"),
+    [
+        ([5] * 4, True, "Direct"),
+        ([13] * 4, True, "Direct"),
+        ([16] * 4, True, "Ledger"),
+        ([300], True, "Ledger"),
+        # most of the work is in the long sentence, or in the short ones
+        ([40, *[2] * 10], True, "Ledger"),
+        ([40, *[3] * 2000], True, "Direct"),
+        ([300], False, None),
+    ],
+)
+def test_way_is_chosen_by_length(
+    lengths: list[int], sample: bool, way: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+    for name in ("Direct", "Ledger"):
+        real = getattr(exact_backward, name)
+        monkeypatch.setattr(
+            exact_backward, name, lambda s, name=name, real=real: used.append(name) or real(s)
+        )
+    encoder = GumbelTreeEncoder(EncoderConfig(2, 2))
+    words = torch.randn(len(lengths), max(lengths), 2)
+    encoder(words, torch.tensor(lengths), sample=sample).vector.sum().backward()
+    assert used == ([] if way is None else [way])
