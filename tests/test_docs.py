@@ -11,6 +11,7 @@ import torch
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.cells import CELLS
+from tests import test_cells
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -38,7 +39,12 @@ def test_the_cell_of_the_contributing_page_works(
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, cell="average"))
     name, reason = encoder.explain()
     assert name == "reference"
-    assert "AverageCell has no `gate_bias`" in reason
+    assert "AverageCell has no `weight`, `gate_bias`, `activate`, `activate_backward`" in reason
+    # the tests that the page promises will run over the table
+    test_cells.test_gradients_by_finite_differences("average")
+    test_cells.test_encoder_runs_with_it("average")
+    with pytest.raises(pytest.skip.Exception, match="AverageCell"):
+        test_cells.test_fast_pieces_equal_the_cell("average")
     encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
     assert encoder.cell.mix.weight.grad.abs().max() > 0
 

@@ -81,6 +81,48 @@ def test_details_are_consistent(impl: str) -> None:
 
 
 @each_impl
+@pytest.mark.parametrize("variant", ["paper", "reference"])
+def test_greedy_choice_is_the_argmax_at_the_start_of_training(impl: str, variant: str) -> None:
+    # the query starts small, and so do the differences between scores
+    config = EncoderConfig(50, 100, impl=impl).with_variant(variant)
+    e = GumbelTreeEncoder(config).eval()
+    full = e(torch.randn(100, 15, 50), torch.full((100,), 15), details=True)
+    assert torch.equal(full.scores.argmax(-1), full.order)
+
+
+@each_impl
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_noise_of_any_floating_type(impl: str, dtype: torch.dtype) -> None:
+    e, x, noise = encoder(impl=impl), words(), gumbel_noise((4, 6, 6)).to(dtype)
+    expected = e(x, LENGTHS, noise=noise.float(), details=True)
+    found = e(x, LENGTHS, noise=noise, details=True)
+    assert torch.equal(found.order, expected.order)
+    assert found.scores.dtype == torch.float32
+    found.vector.sum().backward()
+
+
+@each_impl
+def test_width_of_the_padding_changes_nothing(impl: str) -> None:
+    e, x = encoder(impl=impl, attention=True), words()
+    results = []
+    for more in (0, 5):
+        wide = torch.nn.functional.pad(x, (0, 0, 0, more), value=math.nan)
+        torch.manual_seed(2)
+        results.append(e(wide, LENGTHS, details=True))
+    narrow, wide = results
+    assert torch.equal(narrow.vector, wide.vector)
+    assert torch.equal(narrow.order, wide.order[:, :6])
+    assert (wide.order[:, 6:] == -1).all()
+    assert wide.nodes.h.shape == (4, 23, 4)
+    assert torch.equal(narrow.nodes.h[:, :7], wide.nodes.h[:, :7])
+    assert torch.equal(narrow.nodes.h[:, 7:], wide.nodes.h[:, 12:18])
+    assert torch.equal(narrow.attention[:, 7:], wide.attention[:, 12:18])
+    assert torch.equal(narrow.scores, wide.scores[:, :6, :6])
+    assert torch.equal(narrow.probabilities, wide.probabilities[:, :6, :6])
+    assert (wide.scores[:, 6:] == -math.inf).all()
+
+
+@each_impl
 def test_sampling_follows_the_mode_unless_told(impl: str) -> None:
     e = encoder(impl=impl)
     x, noise = words(), 10 * gumbel_noise((4, 6, 6))
@@ -297,9 +339,10 @@ def test_variants_differ_in_scale_and_start_only() -> None:
 
 
 @each_impl
+@each_leaf
 @pytest.mark.parametrize("autocast", [False, True])
-def test_half_precision_works_end_to_end(impl: str, autocast: bool) -> None:
-    e = encoder(impl=impl, attention=True)
+def test_half_precision_works_end_to_end(impl: str, leaf: str, autocast: bool) -> None:
+    e = encoder(impl=impl, leaf=leaf, attention=True)
     x = words()
     if not autocast:
         e, x = e.bfloat16(), x.bfloat16()
@@ -364,6 +407,21 @@ def test_words_of_a_wrong_type(dtype: torch.dtype) -> None:
         encoder()(words().to(dtype), LENGTHS)
 
 
+def test_float64_words_under_autocast() -> None:
+    with (
+        torch.autocast("cpu"),
+        pytest.raises(TypeError, match=r"`embedded` must be torch.float32 as the encoder's"),
+    ):
+        encoder()(words().double(), LENGTHS)
+
+
+def test_what_is_no_tensor() -> None:
+    with pytest.raises(TypeError, match=r"`embedded` must be a tensor, got list"):
+        encoder()(words().tolist(), LENGTHS)
+    with pytest.raises(TypeError, match=r"`lengths` must be a tensor, got list"):
+        encoder()(words(), [5, 1, 7, 2])
+
+
 def test_things_on_another_device() -> None:
     e, x = encoder(), words()
     with pytest.raises(ValueError, match=r"`embedded` must be on cpu as the encoder is, got meta"):
@@ -398,8 +456,16 @@ def test_bad_noise() -> None:
         e(x, LENGTHS, noise=torch.zeros(4, 6, 6, dtype=torch.int64))
     noise = torch.zeros(4, 6, 6)
     noise[0, 2, 1] = math.nan
-    with pytest.raises(ValueError, match=r"\[sentence, layer, position\] = \[0, 2, 1\]"):
+    with pytest.raises(ValueError, match=r"got nan at \[sentence, layer, position\] = \[0, 2, 1\]"):
         e(x, LENGTHS, noise=noise)
+    noise[0, 2, 1] = math.inf
+    with pytest.raises(ValueError, match=r"must not be NaN or \+inf inside a sentence, got inf at"):
+        e(x, LENGTHS, noise=noise)
+    # minus infinity forbids a merge
+    noise[0, 2, 1] = -math.inf
+    assert (e(x, LENGTHS, noise=noise).order[0, 2] != 1).all()
+    with pytest.raises(ValueError, match=r"`noise` must not require gradients"):
+        e(x, LENGTHS, noise=torch.zeros(4, 6, 6, requires_grad=True))
 
 
 def test_bad_order() -> None:

@@ -99,8 +99,10 @@ def test_temperature_must_be_positive(value: object) -> None:
 def test_first_best() -> None:
     inf = torch.inf
     scores = torch.tensor([[1.0, 3.0, 3.0], [-inf, -2.0, -inf], [5.0, 4.0, 5.0 + 1e-6]])
-    assert first_best(scores).tolist() == [1, 1, 0]
-    assert first_best(torch.tensor([[1.0, 1.0 + 1e-4]])).tolist() == [1]
-    assert first_best(torch.tensor([[0.0, 1e-9]])).tolist() == [0]
-    assert first_best(torch.tensor([[1e6, 1e6 + 1.0]])).tolist() == [0]
-    assert first_best(torch.tensor([[float("nan"), 1.0]])).tolist() == [0]
+    one = torch.tensor(1.0)
+    assert first_best(scores, one).tolist() == [1, 1, 0]
+    assert first_best(torch.tensor([[1.0, 1.0 + 1e-5]]), one).tolist() == [1]
+    assert first_best(torch.tensor([[0.0, 1e-7]]), one).tolist() == [0]
+    assert first_best(torch.tensor([[0.0, 1e-7]]), one / 1000).tolist() == [1]
+    assert first_best(torch.tensor([[1e6, 1e6 + 1.0]]), one).tolist() == [0]
+    assert first_best(torch.tensor([[float("nan"), 1.0]]), one).tolist() == [0]

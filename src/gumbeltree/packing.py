@@ -8,6 +8,7 @@ finished ones cost nothing. Lengths 3, 1, 2 of sentences a, b, c are stored as
     word    a0 c0 b0  a1 c1  a2        active = [3, 2, 1]
 """
 
+import copy
 from itertools import accumulate
 
 import torch
@@ -42,6 +43,12 @@ class Packing:
         self.N = self.start[-1]
         self.merged = [0, *accumulate(self.active[1:])]
         self.nodes = 2 * self.N - self.B
+
+    def narrowed(self) -> "Packing":
+        """Return this packing for batches padded to the longest sentence only."""
+        other = copy.copy(self)
+        other.T = self.steps
+        return other
 
     def row_starts(self) -> Tensor:
         """Return `start` without its end as a tensor, int64 `[steps]`."""

@@ -61,56 +61,61 @@ def test_low_temperature(case: Case) -> None:
 @pytest.mark.parametrize("ledger", [True, False])
 @pytest.mark.parametrize("leaf", ["affine", "lstm", "bilstm"])
 def test_float32_is_as_exact_as_reference(leaf: str, ledger: bool, temperature: float) -> None:
-    # rounding errors are random and now and then happen to vanish, so each value's error is the
-    # largest of several draws; a near tie could flip, so the true merges are forced on both
-    worst: dict[str, dict[str, float]] = {"reference": {}, "exact": {}}
-    for seed in range(8):
+    for details, attention in ((False, False), (True, True)):
         case = Case(
             lengths=(23, 9, 2, 1),
             hidden_dim=10,
             leaf=leaf,
             temperature=temperature,
             ledger=ledger,
-            details=seed % 2 == 0,
-            attention=seed % 4 > 1,
-            seed=seed,
+            details=details,
+            attention=attention,
         )
-        inputs = make_inputs(case)
-        truth = run(case, inputs, "reference")
+        worst = largest_errors(case, range(4), torch.float32)
+        for name, error in worst["exact"].items():
+            assert error <= 2 * worst["reference"][name] + 1e-6, name
+
+
+def largest_errors(
+    case: Case, seeds: range, dtype: torch.dtype, autocast: bool = False
+) -> dict[str, dict[str, float]]:
+    """Return the largest error of each value over several draws, for both implementations.
+
+    Rounding errors are random and now and then happen to vanish, so one draw says little. A near
+    tie could flip, so the merges that float64 chooses are forced on both.
+    """
+    worst: dict[str, dict[str, float]] = {"reference": {}, "exact": {}}
+    for seed in seeds:
+        drawn = dataclasses.replace(case, seed=seed)
+        inputs = make_inputs(drawn)
+        truth = run(drawn, inputs, "reference")
         for impl, largest in worst.items():
-            narrow = run(case, inputs, impl, torch.float32, truth.order)
+            narrow = run(drawn, inputs, impl, dtype, truth.order, autocast)
             for name, error in errors(truth, narrow).items():
                 largest[name] = max(error, largest.get(name, 0.0))
-    for name, error in worst["exact"].items():
-        assert error <= 2 * worst["reference"][name] + 1e-6, name
+    return worst
 
 
 @pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("ledger", [True, False])
 @pytest.mark.parametrize(
     "case",
     [
-        Case(lengths=(9, 1, 14, 2), hidden_dim=10, leaf="lstm", seed=11),
-        Case(lengths=(6, 23, 12), hidden_dim=7, ledger=False, seed=12),
-        Case(lengths=(8, 30), hidden_dim=16, attention=True, seed=13),
-        Case(lengths=(10, 20), hidden_dim=16, sample=False, seed=14),
+        Case(lengths=(9, 1, 14, 2), hidden_dim=10, leaf="lstm"),
+        Case(lengths=(6, 23, 12), hidden_dim=7),
+        Case(lengths=(8, 30), hidden_dim=16, attention=True),
+        Case(lengths=(10, 20), hidden_dim=16, sample=False),
     ],
     ids=str,
 )
-def test_bfloat16_within_twice_the_error_of_plain_torch(case: Case, autocast: bool) -> None:
-    inputs = make_inputs(case)
-    truth = run(case, inputs, "reference")
+def test_bfloat16_within_twice_the_error_of_plain_torch(
+    case: Case, ledger: bool, autocast: bool
+) -> None:
     dtype = torch.float32 if autocast else torch.bfloat16
-    narrow = {
-        impl: errors(truth, run(case, inputs, impl, dtype, truth.order, autocast))
-        for impl in ("reference", "exact")
-    }
-    assert narrow["reference"]["vector"] > 1e-4  # it really was narrow
-    for name, error in narrow["exact"].items():
-        assert error <= 2 * narrow["reference"][name] + 1e-6, (
-            name,
-            error,
-            narrow["reference"][name],
-        )
+    worst = largest_errors(dataclasses.replace(case, ledger=ledger), range(8), dtype, autocast)
+    assert worst["reference"]["vector"] > 1e-3  # it really was narrow
+    for name, error in worst["exact"].items():
+        assert error <= 2 * worst["reference"][name] + 1e-6, name
 
 
 def test_near_ties_follow_a_forced_order() -> None:
@@ -201,6 +206,18 @@ def test_backward_twice_through_one_graph() -> None:
     first = torch.autograd.grad(vector.sum(), encoder.query, retain_graph=True)[0]
     second = torch.autograd.grad(vector.sum(), encoder.query)[0]
     assert torch.equal(first, second)
+
+
+def test_second_derivative_by_the_cotangent_is_refused() -> None:
+    case = Case(lengths=(6, 3))
+    inputs = make_inputs(case)
+    encoder = GumbelTreeEncoder(case.config).double()
+
+    def vector(words: torch.Tensor) -> torch.Tensor:
+        return encoder(words, inputs.lengths, noise=inputs.noise, sample=True).vector
+
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.functional.jvp(vector, inputs.words, torch.ones_like(inputs.words))
 
 
 def test_double_backward_is_refused_with_the_way_out() -> None:

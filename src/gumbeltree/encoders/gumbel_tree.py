@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gumbeltree.cells import CELLS
 from gumbeltree.config import EncoderConfig
@@ -91,13 +92,18 @@ class GumbelTreeEncoder(nn.Module):
         check_finite(words, packing)
         if order is not None:
             check_order(order, lengths, self.query, T)
+            order = order[:, : packing.steps - 1]
+        # from here on T is the longest sentence's length, whatever the padding
+        packing = packing.narrowed()
+        merges = packing.T - 1
         if not sample:
             noise = None
         elif noise is None:
-            shape = (B, T - 1, T - 1)
+            shape = (B, merges, merges)
             noise = gumbel_noise(shape, device=embedded.device, generator=generator)
         else:
             check_noise(noise, lengths, self.query, T)
+            noise = noise[:, :merges, :merges]
         leaves = self.leaf(words, packing)
         if torch.is_autocast_enabled(embedded.device.type):
             # products may be narrow under autocast; states stay as wide as the weights
@@ -123,11 +129,17 @@ class GumbelTreeEncoder(nn.Module):
         if self.config.attention:
             assert result.nodes is not None
             vector, weights = attend(result.nodes.h, lengths)
+        more = T - packing.T
+        merged = F.pad(result.order, (0, more), value=-1)
         if not details:
-            return Encoding(vector, result.order)
+            return Encoding(vector, merged)
         assert result.scores is not None
-        probabilities = layer_probabilities(result.scores)
-        return Encoding(vector, result.order, result.nodes, result.scores, probabilities, weights)
+        assert result.nodes is not None
+        scores = F.pad(result.scores, (0, more, 0, more), value=-torch.inf)
+        nodes = NodeState(*(widen_nodes(x, more) for x in result.nodes))
+        if weights is not None:
+            weights = widen_nodes(weights[..., None], more)[..., 0]
+        return Encoding(vector, merged, nodes, scores, layer_probabilities(scores), weights)
 
 
 def attend(h: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,6 +161,13 @@ def attend(h: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     scores = (wide * mean[:, None]).sum(-1)
     weights = torch.softmax(scores.masked_fill(~exists, -torch.inf), dim=1)
     return (weights[..., None] * wide).sum(1).to(h.dtype), weights
+
+
+def widen_nodes(nodes: Tensor, more: int) -> Tensor:
+    """Lay nodes `[B, 2T-1, D]` out for a padded width of T + `more`."""
+    T = (nodes.shape[1] + 1) // 2
+    words, merged = nodes.split([T, T - 1], dim=1)
+    return torch.cat([F.pad(words, (0, 0, 0, more)), F.pad(merged, (0, 0, 0, more))], dim=1)
 
 
 def layer_probabilities(scores: Tensor) -> Tensor:

@@ -21,6 +21,9 @@ def check_words(embedded: Tensor, lengths: Tensor, weight: Tensor, E: int) -> No
         weight: any parameter of the encoder.
         E: the encoder's width of word vectors.
     """
+    for name, x in {"embedded": embedded, "lengths": lengths}.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"`{name}` must be a tensor, got {type(x).__name__}")
     if embedded.dim() != 3 or embedded.shape[2] != E:
         raise ValueError(
             f"`embedded` must be [B, T, E] with E={E}, got {list(embedded.shape)}; "
@@ -34,8 +37,11 @@ def check_words(embedded: Tensor, lengths: Tensor, weight: Tensor, E: int) -> No
         )
     for name, x in {"embedded": embedded, "lengths": lengths}.items():
         check_device(name, x, weight)
+    # autocast narrows float32, never float64
     autocast = torch.is_autocast_enabled(embedded.device.type)
-    if not embedded.is_floating_point() or (embedded.dtype != weight.dtype and not autocast):
+    narrow = (torch.float32, torch.float16, torch.bfloat16)
+    fits = autocast and embedded.dtype in narrow and weight.dtype in narrow
+    if embedded.dtype != weight.dtype and not fits:
         raise TypeError(
             f"`embedded` must be {weight.dtype} as the encoder's weights are, got "
             f"{embedded.dtype}; convert one of them with .to()"
@@ -85,15 +91,18 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
     if not noise.is_floating_point():
         raise TypeError(f"`noise` must be floating point, got {noise.dtype}")
     check_device("noise", noise, weight)
-    if noise.device.type != "cpu" or not bool(torch.isnan(noise.sum())):
+    if noise.requires_grad:
+        raise ValueError("`noise` must not require gradients: none reach it; detach it")
+    if noise.device.type != "cpu" or bool(torch.isfinite(noise.sum())):
         return
     step = torch.arange(T - 1)
     inside = step[:, None] + step < (lengths - 1)[:, None, None]  # [B, T-1, T-1]
-    bad = (inside & noise.isnan()).nonzero()
+    bad = (inside & (noise.isnan() | (noise == torch.inf))).nonzero()
     if len(bad):
+        b, t, j = bad[0].tolist()
         raise ValueError(
-            f"`noise` must not be NaN inside a sentence, got NaN at [sentence, layer, position] = "
-            f"{bad[0].tolist()}"
+            f"`noise` must not be NaN or +inf inside a sentence, got {float(noise[b, t, j])} at "
+            f"[sentence, layer, position] = [{b}, {t}, {j}]"
         )
 
 

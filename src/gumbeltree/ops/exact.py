@@ -4,6 +4,7 @@
 differentiable function.
 """
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -16,13 +17,17 @@ from gumbeltree.ops.exact_tape import Tape
 from gumbeltree.ops.problem import TreeProblem, TreeResult
 from gumbeltree.states import NodeState
 
+# what a cell needs beside its forward pass; `weight` is [gates, 2D]
+HOOKS = ("weight", "gate_bias", "activate", "activate_backward")
+
 
 def unsupported(cell: nn.Module, estimator: Any, sample: bool) -> str | None:
     """Return why this implementation cannot run a case, or None if it can."""
-    if not hasattr(cell, "activate_backward"):
+    missing = [name for name in HOOKS if not hasattr(cell, name)]
+    if missing:
         return (
-            f"the cell {type(cell).__name__} has no `gate_bias`, `activate` and "
-            "`activate_backward`, so its gates cannot be built from one product per child"
+            f"the cell {type(cell).__name__} has no `{'`, `'.join(missing)}`, so its gates cannot "
+            "be built from one product per child"
         )
     if sample and not estimator.one_hot:
         return (
@@ -77,7 +82,9 @@ class _ExactTree(Function):
             )
         ctx.mark_non_differentiable(result.order)
         ctx.set_materialize_grads(False)
-        ctx.problem = problem
+        # the tape has all that is needed of these
+        nothing = NodeState(leaves[:0], leaves[:0])
+        ctx.problem = dataclasses.replace(problem, leaves=nothing, noise=None, order=None)
         if result.tape is not None:
             ctx.save_for_backward(leaves, weight, bias, query, *result.tape)
         nodes = None if result.nodes is None else result.nodes.to(leaves.dtype)
@@ -95,7 +102,8 @@ class _ExactTree(Function):
         inputs = (leaves, weight, bias, query)
         narrow = [g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]
         if torch.is_grad_enabled():
-            narrow = _NoSecondDerivative.apply(*narrow, *inputs)
+            cotangents = [x for x in (droot, dnodes, dscores) if x is not None]
+            narrow = _NoSecondDerivative.apply(*narrow, *inputs, *cotangents)
         return (*narrow, None, None)
 
 

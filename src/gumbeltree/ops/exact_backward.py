@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gumbeltree.ops.exact_forward import Products
-from gumbeltree.ops.exact_scores import CHUNK, Direct, Ledger, Scores
+from gumbeltree.ops.exact_scores import CHUNK, Direct, Ledger, Shared
 from gumbeltree.ops.exact_tape import Tape
 from gumbeltree.ops.problem import TreeProblem
 
@@ -62,7 +62,7 @@ def backward(
     scored = problem.sample or dscores is not None
 
     def to_children(c: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Send gradients through candidates c: to their gates [n, 5D] and children [n, 2, 2D]."""
+        """Send gradients through candidates c: to their gates and children `[n, 2, 2D]`."""
         c_states = states[:, D:]
         dgates, dc_l, dc_r = cell.activate_backward(
             dh,
@@ -84,15 +84,14 @@ def backward(
     sigma = states.new_zeros(C)
     if scored:
         # what a unit of each candidate's score sends to its gates and, as vL and vR, its children
-        score_dgates = states.new_zeros((C, 5 * D))
+        score_dgates = torch.zeros_like(gates)
         v = states.new_zeros((C, 2, 2 * D))
         for c in torch.arange(1, C, device=states.device).split(CHUNK):
             score_dgates[c], v[c] = to_children(c, scaled_query.expand(len(c), D), None)
         de = torch.stack([states[state_r], states[N:]], dim=1).sub_(states[state_l][:, None])
-        way = Ledger if use_ledger(problem) else Direct
-        scores = way(Scores(tape, N, G, sigma, v, de))
+        way = (Ledger if use_ledger(problem) else Direct)(Shared(tape, N, G, sigma, v, de))
 
-    merge_dgates = states.new_empty((S, 5 * D))
+    merge_dgates = gates.new_empty((S, gates.shape[1]))
     end = tape.rows.shape[0]
     for t in reversed(range(p.steps - 1)):
         n, K = p.active[t + 1], p.steps - 1 - t
@@ -103,7 +102,7 @@ def backward(
         if dnodes is not None:
             g += dnodes[N + lo : N + hi]
         if scored:
-            scores.complete(lo, hi)
+            way.complete(lo, hi)
         merge_dgates[lo:hi], g_children = to_children(merged, g[:, :D], g[:, D:])
         G[children[merged]] = g_children
         if not scored:
@@ -113,18 +112,18 @@ def backward(
         if dscores is not None:
             ds += torch.where(rows > 0, dscores[:n, t, :K], 0.0)
         if problem.sample:
-            dy = scores.weight_gradient(lo, hi, rows, g_children)
+            dy = way.weight_gradient(lo, hi, rows, g_children)
             y = tape.y[end - n * K : end].view(n, K)
             ds += problem.estimator.score_gradient(dy, y, problem.temperature)
         # candidates are distinct but for the dummy, which stays at zero
         sigma[rows] += ds
-        scores.send(rows, ds)
+        way.send(rows, ds)
         end -= n * K
 
     c, dgates = tape.chosen, merge_dgates
     if scored:
         if S > 0:
-            scores.finish(rows)
+            way.finish(first_layer=rows)
         c, dgates = torch.arange(C, device=sigma.device), score_dgates.mul_(sigma[:, None])
         dgates[tape.chosen] += merge_dgates
     dleaves = G[:N] if dnodes is None else G[:N] + dnodes[:N]
@@ -139,4 +138,4 @@ def use_ledger(problem: TreeProblem) -> bool:
     """Return whether `Ledger` is the faster way: for long sentences, by measured length."""
     p = problem.packing
     positions = sum(i * n for i, n in enumerate(p.active))
-    return problem.sample and positions > LEDGER_FROM * (p.N - p.B)
+    return positions > LEDGER_FROM * (p.N - p.B)

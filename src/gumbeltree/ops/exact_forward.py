@@ -63,26 +63,26 @@ class Candidates:
         record: bool,
     ) -> None:
         p = self.p = problem.packing
-        self.D = query.shape[0]
+        self.D, width = query.shape[0], bias.shape[0]
         self.bias, self.product, self.record = bias, product, record
         self.activate = cast("Any", problem.cell).activate
         self.query = query * problem.scale
-        left, right = weight.split(self.D, dim=1)  # each [5D, D]
+        left, right = weight.split(self.D, dim=1)  # each [width, D]
         self.weight_l, self.weight_r = left.t().contiguous(), right.t().contiguous()
         # the dummy, one for each pair of neighbouring words, at most two for each later merge
         capacity = 1 + (p.N - p.B) + 2 * sum(p.active[2:])
         self.states = leaves.new_empty((p.N + capacity, 2 * self.D))
         self.states[: p.N] = leaves
         self.states[p.N] = 0
-        self.gates = leaves.new_empty((capacity if record else 0, 5 * self.D))
+        self.gates = leaves.new_empty((capacity if record else 0, width))
         self.score = leaves.new_empty(capacity)
         self.score[0] = -torch.inf
         self.left = torch.full((capacity,), p.nodes, device=leaves.device)
         self.right = self.left.clone()
         self.node_state = torch.arange(p.nodes + 1, device=leaves.device)
         self.node_state[p.nodes] = p.N
-        self.gates_l = leaves.new_empty((p.nodes, 5 * self.D))
-        self.gates_r = leaves.new_empty((p.nodes, 5 * self.D))
+        self.gates_l = leaves.new_empty((p.nodes, width))
+        self.gates_r = leaves.new_empty((p.nodes, width))
         self.count = 1
 
     def c_of(self, nodes: Tensor) -> Tensor:
@@ -100,7 +100,8 @@ class Candidates:
         lo, hi = self.count, self.count + len(left)
         self.count = hi
         self.left[lo:hi], self.right[lo:hi] = left, right
-        gates = self.gates[lo:hi] if self.record else self.gates_l.new_empty((hi - lo, 5 * self.D))
+        shape = (hi - lo, self.gates_l.shape[1])
+        gates = self.gates[lo:hi] if self.record else self.gates_l.new_empty(shape)
         torch.index_select(self.gates_l, 0, left, out=gates)
         gates += self.gates_r.index_select(0, right)
         h, c = self.activate(gates, self.c_of(left), self.c_of(right))
@@ -149,6 +150,7 @@ def forward(
     candidate = torch.zeros_like(node[:, 1:])
     candidate.t()[pairs] = first  # [n, K]
 
+    size = store.query.norm()
     for t in range(p.steps - 1):
         n, K = active[t + 1], p.steps - 1 - t
         score = store.score[candidate]
@@ -157,9 +159,9 @@ def forward(
         if problem.sample:
             assert problem.noise is not None
             # S8; selected, not added, where there is no candidate: noise there may be NaN
-            noise = problem.noise[p.sentence[:n], t, :K]
+            noise = problem.noise[p.sentence[:n], t, :K].to(score.dtype)
             score = torch.where(candidate > 0, score + noise, score)
-        k = first_best(score) if problem.order is None else problem.order[p.sentence[:n], t]
+        k = first_best(score, size) if problem.order is None else problem.order[p.sentence[:n], t]
         order[:n, t] = k
         merged = candidate.gather(1, k[:, None])[:, 0]  # [n]
         new = torch.arange(N + p.merged[t], N + p.merged[t] + n, device=device)

@@ -22,7 +22,7 @@ from gumbeltree.ops.exact_tape import Tape
 CHUNK = 2048
 
 
-class Scores(NamedTuple):
+class Shared(NamedTuple):
     """What both ways share; C candidates, the first a dummy with zero vectors."""
 
     tape: Tape
@@ -41,15 +41,15 @@ class Scores(NamedTuple):
 class Direct:
     """Keep every node's gradient complete."""
 
-    def __init__(self, scores: Scores) -> None:
-        self.scores = scores
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
 
     def complete(self, lo: int, hi: int) -> None:
-        """Complete the gradients of the nodes made by merges lo..hi: they are."""
+        """Complete the gradients of the nodes made by merges lo..hi: nothing to do."""
 
     def weight_gradient(self, lo: int, hi: int, rows: Tensor, g_children: Tensor) -> Tensor:
         """Return dL/dy of a layer `[n, K]`; see `Ledger.weight_gradient`."""
-        tape, N, G, _, _, de = self.scores
+        tape, N, G, de = self.shared.tape, self.shared.N, self.shared.G, self.shared.de
         k = tape.position[lo:hi, None]
         place = torch.arange(rows.shape[1], device=rows.device)
         new = torch.arange(N + lo, N + hi, device=rows.device)[:, None]
@@ -57,20 +57,20 @@ class Direct:
         node = torch.where(place == k, new, node)
         exists = rows > 0
         numbers = G.new_zeros((*rows.shape, 2))
-        numbers[exists] = torch.bmm(de[rows[exists]], G[node[exists], :, None])[..., 0]
+        numbers[exists] = _dots(de[rows[exists]], G[node[exists]])
         return sum_later(numbers)
 
     def send(self, rows: Tensor, ds: Tensor) -> None:
         """Add the shares of a layer's score gradients `[n, K]` to the nodes below it."""
-        tape, _, G, _, v, _ = self.scores
+        tape, G, v = self.shared.tape, self.shared.G, self.shared.v
         exists = rows > 0
         c = rows[exists]
         shares = ds[exists][:, None, None] * v[c]
         G.index_add_(0, tape.left[c], shares[:, 0])
         G.index_add_(0, tape.right[c], shares[:, 1])
 
-    def finish(self, rows: Tensor) -> None:
-        """Complete the gradients of the words: they are."""
+    def finish(self, first_layer: Tensor) -> None:
+        """Complete the gradients of the words: nothing to do."""
 
 
 class Ledger:
@@ -88,9 +88,9 @@ class Ledger:
     FROM_PREVIOUS = slice(8, 10)  # vR of the candidate before it . (d, e)
     TO_PREVIOUS = slice(10, 12)  # vL . (d, e) of the candidate before it
 
-    def __init__(self, scores: Scores) -> None:
-        self.scores = scores
-        tape, v, de = scores.tape, scores.v, scores.de
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        tape, v, de = shared.tape, shared.v, shared.de
         self.table = v.new_zeros((len(v), 12))
         self.table[:, 4:8] = torch.bmm(v, de.mT).view(-1, 4)
         # numbers of the neighbours (c, d) around each merge, [S, 4, 4]; zero where one is absent
@@ -104,8 +104,12 @@ class Ledger:
         self.pairs[both] = torch.cat(numbers)
 
     def complete(self, lo: int, hi: int) -> None:
-        """Complete the gradients of the nodes made by merges lo..hi, and their neighbours' side."""
-        tape, N, G, sigma, v, _ = self.scores
+        """Complete the gradients of the nodes made by merges lo..hi, and their neighbours' side.
+
+        The neighbours' gradients are kept for `weight_gradient` of the same merges.
+        """
+        tape, N, G = self.shared.tape, self.shared.N, self.shared.G
+        sigma, v = self.shared.sigma, self.shared.v
         a, b = tape.born[lo:hi].unbind(1)
         v_a, v_b = v[a], v[b]  # [n, 2, 2D]
         sigma_a, sigma_b = sigma[a][:, None], sigma[b][:, None]
@@ -129,7 +133,8 @@ class Ledger:
             rows: candidate at each position `[n, K]`, 0 where there is none.
             g_children: gradients of the merged nodes `[n, 2, 2D]`.
         """
-        tape, N, G, sigma, _, de = self.scores
+        tape, N, G = self.shared.tape, self.shared.N, self.shared.G
+        sigma, de = self.shared.sigma, self.shared.de
         table, near, k = self.table, tape.near[lo:hi], tape.position[lo:hi, None]
         # candidates k-1, k, k+1 return; nodes k-1 .. k+2 are their children
         inner = near[:, 1:4]
@@ -154,9 +159,9 @@ class Ledger:
     def send(self, rows: Tensor, ds: Tensor) -> None:
         """Add a layer's score gradients to the nodes: sigma holds them until they end."""
 
-    def finish(self, rows: Tensor) -> None:
-        """Complete the gradients of the words, whose candidates are the rows of layer 0."""
-        Direct(self.scores).send(rows, self.scores.sigma[rows])
+    def finish(self, first_layer: Tensor) -> None:
+        """Complete the gradients of the words, given the candidates of layer 0 `[n, K]`."""
+        Direct(self.shared).send(first_layer, self.shared.sigma[first_layer])
 
 
 def _dots(pairs: Tensor, vectors: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def choose(problem: TreeProblem, t: int, scores: Tensor, valid: Tensor) -> tuple
         # Eqs. 5-8, S8: the same noise decides the choice and stands in the softmax
         noise = problem.noise[:, t, : scores.shape[1]].to(scores.dtype)
         scores = scores + torch.where(valid, noise, 0.0)
-    choice = first_best(scores)
+    choice = first_best(scores, problem.scale * problem.query.detach().to(scores.dtype).norm())
     if problem.order is not None:
         choice = torch.where(valid[:, 0], problem.order[:, t], 0)
     if problem.sample:
