@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from gumbeltree.tasks.example import Example, FileNames, MismatchError, Report, Task, shown
+from gumbeltree.text.tokenizer import undo_ptb_escapes
 from gumbeltree.tree import Tree
 
-_ESCAPES = {"-LRB-": "(", "-RRB-": ")", "\\/": "/", "\\*": "*"}
 _LABELS = frozenset("01234")
 
 
@@ -111,10 +111,7 @@ def _parse(line: str) -> tuple[list[str], list[int], list[tuple[str, int, int, i
             if opened[-1][2] != 0:
                 came = f"another word, {shown(piece)},"
                 raise _malformed(line, "a word or two children in a node", came, place)
-            if "\\" in piece or "RB-" in piece:
-                for escape, character in _ESCAPES.items():
-                    piece = piece.replace(escape, character)
-            words.append(piece)
+            words.append(undo_ptb_escapes(piece))
             opened[-1][2] = -1
             place += 1
     if opened:
