@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import gumbeltree.text.vectors as module
-from gumbeltree.text.vectors import Vectors, cached_vectors, first_words, read_vectors
+from gumbeltree.text import vector_cache
+from gumbeltree.text.vector_cache import cached_vectors
+from gumbeltree.text.vectors import Vectors, first_words, read_vectors
 
 TEXT = b"the 0.1 -0.2 3\nof 1 2 3\nto -1e-2 .5 1.25\n"
 THE = np.array([0.1, -0.2, 3], dtype=np.float32)
@@ -518,7 +520,7 @@ def reads(monkeypatch):
         calls.append(arguments)
         return read_vectors(*arguments, **options)
 
-    monkeypatch.setattr(module, "read_vectors", counted)
+    monkeypatch.setattr(vector_cache, "read_vectors", counted)
     return calls
 
 
@@ -614,7 +616,7 @@ def test_cache_is_never_half_written(tmp_path, monkeypatch):
         assert file.parent == cache
         raise OSError("disk full")
 
-    monkeypatch.setattr(module, "save_file", stop)
+    monkeypatch.setattr(vector_cache, "save_file", stop)
     with pytest.raises(OSError, match="disk full"):
         cached_vectors(path, ASKED, cache)
     assert list(cache.iterdir()) == []

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from gumbeltree import __version__
+from gumbeltree.atomic import replace_file
 from gumbeltree.config import ModelConfig, from_dict
 from gumbeltree.model import SentenceModel
 from gumbeltree.registry import suggest
@@ -49,19 +49,9 @@ def save(
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / WEIGHTS, lambda path: save_file(weights, path))
-    _replace(folder / TOKENIZER, lambda path: model.tokenizer.save(str(path)))
-    _replace(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Write beside `path`, then move it there in one step."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(folder / WEIGHTS, lambda path: save_file(weights, path))
+    replace_file(folder / TOKENIZER, lambda path: model.tokenizer.save(str(path)))
+    replace_file(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

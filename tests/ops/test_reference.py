@@ -1,6 +1,5 @@
 """The readable op against answers worked out without it."""
 
-import itertools
 import math
 
 import pytest
@@ -250,4 +249,3 @@ def test_oracle_agrees_with_the_hand_worked_cell() -> None:
     left, right = ([torch.tensor([x], dtype=torch.float64) for x in state] for state in (A, B))
     h, c = tree_lstm(p.cell.weight, p.cell.bias, tuple(left), tuple(right))
     assert (h.item(), c.item()) == pytest.approx(parent(A, B))
-    assert list(itertools.pairwise("abc")) == [("a", "b"), ("b", "c")]

@@ -9,12 +9,8 @@ others nothing but the number of fields is checked.
 import contextlib
 import dataclasses
 import gzip
-import hashlib
 import itertools
-import json
-import os
 import re
-import uuid
 import zipfile
 import zlib
 from collections import Counter
@@ -24,8 +20,6 @@ from typing import IO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 Progress = Callable[[int, int], None]
 
@@ -34,7 +28,6 @@ LONGEST_LINE = 1 << 24
 SAMPLE = 100
 PROBLEMS = 5
 FLOAT32_END = 2.0**128 - 2.0**103  # from here on float32 is infinite
-CACHE_FORMAT = "gumbeltree-vectors-1"
 
 
 class Coverage(NamedTuple):
@@ -144,7 +137,7 @@ class Vectors:
         """
         if missing not in ("zero", "random"):
             raise ValueError(f"`missing` must be 'zero' or 'random', got {missing!r}")
-        words = _distinct(words, keep_repeated=True)
+        words = distinct(words, keep_repeated=True)
         result = np.zeros((len(words), self.dim), dtype=np.float32)
         places = [place for place, word in enumerate(words) if word in self._rows]
         result[places] = self.array[[self._rows[words[place]] for place in places]]
@@ -233,7 +226,7 @@ def read_vectors(
         OSError: there is no such file.
         ValueError: it is damaged, or no file of vectors of this `dim`.
     """
-    asked = _distinct(words)
+    asked = distinct(words)
     needed = {token: word for word in asked if (token := _encode(word)) is not None}
     # a line may matter if its first field is the first of a needed word, or empty (no token)
     heads = {token.partition(b" ")[0] for token in needed} | {b""}
@@ -330,91 +323,7 @@ def first_words(
     return list(words)
 
 
-def cached_vectors(
-    path: str | Path,
-    words: Iterable[str],
-    cache_folder: str | Path,
-    dim: int | None = None,
-    *,
-    progress: Progress | None = None,
-) -> Vectors:
-    """Return `read_vectors(path, words, dim)`, from a cache if it has been read before.
-
-    The cache is one .safetensors file for each name, size and modification time of the file, set
-    of words and `dim`. One that is damaged is written anew.
-
-    Args:
-        path: as in `read_vectors`.
-        words: as in `read_vectors`.
-        cache_folder: made if absent.
-        dim: as in `read_vectors`.
-        progress: as in `read_vectors`; not called if the cache has them.
-    """
-    path, cache_folder = Path(path), Path(cache_folder)
-    asked = _distinct(words)
-    _check_file(path)
-    state = path.stat()
-    about = [CACHE_FORMAT, path.name, state.st_size, state.st_mtime_ns, dim, sorted(asked)]
-    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
-    cache = cache_folder / f"{path.name}.{key[:20]}.safetensors"
-    vectors = _load_cache(cache, key, asked)
-    if vectors is None:
-        cache_folder.mkdir(parents=True, exist_ok=True)
-        vectors = read_vectors(path, asked, dim, progress=progress)
-        _save_cache(cache, key, vectors)
-    return vectors
-
-
-def _save_cache(cache: Path, key: str, vectors: Vectors) -> None:
-    """Write beside `cache`, then move it there in one step."""
-    # no word found holds a newline
-    tokens = np.frombuffer("\n".join(vectors.words).encode(), dtype=np.uint8)
-    metadata = {
-        "key": key,
-        "checksum": _checksum(tokens, vectors.array),
-        "counts": json.dumps([vectors.lines, vectors.malformed, vectors.duplicates]),
-        "problems": json.dumps(vectors.problems),
-    }
-    temporary = cache.with_name(f"{cache.name}.{uuid.uuid4().hex}.part")
-    try:
-        save_file({"array": vectors.array, "words": tokens}, temporary, metadata)
-        os.replace(temporary, cache)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _load_cache(cache: Path, key: str, asked: list[str]) -> Vectors | None:
-    """Return what `cache` holds, its words in the order of `asked`; None if it is no good."""
-    if not cache.is_file():
-        return None
-    try:
-        with safe_open(cache, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            array, tokens = file.get_tensor("array"), file.get_tensor("words")
-        if metadata["key"] != key or metadata["checksum"] != _checksum(tokens, array):
-            return None
-        lines, malformed, duplicates = json.loads(metadata["counts"])
-        problems = tuple(json.loads(metadata["problems"]))
-        words = tokens.tobytes().decode().split("\n") if len(array) else []
-        rows = {word: row for row, word in enumerate(words)}
-        kept = tuple(word for word in asked if word in rows)
-        missing = tuple(word for word in asked if word not in rows)
-        if list(kept) != words:
-            array = array[[rows[word] for word in kept]]
-        return Vectors(kept, array, missing, lines, malformed, duplicates, problems)
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
-        return None
-
-
-def _checksum(*arrays: NDArray[np.generic]) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _distinct(words: Iterable[str], keep_repeated: bool = False) -> list[str]:
+def distinct(words: Iterable[str], keep_repeated: bool = False) -> list[str]:
     """Return `words` as a list, in order, each once."""
     if isinstance(words, str | bytes):
         raise TypeError(f"`words` must be several words, got one string: {words[:40]!r}")
@@ -537,7 +446,8 @@ def _trailing_numbers(line: bytes) -> int:
     return numbers if any(fields[: len(fields) - numbers]) else 0
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Raise unless `path` is a file."""
     if path.is_dir():
         raise IsADirectoryError(
             f"{path} is a folder; expected a file of GloVe vectors: name one in it"
@@ -555,7 +465,7 @@ def _open(path: str | Path, dim: int | None) -> Iterator[_Text]:
     path = Path(path)
     if dim is not None and dim < 1:
         raise ValueError(f"`dim` must be positive, got {dim}")
-    _check_file(path)
+    check_file(path)
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(open(path, "rb", buffering=0))
         size = path.stat().st_size

@@ -1,0 +1,19 @@
+"""Write a file whole or not at all."""
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file beside `path`, then move it there in one step.
+
+    Whoever reads `path` meanwhile, or after a failure, finds the old file or none.
+    """
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
