@@ -5,7 +5,7 @@ import json
 import math
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -72,6 +72,8 @@ class EncoderConfig(Settings):
     """Pool all tree nodes by attention instead of taking the root."""
     impl: str = "auto"
     """Implementation of the merge: auto, exact or reference."""
+    kind: str = "gumbel_tree"
+    """The paper's encoder, gumbel_tree, or a baseline that builds no tree: bag or lstm."""
 
     def with_variant(self, variant: str) -> Self:
         """Return a copy with the fields of the variant `paper` or `reference`."""
@@ -120,15 +122,82 @@ class ModelConfig(Settings):
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    max_words: int = setting(1024, low=1)
+    """Longer sentences are cut to this many words, in training and in use; how many is reported."""
+
+
+@dataclass(frozen=True)
+class DataConfig(Settings):
+    """From files to ids."""
+
+    task: str = "table"
+    """The reader of the files: snli, sst2, sst5, listops, sick, demo or table."""
+    tokenizer: str = setting("treebank", choices=("treebank", "whitespace"))
+    """How the model will split plain text; data sets that come in words keep their words."""
+    lower: bool = True
+    """Whether text is lower-cased."""
+    vocabulary: str = setting("train", choices=("train", "all"))
+    """Splits whose words get a word vector: train, or all, as the authors did for SST."""
+    extra_words: int = setting(0, low=0, high=10_000_000)
+    """Words from the start of the vector file that join the vocabulary, for text yet unseen."""
+    missing_vectors: str = setting("zero", choices=("zero", "random"))
+    """Words that the vector file lacks: zero, or random from N(0, 0.01^2)."""
+    text: str = ""
+    """Column of the text in a table."""
+    text2: str = ""
+    """Column of the second text of a pair in a table."""
+    label: str = ""
+    """Column of the label in a table."""
+    dev_fraction: float = setting(0.0, low=0, high=0.9)
+    """Share of the training file that becomes the development split where no file is given for it;
+    0 asks for a file."""
+    test_fraction: float = setting(0.0, low=0, high=0.9)
+    """Share of the training file that becomes the test split where no file is given for it."""
+    split_seed: int = setting(0, low=0)
+    """Seed of that division, and of generated data; training's own seed does not change it."""
+    generate: int = setting(0, low=0, high=100_000_000)
+    """Examples to generate where no training file is given (listops, demo)."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Settings):
+    """From a new model to a trained one."""
+
+    optimizer: str = setting("adam", choices=("adam", "adadelta"))
+    """adam, or adadelta with rho 0.9 and eps 1e-6."""
+    learning_rate: float = setting(0.001, low=0)
+    """At the start; halved as `patience` says."""
+    batch_size: int = setting(128, low=1)
+    """Examples a step, over all processes."""
+    epochs: int = setting(20, low=1)
+    """The most passes over the training data."""
+    clip: float = setting(5.0, low=0)
+    """Largest norm of the gradient of all parameters; 0: not clipped."""
+    evaluations: int = setting(10, low=1)
+    """Evaluations on the development split an epoch."""
+    patience: int = setting(10, low=0)
+    """The learning rate is halved after more than this many evaluations without a better one."""
+    stop_after: int = setting(0, low=0)
+    """Training ends after this many evaluations without a better one; 0: only after `epochs`."""
+    anneal_rate: float = setting(0.0, low=0)
+    """Temperature max(0.5, exp(-rate * step)); 0: the model's own temperature throughout."""
+    precision: str = setting("32", choices=("32", "tf32", "bf16", "64"))
+    """32, tf32 (products on CUDA), bf16 (products; weights stay 32) or 64."""
+    checkpoint_seconds: float = setting(60.0, low=0)
+    """The state is saved at the first evaluation after so many seconds, and at the end."""
+    seed: int = setting(0, low=0, high=2**31)
+    """Every random choice of training follows from it."""
 
 
 @dataclass(frozen=True)
 class Recipe(Settings):
-    """A published model by name."""
+    """Everything that decides a result, by name."""
 
     description: str
-    """One line: which number of the paper this is."""
+    """One line: which number of the paper this is, or what it is for."""
     model: ModelConfig
+    data: DataConfig = field(default_factory=DataConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
 def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
@@ -212,6 +281,51 @@ def load_recipe(name: str | Path) -> Recipe:
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     return recipe
+
+
+def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """Return a copy with some values replaced.
+
+    Args:
+        recipe: what to change.
+        settings: such as "training.batch_size=64"; the value is read as TOML, or as a string where
+            it is none. The end of the name suffices where it is unique: "batch_size=64".
+    """
+    data = dataclasses.asdict(recipe)
+    keys = list(_leaves(data))
+    for given in settings:
+        name, equals, text = given.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ValueError(
+                f"`--set` takes key=value, got {given!r}; write such as training.batch_size=64"
+            )
+        matches = [key for key in keys if key == name or key.endswith("." + name)]
+        if len(matches) != 1:
+            near = suggest(name, keys) or suggest(name, [key.rpartition(".")[2] for key in keys])
+            raise ValueError(
+                f"`{name}` is {' as well as '.join(matches)}; write the whole name"
+                if matches
+                else f"unknown key '{name}' in --set {given};{near or ' see `gumbeltree info`'}"
+            )
+        *path, last = matches[0].split(".")
+        table = data
+        for part in path:
+            table = table[part]
+        try:
+            table[last] = tomllib.loads(f"value = {text}")["value"]
+        except ValueError:
+            table[last] = text
+    changed: Recipe = from_dict(Recipe, data)
+    return changed
+
+
+def _leaves(data: dict[str, Any], path: str = "") -> Iterator[str]:
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield path + key
 
 
 def to_json(config: Any) -> str:

@@ -1,7 +1,6 @@
-"""The command line. Commands import what they need when they run, so that help is instant."""
+"""Commands that look at recipes, models and speed."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,33 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gumbeltree import __version__
-
-app = typer.Typer(
-    help="Gumbel Tree-LSTM: sentence vectors over trees learned from plain text.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"gumbeltree {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
-    ] = False,
-) -> None:
-    pass
+from gumbeltree.cli.app import Json, app
 
 
 @app.command()
@@ -82,48 +55,6 @@ def info(
 def _list(console: Console, lines: dict[str, Any]) -> None:
     for name, value in lines.items():
         console.print(f"{name:>6}  {value}", highlight=False, markup=False)
-
-
-@app.command()
-def parse(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(help="Sentences; from standard input, one a line, if none is given."),
-    ] = None,
-    draw: Annotated[bool, typer.Option("--draw", help="Draw the trees.")] = False,
-) -> None:
-    """Print the tree of each sentence, words separated by white space.
-
-    Example: gumbeltree parse demo/model --draw "i love this very much ."
-    """
-    from gumbeltree.store import load
-
-    loaded = load(model)
-    lines = text or _read_lines()
-    for number, tree in enumerate(loaded.parse_many(lines)):
-        if draw and number:
-            typer.echo()
-        typer.echo(tree.draw() if draw else str(tree))
-
-
-def _read_lines() -> list[str]:
-    """Return the lines of standard input; name the line that is no sentence."""
-    lines = []
-    for number, raw in enumerate(getattr(sys.stdin, "buffer", sys.stdin), start=1):
-        try:
-            # a byte order mark is no part of the first word
-            encoding = "utf-8-sig" if number == 1 else "utf-8"
-            line = (raw.decode(encoding) if isinstance(raw, bytes) else raw).rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"standard input, line {number}: expected UTF-8, {error}") from error
-        if not line.strip():
-            raise ValueError(
-                f"standard input, line {number}: expected at least one word, got {line!r}; drop "
-                "empty lines"
-            )
-        lines.append(line)
-    return lines
 
 
 @app.command("import-reference")
@@ -184,12 +115,3 @@ def bench(
     from gumbeltree.bench.run import run
 
     run(device, json_file, plot, quick, Console(), Console(stderr=True))
-
-
-def main() -> None:
-    """Run the command line; errors of use end with a message and status 1, not a traceback."""
-    try:
-        app(prog_name="gumbeltree")
-    except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
-        sys.stderr.write(f"gumbeltree: error: {error}\n")
-        sys.exit(1)

@@ -1,0 +1,131 @@
+"""Labelled text as ids: splits that fit in memory, and their length-bucketed batches."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Examples that are read together, padded.
+
+    Attributes:
+        rows: which examples of the split, int64 `[B]`.
+        ids: for each column of sentences, word ids `[B, T]`, zero beyond the end.
+        lengths: for each column, words per sentence, int64 `[B]`.
+        labels: classes, int64 `[B]`.
+    """
+
+    rows: Tensor
+    ids: tuple[Tensor, ...]
+    lengths: tuple[Tensor, ...]
+    labels: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch with its ids, lengths and labels on a device."""
+        return Batch(
+            self.rows,
+            tuple(x.to(device, non_blocking=True) for x in self.ids),
+            tuple(x.to(device, non_blocking=True) for x in self.lengths),
+            self.labels.to(device, non_blocking=True),
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+    """Labelled sentences or pairs as ids; a sentence that comes often is kept once.
+
+    Attributes:
+        words: ids of all distinct sentences, one after the other, unsigned integers.
+        starts: where each sentence starts in `words`, and the end of the last, int64.
+        sentences: which sentences an example has, int32 `[examples, columns]`.
+        labels: class of each example, int64 `[examples]`.
+    """
+
+    words: NDArray[np.unsignedinteger]
+    starts: NDArray[np.int64]
+    sentences: NDArray[np.int32]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Words of each sentence of each example, `[examples, columns]`."""
+        counts: NDArray[np.int64] = np.diff(self.starts)[self.sentences]
+        return counts
+
+    def batch(self, rows: Sequence[int] | NDArray[np.int64]) -> Batch:
+        """Return the examples of `rows`, padded to the longest sentence of each column."""
+        rows = np.asarray(rows, dtype=np.int64)
+        ids, lengths = [], []
+        for column in self.sentences[rows].T:
+            starts = self.starts[column]
+            counts = self.starts[column + 1] - starts
+            places = np.arange(counts.max(initial=1))
+            inside = places < counts[:, None]
+            padded = np.zeros(inside.shape, dtype=np.int64)  # [B, T]
+            padded[inside] = self.words[(starts[:, None] + places)[inside]]
+            ids.append(torch.from_numpy(padded))
+            lengths.append(torch.from_numpy(counts))
+        labels = torch.from_numpy(self.labels[rows])
+        return Batch(torch.from_numpy(rows), tuple(ids), tuple(lengths), labels)
+
+
+def by_length(split: Split, words: int, examples: int = 1024) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of a split once, in batches of similar length, the shortest first.
+
+    Args:
+        split: what to go through.
+        words: most words of a batch, padding included; an example longer than that comes alone.
+        examples: most examples of a batch.
+    """
+    longest = split.lengths.max(axis=1, initial=1) * split.sentences.shape[1]
+    order = np.argsort(longest, kind="stable")
+    start = 0
+    while start < len(order):
+        end = start + 1
+        while (
+            end < len(order)
+            and end - start < examples
+            and longest[order[end]] * (end + 1 - start) <= words
+        ):
+            end += 1
+        yield order[start:end]
+        start = end
+
+
+def shuffled(
+    split: Split, batch_size: int, seed: int, epoch: int, least: int = 1, pool: int = 100
+) -> list[NDArray[np.int64]]:
+    """Return the rows of a split once, in batches of similar length and in random order.
+
+    Examples are shuffled, sorted by length within pools of `pool` batches, cut into batches, and
+    the batches shuffled: any two examples may meet, yet little is padded.
+
+    Args:
+        split: what to go through.
+        batch_size: examples a batch; the last batch cut may have fewer.
+        seed: with `epoch` decides the order.
+        epoch: each has an order of its own.
+        least: fewest examples of a batch; fewer at the end join the batch before.
+        pool: batches sorted together.
+    """
+    generator = np.random.Generator(np.random.PCG64([seed, epoch]))
+    longest = split.lengths.max(axis=1, initial=1)
+    order = generator.permutation(len(split))
+    batches: list[NDArray[np.int64]] = []
+    for start in range(0, len(order), batch_size * pool):
+        chunk = order[start : start + batch_size * pool]
+        chunk = chunk[np.argsort(longest[chunk], kind="stable")]
+        batches += [chunk[i : i + batch_size] for i in range(0, len(chunk), batch_size)]
+    if len(batches) > 1 and len(batches[-1]) < least:
+        last = batches.pop()
+        batches[-1] = np.concatenate([batches[-1], last])
+    places = generator.permutation(len(batches))
+    return [batches[place] for place in places]
