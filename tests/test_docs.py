@@ -22,10 +22,18 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the blocks find where they run: the folder of the demonstration."""
+    folder = tmp_path_factory.mktemp("docs")
+    command = [sys.executable, "-m", "gumbeltree", "demo", "--quick"]
+    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    return folder
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    subprocess.run([sys.executable, "-m", "gumbeltree", "demo"], check=True, capture_output=True)
+def test_python_blocks_run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), {"__name__": "__main__"})
 

@@ -1,4 +1,6 @@
 import dataclasses
+import itertools
+import logging
 import math
 
 import numpy as np
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 
 from gumbeltree import Encoding, Prediction, Tree
 from gumbeltree.model import SentenceModel, pad
-from gumbeltree.text.tokenizer import whitespace_tokenizer
+from gumbeltree.text import ids as text_ids
+from gumbeltree.text.ids import TextCounts, TextReader, batches, chunks
+from gumbeltree.text.tokenizer import pretokenized, treebank_tokenizer, whitespace_tokenizer
 from tests.models import TEXTS, WORDS, tiny_config, tiny_model
 
 PAIR, SINGLE = tiny_model("pair"), tiny_model("single")
@@ -409,3 +413,282 @@ def test_predict_refuses_pairs_together_with_second_sentences():
 def test_a_model_of_single_sentences_refuses_anything_else(arguments):
     with pytest.raises(ValueError, match="single sentences: pass a list of strings"):
         SINGLE.predict(*arguments)
+
+
+# noise, and other encoders
+
+
+def gumbel(*shape):
+    return -torch.rand(shape).clamp_min(1e-6).log().neg().log()
+
+
+def quiet_head(model):
+    """Train the encoder's way, with a head and embedding that draw nothing."""
+    model.eval()
+    model.encoder.train()
+    return model
+
+
+def test_noise_of_single_sentences_reaches_the_encoder():
+    model = quiet_head(tiny_model("single"))
+    ids, lengths = pad([[1, 2, 3, 4, 5, 6], [7, 8, 9], [1, 2]])
+    noise = 5 * gumbel(3, 5, 5)
+    with torch.no_grad():
+        scores = model(ids, lengths, noise=noise)
+        assert torch.equal(scores, model(ids, lengths, noise=noise))
+        expected = model.head(model.encoder(model.embed(ids), lengths, noise=noise).vector)
+        assert torch.equal(scores, expected)
+        assert not torch.allclose(scores, model(ids, lengths, noise=noise.flip(1, 2)), atol=1e-4)
+
+
+@pytest.mark.parametrize("widths", [(6, 4), (4, 6)])
+def test_noise_of_pairs_is_that_of_the_first_sentences_then_the_second(widths):
+    model = quiet_head(tiny_model())
+    columns = [pad([list(range(1, width + 1)), [7, 8, 9]]) for width in widths]
+    noise = 5 * gumbel(4, 5, 5)
+    with torch.no_grad():
+        scores = model(*columns[0], *columns[1], noise=noise)
+        vectors = [
+            model.encoder(
+                model.embed(ids), lengths, noise=part[:, : ids.shape[1] - 1, : ids.shape[1] - 1]
+            ).vector
+            for (ids, lengths), part in zip(columns, noise.chunk(2), strict=True)
+        ]
+        torch.testing.assert_close(scores, model.head(*vectors), rtol=0, atol=1e-5)
+        swapped = model(*columns[0], *columns[1], noise=torch.cat(noise.chunk(2)[::-1]))
+        assert not torch.allclose(scores, swapped, atol=1e-4)
+
+
+def test_the_encoder_comes_from_the_table(monkeypatch):
+    from gumbeltree.encoders import ENCODERS
+
+    name = "gumbeltree.encoders.gumbel_tree:GumbelTreeEncoder"
+    monkeypatch.setitem(ENCODERS.table, "mine", name)
+    assert np.array_equal(tiny_model(kind="single").encode(TEXTS), SINGLE.encode(TEXTS))
+    config = tiny_config()
+    encoder = dataclasses.replace(config.encoder, kind="mine")
+    config = dataclasses.replace(config, encoder=encoder)
+    model = SentenceModel(config, whitespace_tokenizer(WORDS))
+    assert model.encode(TEXTS).shape == (len(TEXTS), 6)
+    config = dataclasses.replace(config, encoder=dataclasses.replace(encoder, kind="min"))
+    with pytest.raises(ValueError, match="unknown encoder 'min'"):
+        SentenceModel(config, whitespace_tokenizer(WORDS))
+
+
+# texts that are cut, words that are unknown
+
+
+def cut_to(model: SentenceModel, max_words: int) -> SentenceModel:
+    model.config = dataclasses.replace(model.config, max_words=max_words)
+    return model
+
+
+def test_long_texts_are_cut_and_counted():
+    model, single = cut_to(tiny_model(), 3), cut_to(tiny_model("single"), 3)
+    short = [" ".join(text.split()[:3]) for text in TEXTS]
+    counts = TextCounts()
+    assert np.array_equal(model.encode(TEXTS, counts=counts), model.encode(short))
+    expected = TextCounts(texts=6, words=13, unknown=2, cut=2, max_words=3)
+    assert counts == expected
+    for call in (model.parse_many, single.predict):
+        counts = TextCounts()
+        assert call(TEXTS, counts=counts) == call(short)
+        assert counts == expected
+    # both sentences of a pair count
+    assert model.predict(TEXTS, TEXTS, counts=counts) == model.predict(short, short)
+    assert counts == TextCounts(texts=18, words=39, unknown=6, cut=6, max_words=3)
+    counts = TextCounts()
+    assert str(model.parse(TEXTS[1], counts=counts)).split().count("(") == 2
+    assert (counts.texts, counts.cut) == (1, 1)
+
+
+def test_a_text_of_just_as_many_words_is_not_cut():
+    counts = TextCounts()
+    cut_to(tiny_model(), 5).encode(["the dog sleeps now .", "one"], counts=counts)
+    assert counts == TextCounts(texts=2, words=6, unknown=0, cut=0, max_words=5)
+
+
+def test_one_warning_a_call_if_texts_are_cut_and_nobody_counts(caplog):
+    model = cut_to(tiny_model(), 3)
+    with caplog.at_level(logging.WARNING):
+        model.encode(["one"])
+        model.encode(TEXTS, counts=TextCounts())
+        assert not caplog.records
+        model.predict(TEXTS, TEXTS)
+    assert len(caplog.records) == 1
+    assert "4 texts cut to 3 words" in caplog.text
+
+
+def test_a_text_without_end_is_cut_before_it_is_tokenised():
+    model = cut_to(tiny_model(), 4)
+    reader = TextReader(model.tokenizer, 4)
+    for filler in ("dog ", "dog", '"'):
+        counts = TextCounts()
+        text = " \n" + "the dog sleeps now " + filler * 1_000_000
+        assert model.parse(text, counts=counts).words == ("the", "dog", "sleeps", "now")
+        assert counts == TextCounts(1, 4, 0, 1, 4)
+    (sentence,) = reader.read(["the " * 100_000])
+    assert len(sentence.text) == reader.max_characters
+    # white space has no end to lose
+    counts = TextCounts()
+    assert model.parse("now" + " " * 500_000, counts=counts).words == ("now",)
+    assert model.parse(" " * 500_000 + "now", counts=counts).words == ("now",)
+    assert counts.cut == 0
+    with pytest.raises(ValueError, match=r"text 1 must hold at least one word, got '\s+...'; drop"):
+        model.encode(["now", " " * 500_000])
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        (TextCounts(1204, 15310, 312, 1, 256),
+         "1,204 texts, 15,310 words, 312 unknown (2.0 %), 1 text cut to 256 words"),
+        (TextCounts(1, 1, 0, 0, 256), "1 text, 1 word"),
+        (TextCounts(1, 1, 1, 1, 1), "1 text, 1 word, 1 unknown (100.0 %), 1 text cut to 1 word"),
+        (TextCounts(3, 100_000, 2, 2, 1024),
+         "3 texts, 100,000 words, 2 unknown (below 0.1 %), 2 texts cut to 1,024 words"),
+        (TextCounts(), "0 texts"),
+    ],
+)  # fmt: skip
+def test_counts_as_text(counts, text):
+    assert str(counts) == text
+
+
+# words that are words already
+
+
+def test_pretokenized_text_is_split_at_white_space_only():
+    words = ["don't", "do", "n't", "(", ")", "a/b", "go", "."]
+    model = SentenceModel(tiny_config(), treebank_tokenizer(words, lower=True))
+    assert model.parse("Don't go.").words == ("Do", "n't", "go", ".")
+    text = "Don't\x1c-LRB- a\\/b\u00a0-RRB- go."
+    tree = model.parse(text, pretokenized=True)
+    assert tree.words == ("Don't", "(", "a/b", ")", "go.")
+    counts = TextCounts()
+    model.encode([text], pretokenized=True, counts=counts)
+    model.parse_many([text], pretokenized=True, counts=counts)
+    model.predict([text], [text], pretokenized=True, counts=counts)
+    assert counts == TextCounts(texts=4, words=20, unknown=4, max_words=1024)
+    direct = SentenceModel(tiny_config(), whitespace_tokenizer(words, lower=True)).eval()
+    direct.load_state_dict(model.state_dict())
+    expected = direct.encode(["don't ( a/b ) go."])
+    assert np.array_equal(model.encode([text], pretokenized=True), expected)
+    assert not np.allclose(model.encode([text]), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_pretokenized_keeps_vocabulary_and_case(lower):
+    for make in (whitespace_tokenizer, treebank_tokenizer):
+        tokenizer = make(["Dog", "dog", "it's"], lower)
+        derived = pretokenized(tokenizer)
+        assert derived.get_vocab() == tokenizer.get_vocab()
+        assert derived.encode("Dog it's").ids == [1 if lower else 0, 2]
+        # the one it comes from is as before
+        assert make is whitespace_tokenizer or len(tokenizer.encode("it's")) == 2
+
+
+def test_pretokenized_of_other_normalisers():
+    from tokenizers import Tokenizer, models, normalizers
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
+    assert pretokenized(tokenizer).encode("A a").ids == [1, 0]
+    tokenizer.normalizer = normalizers.Lowercase()
+    assert pretokenized(tokenizer).encode("A a").ids == [0, 0]
+    inner = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), inner])
+    assert pretokenized(tokenizer).encode("A a").ids == [0, 0]
+
+
+# bounded memory
+
+
+@given(
+    st.lists(st.integers(1, 30), max_size=40), st.integers(1, 9), st.integers(1, 60)
+)  # fmt: skip
+def test_batches_hold_each_sentence_once_within_the_budget(lengths, batch_size, words):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_ids, "BATCH_WORDS", words)
+        found = list(batches(lengths, batch_size))
+    assert sorted(i for batch in found for i in batch) == list(range(len(lengths)))
+    for batch in found:
+        assert 1 <= len(batch) <= batch_size
+        longest = max(lengths[i] for i in batch)
+        assert len(batch) * longest <= words or len(batch) == 1
+    # no batch could have been joined with the next
+    for one, other in itertools.pairwise(found):
+        size = len(one) + 1
+        assert size > batch_size or size * lengths[other[0]] > words
+
+
+@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 7), st.integers(1, 30))
+def test_chunks_hold_each_row_once_within_the_budget(sizes, texts, characters):
+    columns = [["x" * size for size in sizes], ["y" for _ in sizes]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_ids, "CHUNK_TEXTS", texts)
+        patch.setattr(text_ids, "CHUNK_CHARACTERS", characters)
+        found = list(chunks(columns))
+    assert [row for rows in found for row in range(len(sizes))[rows]] == list(range(len(sizes)))
+    for rows in found:
+        count = rows.stop - rows.start
+        assert 1 <= count <= texts
+        assert count == 1 or sum(sizes[rows]) + count <= characters
+
+
+@pytest.fixture
+def tight(monkeypatch):
+    """Small budgets; returns the shapes of the batches and the texts tokenised at once."""
+    shapes, read = [], []
+    embed, read_chunk = SentenceModel.embed, TextReader.read
+
+    def spy_embed(self, ids):
+        shapes.append(tuple(ids.shape))
+        return embed(self, ids)
+
+    def spy_read(self, texts, first=0, offsets=False):
+        read.append(len(texts))
+        return read_chunk(self, texts, first, offsets)
+
+    monkeypatch.setattr(SentenceModel, "embed", spy_embed)
+    monkeypatch.setattr(TextReader, "read", spy_read)
+    monkeypatch.setattr(text_ids, "BATCH_WORDS", 12)
+    monkeypatch.setattr(text_ids, "CHUNK_TEXTS", 7)
+    return shapes, read
+
+
+def test_results_do_not_depend_on_chunks_and_memory_is_bounded(tight):
+    shapes, read = tight
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(WORDS, n)) for n in generator.integers(1, 16, 60)]
+    trees, vectors = PAIR.parse_many(texts), PAIR.encode(texts)
+    predictions = PAIR.predict(texts, texts[::-1])
+    assert max(read) == 7
+    assert all(rows * width <= 12 or rows == 1 for rows, width in shapes)
+    assert max(rows for rows, _ in shapes) > 2
+    shapes.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_ids, "BATCH_WORDS", 2**14)
+        patch.setattr(text_ids, "CHUNK_TEXTS", 4096)
+        assert PAIR.parse_many(texts) == trees
+        assert len(shapes) == 1
+        np.testing.assert_allclose(PAIR.encode(texts), vectors, rtol=0, atol=1e-5)
+        together = PAIR.predict(texts, texts[::-1])
+    for one, other in zip(predictions, together, strict=True):
+        assert one.label == other.label
+        assert one.logits == pytest.approx(other.logits, abs=1e-4)
+    for row in (0, 13, 59):
+        assert trees[row] == PAIR.parse(texts[row])
+        np.testing.assert_allclose(vectors[row], PAIR.encode([texts[row]])[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("tight")
+def test_an_empty_text_of_a_later_chunk_is_named_by_its_place_in_the_list():
+    with pytest.raises(ValueError, match="text 11 must hold at least one word, got ''"):
+        PAIR.encode(["now"] * 11 + ["", "now"])
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    model = tiny_model("single")
+    with torch.no_grad():
+        model.head.output.bias[1] = torch.nan
+    with pytest.raises(ValueError, match="gives NaN or infinite scores, at first for text 0"):
+        model.predict(TEXTS)

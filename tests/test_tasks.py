@@ -56,7 +56,7 @@ def refused(task, path):
 
 
 def test_table_of_tasks():
-    assert list(TASKS) == ["snli", "sst2", "sst5", "listops", "sick", "table"]
+    assert list(TASKS) == ["snli", "sst2", "sst5", "listops", "sick", "demo", "table"]
     assert [TASKS[name].name for name in TASKS] == list(TASKS)
     with pytest.raises(ValueError, match=r"unknown task 'sst'; known: .*Did you mean"):
         TASKS["sst"]

@@ -13,9 +13,10 @@ cd "$work"
 bin="$work/venv/bin"
 "$bin/gumbeltree" --version
 "$bin/gumbeltree" info snli-300d
-"$bin/gumbeltree" demo --out demo > /dev/null
+"$bin/gumbeltree" demo --quick --quiet --out demo > /dev/null
 "$bin/gumbeltree" info demo/model --json > /dev/null
-"$bin/gumbeltree" parse demo/model "the dog that barked all night sleeps now"
+"$bin/gumbeltree" parse demo/model "nobody says that the cake is dull ."
+"$bin/gumbeltree" predict demo "nobody says that the cake is dull ."
 "$bin/python" - <<'PY'
 import gumbeltree
 model = gumbeltree.load("demo/model")

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from gumbeltree.config import EncoderConfig, HeadConfig, ModelConfig, load_recipe
+    from gumbeltree.config import EncoderConfig, HeadConfig, ModelConfig, load_recipe, with_settings
+    from gumbeltree.data.compile import prepare
     from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
     from gumbeltree.model import Prediction, SentenceModel
     from gumbeltree.states import Encoding, NodeState
     from gumbeltree.store import load, save
+    from gumbeltree.training.loop import train
     from gumbeltree.tree import Tree
 
 # public names and their homes, imported on first use: `gumbeltree --help` need not wait for torch
@@ -26,7 +28,10 @@ _HOMES = {
     "Tree": "tree",
     "load": "store",
     "load_recipe": "config",
+    "prepare": "data.compile",
     "save": "store",
+    "train": "training.loop",
+    "with_settings": "config",
 }
 
 __all__ = [
@@ -42,7 +47,10 @@ __all__ = [
     "__version__",
     "load",
     "load_recipe",
+    "prepare",
     "save",
+    "train",
+    "with_settings",
 ]
 
 

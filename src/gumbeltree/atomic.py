@@ -9,11 +9,16 @@ from pathlib import Path
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file beside `path`, then move it there in one step.
 
-    Whoever reads `path` meanwhile, or after a failure, finds the old file or none.
+    Whoever reads `path` meanwhile, or after a failure, finds the old file or none. The content is
+    on disk before the name is, so that this holds when the power goes, too.
     """
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
+        # made here, so that it gets the permissions a new file has, whoever writes it
+        temporary.touch()
         write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

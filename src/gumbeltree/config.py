@@ -142,6 +142,8 @@ class DataConfig(Settings):
     """Words from the start of the vector file that join the vocabulary, for text yet unseen."""
     missing_vectors: str = setting("zero", choices=("zero", "random"))
     """Words that the vector file lacks: zero, or random from N(0, 0.01^2)."""
+    pretokenized: bool = False
+    """Whether the texts of a table are words separated by white space, to be split nowhere else."""
     text: str = ""
     """Column of the text in a table."""
     text2: str = ""

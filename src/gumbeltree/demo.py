@@ -1,56 +1,122 @@
-"""The demonstration: encode a few sentences, compare the two implementations, draw the trees."""
+"""The demonstration: train on made-up reviews beside two baselines, and look at the trees."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import torch
+from rich.console import Console
+from rich.table import Table
 
-from gumbeltree.config import EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
+from gumbeltree.config import Recipe, load_recipe, with_settings
+from gumbeltree.data.compile import prepare
+from gumbeltree.data.prepared import Prepared
+from gumbeltree.evaluate import wilson
 from gumbeltree.model import SentenceModel
-from gumbeltree.store import save
-from gumbeltree.text.tokenizer import whitespace_tokenizer
+from gumbeltree.store import load
+from gumbeltree.training.display import Display
+from gumbeltree.training.loop import train
 
-SENTENCES = [
-    "i love this very much .",
-    "the dog that barked all night sleeps now .",
-    "not one of the films that the critics praised was worth the price of the ticket .",
-]
+QUICK = ("generate=200", "epochs=2", "embedding_dim=8", "encoder.hidden_dim=8")
+MODELS = {"gumbel_tree": "Gumbel Tree-LSTM", "lstm": "LSTM", "bag": "bag of words"}
+TELLING = ("although", "doubt", "who")
+"""Words of sentences worth a look: contrast, negation, a clause in passing."""
 
 
-def untrained_model(seed: int = 0) -> SentenceModel:
-    """Return a small model with random weights over the demonstration's words."""
-    words = dict.fromkeys(word for sentence in SENTENCES for word in sentence.split())
-    config = ModelConfig(
-        EncoderConfig(embedding_dim=32, hidden_dim=64),
-        HeadConfig(kind="single", labels=("negative", "positive"), hidden_dim=64),
-        EmbeddingConfig(tuned=True),
+def run(out: Path, quick: bool = False, quiet: bool = False) -> None:
+    """Train, compare, draw; leave the run of the tree model in `out`, with the others inside.
+
+    Args:
+        out: made if absent; a demonstration that is there already is shown again.
+        quick: a tiny model that learns nothing, to see that everything works.
+        quiet: show no progress.
+    """
+    recipe = with_settings(load_recipe("demo"), QUICK if quick else ())
+    display = Display(quiet)
+    prepared = prepare(recipe)
+    counts = prepared.report["splits"]
+    console = Console()
+    console.print(
+        f"{counts['train']['examples']:,} made-up reviews to learn from, "
+        f"{counts['test']['examples']:,} held out; which words there are says little:",
+        highlight=False,
+        soft_wrap=True,
     )
-    torch.manual_seed(seed)
-    model = SentenceModel(config, whitespace_tokenizer(words))
-    with torch.no_grad():
-        # wide enough for the trees to differ from each other before any training
-        model.embedding.weight[: len(words)].normal_()
-        model.encoder.query.normal_()
-    return model.eval()
-
-
-def run(out: Path, say: Callable[[str], None]) -> None:
-    """Run the demonstration; leave a model folder and a picture in `out`."""
-    model = untrained_model()
-    say("A Gumbel Tree-LSTM with random weights, nothing trained yet, merges words like this:")
-    for tree in model.parse_many(SENTENCES):
-        say(f"\n{tree}\n\n{tree.draw(width=80)}")
-    vectors = {}
-    for impl in ("reference", "exact"):
-        encoder = type(model.encoder)(EncoderConfig(**{**vars(model.config.encoder), "impl": impl}))
-        encoder.load_state_dict(model.encoder.state_dict())
-        model.encoder = encoder.eval()
-        vectors[impl] = torch.from_numpy(model.encode(SENTENCES))
-    gap = (vectors["exact"] - vectors["reference"]).abs().max().item()
-    say(f"\n'exact' (linear) and 'reference' (the paper's equations) differ by at most {gap:.1e}.")
-    save(untrained_model(), out / "model", {"demo": "random weights"})
+    for text, label in _held_out(prepared)[:3]:
+        console.print(f"  {label:8}  {text}", highlight=False, markup=False)
+    results = {}
+    for kind, name in MODELS.items():
+        display.title = f"{name}: "
+        folder = out if kind == "gumbel_tree" else out / kind
+        try:
+            results[kind] = train(
+                _with_kind(recipe, kind),
+                prepared,
+                folder,
+                recipe_name="demo",
+                resume=True,
+                device="cpu",
+                display=display,
+            )
+        finally:
+            display.close()
+    console.print(_table(results, counts["test"]["examples"]))
+    model = load(out)
+    _show_trees(model, prepared, console.print)
     picture = out / "tree.svg"
-    picture.write_text(model.parse(SENTENCES[1]).svg(), encoding="utf-8")
-    say(f"\nWrote {out / 'model'} and {picture}. Next:")
-    say(f'  gumbeltree parse {out / "model"} --draw "the critics praised this dog ."')
-    say(f"  gumbeltree info {out / 'model'}")
+    longest = max((text for text, _ in _telling(prepared)), key=len)
+    picture.write_text(model.parse(longest).svg(), encoding="utf-8")
+    folder = out / "model"
+    console.print(f"\nThe model is in {folder}, a picture in {picture}. Next:", highlight=False)
+    for command in (
+        f'gumbeltree predict {folder} "nobody says that the cake is dull ."',
+        f'gumbeltree parse {folder} --draw "although the plot is dull , i loved it ."',
+        f"gumbeltree info {folder}",
+    ):
+        console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _with_kind(recipe: Recipe, kind: str) -> Recipe:
+    encoder = dataclasses.replace(recipe.model.encoder, kind=kind)
+    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, encoder=encoder))
+
+
+def _held_out(prepared: Prepared) -> list[tuple[str, str]]:
+    """Return the sentences of the test split and their labels."""
+    words = {i: word for word, i in prepared.tokenizer.get_vocab().items()}
+    split = prepared.splits["test"]
+    texts = []
+    for (sentence,), label in zip(split.sentences, split.labels, strict=True):
+        ids = split.words[split.starts[sentence] : split.starts[sentence + 1]]
+        texts.append((" ".join(words[int(i)] for i in ids), prepared.labels[label]))
+    return texts
+
+
+def _telling(prepared: Prepared) -> list[tuple[str, str]]:
+    """Return a held-out sentence for each telling word that has one, not too long to draw."""
+    held_out = [row for row in _held_out(prepared) if len(row[0].split()) <= 12]
+    found = (next((r for r in held_out if word in r[0].split()), None) for word in TELLING)
+    return [row for row in found if row is not None] or held_out[:1]
+
+
+def _table(results: dict[str, dict[str, Any]], count: int) -> Table:
+    table = Table(title="Accuracy on held-out reviews", title_justify="left")
+    table.add_column("model")
+    for column in ("accuracy", "95 % interval", "training"):
+        table.add_column(column, justify="right")
+    for kind, name in MODELS.items():
+        accuracy, seconds = results[kind]["test_accuracy"], results[kind]["seconds"]
+        low, high = wilson(round(accuracy * count), count)
+        table.add_row(name, f"{accuracy:.1%}", f"{low:.1%} to {high:.1%}", f"{seconds:.0f} s")
+    return table
+
+
+def _show_trees(model: SentenceModel, prepared: Prepared, show: Callable[..., None]) -> None:
+    show("How it merges the words of some of them, now without sampling:")
+    rows = _telling(prepared)
+    predictions = model.predict([text for text, _ in rows])
+    for (text, label), prediction in zip(rows, predictions, strict=True):
+        right = "right" if prediction.label == label else f"wrong: it is {label}"
+        chance = prediction.probabilities[prediction.label]
+        show(f"\n{prediction.label} ({chance:.0%}), {right}", highlight=False)
+        show(model.parse(text).draw(width=100), highlight=False, markup=False, soft_wrap=True)

@@ -10,18 +10,19 @@ from torch import nn
 from gumbeltree.cells import CELLS
 from gumbeltree.classifier import Head
 from gumbeltree.config import ModelConfig, load_recipe, recipe_names
-from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.encoders import ENCODERS
 from gumbeltree.estimators import ESTIMATORS
 from gumbeltree.ops import choose
 from gumbeltree.registry import suggest
-from gumbeltree.store import CONFIG, model_config, read_config
+from gumbeltree.store import CONFIG, find_model, hub_hint, model_config, read_config
 
 
 def describe(name: str) -> dict[str, Any]:
     """Return what is known of a recipe (by name or .toml path) or of a model folder."""
-    if Path(name, CONFIG).is_file():
-        config = model_config(Path(name))
-        provenance = read_config(Path(name)).get("provenance", {})
+    folder = find_model(name)
+    if (folder / CONFIG).is_file():
+        config = model_config(folder)
+        provenance = read_config(folder).get("provenance", {})
         about = {"model_folder": name, "provenance": provenance}
     elif name.endswith(".toml") or name in recipe_names():
         recipe = load_recipe(name)
@@ -31,7 +32,7 @@ def describe(name: str) -> dict[str, Any]:
         known = recipe_names()
         raise ValueError(
             f"{name!r} is neither a recipe nor a model folder (a folder with {CONFIG}); recipes: "
-            f"{', '.join(known)}.{suggest(name, known)}"
+            f"{', '.join(known)}.{suggest(name, known)}{hub_hint(Path(name))}"
         )
     return {
         "parameters": count_parameters(config),
@@ -50,12 +51,17 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     """Count parameters by part, word vectors excluded as in the paper."""
     # shapes only: no memory, no random numbers
     with torch.device("meta"):
-        encoder = GumbelTreeEncoder(config.encoder)
+        encoder = ENCODERS[config.encoder.kind](config.encoder)
         head = Head(config.head, config.encoder.hidden_dim)
+    parts = {"cell": "composition"}
+    counts: dict[str, int] = {}
+    for name, parameter in encoder.named_parameters():
+        part = parts.get(name.split(".")[0], name.split(".")[0])
+        counts[part] = counts.get(part, 0) + parameter.numel()
+    order = ("leaf", "composition", "query")
     counts = {
-        "leaf": _count(encoder.leaf),
-        "composition": _count(encoder.cell),
-        "query": encoder.query.numel(),
+        **{part: counts[part] for part in order if part in counts},
+        **{part: count for part, count in counts.items() if part not in order},
         "mlp": _count(head.hidden),
         "output": _count(head.output),
         "batch_norm": _count(head.batch_norm_in) + _count(head.batch_norm_out),

@@ -1,5 +1,7 @@
 """A whole model: strings in; vectors, trees and classes out."""
 
+import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, cast
@@ -12,9 +14,13 @@ from torch import Tensor, nn
 
 from gumbeltree.classifier import Head
 from gumbeltree.config import ModelConfig
-from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.encoders import ENCODERS
+from gumbeltree.hub import HubModel
 from gumbeltree.states import Encoding
+from gumbeltree.text.ids import Sentence, TextCounts, TextReader, batches, chunks
 from gumbeltree.tree import Tree
+
+logger = logging.getLogger(__name__)
 
 
 class Prediction(NamedTuple):
@@ -27,7 +33,7 @@ class Prediction(NamedTuple):
     """Class scores before the softmax, in the same order."""
 
 
-class SentenceModel(nn.Module):
+class SentenceModel(nn.Module, HubModel):
     """Embedding, encoder and head, with the tokenizer that belongs to them.
 
     Args:
@@ -39,10 +45,11 @@ class SentenceModel(nn.Module):
         super().__init__()
         self.config = config
         self.tokenizer = tokenizer
+        self.provenance = {}
         self.embedding = nn.Embedding(tokenizer.get_vocab_size(), config.encoder.embedding_dim)
         self.embedding.weight.requires_grad_(config.embedding.tuned)
         self.dropout = nn.Dropout(config.embedding.dropout)
-        self.encoder = GumbelTreeEncoder(config.encoder)
+        self.encoder = ENCODERS[config.encoder.kind](config.encoder)
         self.head = Head(config.head, config.encoder.hidden_dim)
         self.reset_embedding()
 
@@ -69,6 +76,8 @@ class SentenceModel(nn.Module):
         lengths: Tensor,
         second_ids: Tensor | None = None,
         second_lengths: Tensor | None = None,
+        *,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """Return class scores `[B, C]`; the two sentences of pairs are encoded as one batch.
 
@@ -77,39 +86,68 @@ class SentenceModel(nn.Module):
             lengths: int64 `[B]`.
             second_ids: the second sentences of pairs, `[B, T2]`.
             second_lengths: int64 `[B]`.
+            noise: Gumbel noise for training, `[B, T-1, T-1]`; for pairs `[2B, T-1, T-1]`, the
+                first sentences before the second ones, with T the wider of both. Drawn if None.
         """
         if second_ids is None or second_lengths is None:
-            scores: Tensor = self.head(self.encoder(self.embed(ids), lengths).vector)
+            scores: Tensor = self.head(self.encoder(self.embed(ids), lengths, noise=noise).vector)
             return scores
         width = max(ids.shape[1], second_ids.shape[1])
         both = torch.cat([_widen(ids, width), _widen(second_ids, width)])
-        vectors = self.encoder(self.embed(both), torch.cat([lengths, second_lengths])).vector
+        both_lengths = torch.cat([lengths, second_lengths])
+        vectors = self.encoder(self.embed(both), both_lengths, noise=noise).vector
         scores = self.head(*vectors.chunk(2))
         return scores
 
-    def encode(self, texts: Sequence[str], batch_size: int = 256) -> NDArray[np.float32]:
-        """Return the vectors of `texts`, float32 `[len(texts), D]`, greedy trees."""
-        check_texts(texts)
+    def encode(
+        self,
+        texts: Sequence[str],
+        batch_size: int = 256,
+        *,
+        pretokenized: bool = False,
+        counts: TextCounts | None = None,
+    ) -> NDArray[np.float32]:
+        """Return the vectors of `texts`, float32 `[len(texts), D]`, greedy trees.
+
+        Args:
+            texts: sentences; of longer ones the first `max_words` words are read.
+            batch_size: most sentences encoded at once; fewer where they are long.
+            pretokenized: texts are words separated by white space and are split nowhere else;
+                escapes of the Penn Treebank, such as -LRB-, are undone.
+            counts: what to add to: texts, words, unknown words, texts cut. Without, texts that are
+                cut are logged as a warning.
+        """
+        texts = checked_texts(texts)
         vectors = np.empty((len(texts), self.config.encoder.hidden_dim), dtype=np.float32)
-        for rows, encoding in self._encode(texts, batch_size):
-            vectors[rows] = encoding.vector.float().cpu().numpy()
+        for start, (sentences,) in self._read([texts], batch_size, pretokenized, counts):
+            for rows, encoding in self._encode(sentences, batch_size):
+                vectors[[start + row for row in rows]] = encoding.vector.float().cpu().numpy()
         return vectors
 
-    def parse(self, text: str) -> Tree:
-        """Return the greedy tree of one text."""
+    def parse(
+        self, text: str, *, pretokenized: bool = False, counts: TextCounts | None = None
+    ) -> Tree:
+        """Return the greedy tree of one text; see `encode` for the arguments."""
         if not isinstance(text, str):
             raise TypeError(f"expected one string, got {type(text).__name__}")
-        return self.parse_many([text])[0]
+        return self.parse_many([text], pretokenized=pretokenized, counts=counts)[0]
 
-    def parse_many(self, texts: Sequence[str], batch_size: int = 256) -> list[Tree]:
-        """Return the greedy tree of each text."""
-        check_texts(texts)
+    def parse_many(
+        self,
+        texts: Sequence[str],
+        batch_size: int = 256,
+        *,
+        pretokenized: bool = False,
+        counts: TextCounts | None = None,
+    ) -> list[Tree]:
+        """Return the greedy tree of each text; see `encode` for the arguments."""
+        texts = checked_texts(texts)
         trees: dict[int, Tree] = {}
-        for rows, encoding in self._encode(texts, batch_size):
-            for row, order in zip(rows, encoding.order.tolist(), strict=True):
-                offsets = self.tokenizer.encode(texts[row]).offsets
-                words = [texts[row][start:end] for start, end in offsets]
-                trees[row] = Tree(words, order[: len(words) - 1])
+        for start, (sentences,) in self._read([texts], batch_size, pretokenized, counts, True):
+            for rows, encoding in self._encode(sentences, batch_size):
+                for row, order in zip(rows, encoding.order.tolist(), strict=True):
+                    words = sentences[row].words
+                    trees[start + row] = Tree(words, order[: len(words) - 1])
         return [trees[i] for i in range(len(texts))]
 
     def predict(
@@ -117,28 +155,35 @@ class SentenceModel(nn.Module):
         texts: Sequence[str] | Sequence[tuple[str, str]],
         second: Sequence[str] | None = None,
         batch_size: int = 256,
+        *,
+        pretokenized: bool = False,
+        counts: TextCounts | None = None,
     ) -> list[Prediction]:
         """Return the class of each sentence or pair.
 
         Args:
             texts: sentences, or (first, second) pairs for a model of pairs.
             second: the second sentences, where `texts` holds the first ones.
-            batch_size: sentences encoded at once.
+            batch_size: most sentences encoded at once; fewer where they are long.
+            pretokenized: see `encode`.
+            counts: see `encode`.
         """
-        columns = self._columns(texts, second)
-        weight = self.embedding.weight
-        with torch.inference_mode(), evaluating(self):
-            vectors = [torch.from_numpy(self.encode(c, batch_size)).to(weight) for c in columns]
-            logits = self.head(*vectors)
-            probabilities = logits.float().softmax(-1).tolist()
-        return [
-            Prediction(
-                self.labels[max(range(len(p)), key=p.__getitem__)],
-                dict(zip(self.labels, p, strict=True)),
-                tuple(scores),
-            )
-            for p, scores in zip(probabilities, logits.float().tolist(), strict=True)
-        ]
+        columns = [checked_texts(column) for column in self._columns(texts, second)]
+        predictions: list[Prediction] = []
+        for _, chunk in self._read(columns, batch_size, pretokenized, counts):
+            with torch.inference_mode(), evaluating(self):
+                logits = self.head(*(self._vectors(column, batch_size) for column in chunk)).float()
+                probabilities = logits.softmax(-1).tolist()
+            for p, scores in zip(probabilities, logits.tolist(), strict=True):
+                if not all(map(math.isfinite, scores)):
+                    raise ValueError(
+                        f"the model gives NaN or infinite scores, at first for text "
+                        f"{len(predictions)}; its weights are broken: train it anew"
+                    )
+                label = self.labels[max(range(len(p)), key=p.__getitem__)]
+                named = dict(zip(self.labels, p, strict=True))
+                predictions.append(Prediction(label, named, tuple(scores)))
+        return predictions
 
     def _columns(
         self, texts: Sequence[str] | Sequence[tuple[str, str]], second: Sequence[str] | None
@@ -165,27 +210,40 @@ class SentenceModel(nn.Module):
             )
         return [[x[0] for x in texts], [x[1] for x in texts]]
 
-    def _encode(
-        self, texts: Sequence[str], batch_size: int
-    ) -> Iterator[tuple[list[int], Encoding]]:
-        """Yield rows of `texts` and their encodings, a batch of similar lengths at a time."""
+    def _read(
+        self,
+        columns: Sequence[Sequence[str]],
+        batch_size: int,
+        pretokenized: bool,
+        counts: TextCounts | None,
+        offsets: bool = False,
+    ) -> Iterator[tuple[int, list[list[Sentence]]]]:
+        """Yield the first row of a chunk, and for each column the ids of its texts."""
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"`batch_size` must be a whole number from 1 on, got {batch_size!r}")
-        tokens = self.tokenizer.encode_batch_fast(list(texts)) if len(texts) else []
-        empty = [i for i, t in enumerate(tokens) if not t.ids]
-        if empty:
-            raise ValueError(
-                f"text {empty[0]} must hold at least one word, got {texts[empty[0]]!r}; drop empty "
-                "texts"
-            )
-        by_length = sorted(range(len(tokens)), key=lambda i: len(tokens[i].ids))
-        for start in range(0, len(by_length), batch_size):
-            rows = by_length[start : start + batch_size]
-            ids, lengths = pad([tokens[i].ids for i in rows])
-            device = self.embedding.weight.device
+        reader = TextReader(self.tokenizer, self.config.max_words, pretokenized, counts)
+        for rows in chunks(columns):
+            yield rows.start, [reader.read(column[rows], rows.start, offsets) for column in columns]
+        if counts is None and reader.counts.cut:
+            logger.warning("%s", reader.counts)
+
+    def _encode(
+        self, sentences: Sequence[Sentence], batch_size: int
+    ) -> Iterator[tuple[list[int], Encoding]]:
+        """Yield rows of `sentences` and their encodings, a batch of similar lengths at a time."""
+        device = self.embedding.weight.device
+        for rows in batches([len(sentence.ids) for sentence in sentences], batch_size):
+            ids, lengths = pad([sentences[row].ids for row in rows])
             with torch.inference_mode(), evaluating(self):
                 encoding = self.encoder(self.embed(ids.to(device)), lengths.to(device))
             yield rows, encoding
+
+    def _vectors(self, sentences: Sequence[Sentence], batch_size: int) -> Tensor:
+        """Return vectors `[len(sentences), D]` on the model's device."""
+        vectors = self.embedding.weight.new_empty(len(sentences), self.config.encoder.hidden_dim)
+        for rows, encoding in self._encode(sentences, batch_size):
+            vectors[rows] = encoding.vector.to(vectors.dtype)
+        return vectors
 
 
 @contextmanager
@@ -200,8 +258,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def check_texts(texts: Sequence[str]) -> None:
-    """Raise unless `texts` is a list of strings that can be written as UTF-8."""
+def checked_texts(texts: Sequence[str]) -> list[str]:
+    """Return a list of strings that can be written as UTF-8, or raise."""
     if isinstance(texts, str):
         raise TypeError(f"expected a list of strings, got one string; pass [{texts[:20]!r}]")
     if not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
@@ -216,6 +274,7 @@ def check_texts(texts: Sequence[str]) -> None:
                 f"text {i} is not valid Unicode: {text[error.start : error.start + 10]!r} at "
                 f"character {error.start}; read it with its own encoding"
             ) from None
+    return list(texts)
 
 
 def pad(ids: Iterable[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,8 @@ def save(
     Args:
         model: what to save.
         folder: made if absent; refused if it holds something that is no model.
-        provenance: anything JSON can hold about where the weights come from.
+        provenance: anything JSON can hold about where the weights come from; None takes the
+            model's own.
     """
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -44,7 +45,7 @@ def save(
         "format_version": 1,
         "gumbeltree_version": __version__,
         "model": dataclasses.asdict(model.config),
-        "provenance": provenance or {},
+        "provenance": model.provenance if provenance is None else provenance,
     }
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
@@ -54,13 +55,38 @@ def save(
     replace_file(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 
+def find_model(name: str | Path) -> Path:
+    """Return the model folder that `name` means: itself, `model` in the folder of a run, or a copy.
+
+    Args:
+        name: a folder, or "hub:org/name" with "@revision" behind it or not, which is downloaded
+            unless that was done before. Nothing else is ever downloaded.
+    """
+    # a path turned the slash around on Windows
+    text = name.as_posix() if isinstance(name, Path) else name
+    if text.startswith("hub:"):
+        from gumbeltree.hub import fetch
+
+        return fetch(text)
+    folder = Path(name)
+    inner = folder / "model"
+    return inner if not (folder / CONFIG).is_file() and (inner / CONFIG).is_file() else folder
+
+
+def hub_hint(folder: Path) -> str:
+    """Return how to load `folder` from the Hub, should that have been meant."""
+    name = folder.as_posix()
+    meant = not folder.exists() and not folder.is_absolute() and name.count("/") == 1
+    return f"; a model on the Hugging Face Hub is called hub:{name}" if meant else ""
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Return config.json of a model folder, checked as far as its outermost keys."""
     path = folder / CONFIG
     if not path.is_file():
         raise FileNotFoundError(
             f"{folder} is no model folder: it has no {CONFIG}; make one with `gumbeltree demo` or "
-            "`gumbeltree import-reference`"
+            f"`gumbeltree import-reference`{hub_hint(folder)}"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -86,11 +112,14 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
     """Load a model folder, strictly, in evaluation mode.
 
     Args:
-        folder: as written by `save`.
+        folder: as written by `save`; or the folder of a run, or "hub:org/name[@revision]".
         device: where its weights go.
     """
-    folder = Path(folder)
+    folder = find_model(folder)
     config = model_config(folder)
+    provenance = read_config(folder).get("provenance", {})
+    if not isinstance(provenance, dict):
+        raise ValueError(f"{folder / CONFIG}: `provenance` must be a table, got {provenance!r}")
     for name in (WEIGHTS, TOKENIZER):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} is incomplete: it has no {name}; copy it whole")
@@ -112,6 +141,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
         model.to(weights["embedding.weight"].dtype)
     check_fit(model.state_dict(), weights, str(folder / WEIGHTS))
     model.to_empty(device=device).load_state_dict(weights)
+    model.provenance = provenance
     return model.eval()
 
 

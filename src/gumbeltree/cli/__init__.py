@@ -3,14 +3,21 @@
 import sys
 
 # in the order in which the help lists them
-from gumbeltree.cli import inspect, use  # noqa: F401
+# isort: off
+from gumbeltree.cli import train, use, data, prepare, inspect, hub  # noqa: F401
+
+# isort: on
 from gumbeltree.cli.app import app
+from gumbeltree.training.stopping import InterruptedRunError
 
 
 def main() -> None:
     """Run the command line; errors of use end with a message and status 1, not a traceback."""
     try:
         app(prog_name="gumbeltree")
+    except InterruptedRunError as error:
+        sys.stderr.write(f"gumbeltree: {error}\n")
+        sys.exit(error.status)
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
         sys.stderr.write(f"gumbeltree: error: {error}\n")
         sys.exit(1)

@@ -52,6 +52,22 @@ def info(
     )
 
 
+@app.command()
+def recipes() -> None:
+    """List the recipes: published models, and starting points for one's own data.
+
+    Example: gumbeltree recipes
+    """
+    from gumbeltree.config import load_recipe, recipe_names
+
+    table = Table(box=None)
+    table.add_column("recipe")
+    table.add_column("what it is")
+    for name in recipe_names():
+        table.add_row(name, Text(load_recipe(name).description))
+    Console().print(table)
+
+
 def _list(console: Console, lines: dict[str, Any]) -> None:
     for name, value in lines.items():
         console.print(f"{name:>6}  {value}", highlight=False, markup=False)
@@ -87,12 +103,23 @@ def import_reference_command(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the model and the picture.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the models and the picture.")] = Path(
+        "demo"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny sizes: shows that it works, learns nothing.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Encode and draw a few sentences with a small untrained model, and save it."""
+    """Train on made-up reviews, compare with two baselines, draw trees; a minute or two.
+
+    Stopped by Ctrl-C it goes on where it was; run again it shows its results again.
+
+    Example: gumbeltree demo --out demo
+    """
     from gumbeltree.demo import run
 
-    run(out, typer.echo)
+    run(out, quick, quiet)
 
 
 @app.command()

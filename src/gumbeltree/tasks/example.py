@@ -117,8 +117,10 @@ class Task(ABC):
         pair: Whether an example has two texts.
         pretokenized: Whether texts are words joined by single spaces.
         file_names: For each split, patterns of file names, the best first. `.gz` is added.
+        trees: Whether gold trees that only analysis needs are read; without, SNLI reads faster.
     """
 
+    trees: bool = True
     name: ClassVar[str]
     labels: tuple[str, ...] | None
     pair: bool

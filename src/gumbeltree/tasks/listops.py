@@ -138,7 +138,7 @@ class ListOps(Task):
                 "correct the label, or leave the line out",
             )
         bracketed = "(" in expression or ")" in expression or len(tokens) == 1
-        tree = checked_tree(expression, "expression") if bracketed else None
+        tree = checked_tree(expression, "expression") if bracketed and self.trees else None
         return [Example((" ".join(tokens),), label, (tree,))]
 
 

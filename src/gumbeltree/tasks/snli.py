@@ -83,7 +83,9 @@ class SNLI(Task):
             return []
         label = checked_label(fields["gold_label"], self.labels)
         first, second = (checked_text(fields[name], name) for name in _FIELDS[1:])
-        trees = (_tree(fields, "sentence1"), _tree(fields, "sentence2"))
+        trees: tuple[Tree | None, ...] = (None, None)
+        if self.trees:
+            trees = (_tree(fields, "sentence1"), _tree(fields, "sentence2"))
         return [Example((first, second), label, trees)]
 
 

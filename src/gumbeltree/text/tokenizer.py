@@ -1,8 +1,10 @@
 """Tokenizers: from strings to ids, built on the `tokenizers` library."""
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -109,6 +111,17 @@ def treebank_tokenizer(words: Iterable[str], lower: bool = False) -> Tokenizer:
     )
 
 
+def pretokenized(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer for text that is in words already: it splits at white space only.
+
+    Vocabulary and ids are those of `tokenizer`, and text is lower-cased where it is there; all
+    else that it does to text before look-up is left out.
+    """
+    state = tokenizer.normalizer and json.loads(tokenizer.normalizer.__getstate__())
+    lower = state is not None and any(step["type"] == "Lowercase" for step in _steps(state))
+    return _split_at_spaces(Tokenizer(tokenizer.model), lower, [], [])
+
+
 def undo_ptb_escapes(word: str) -> str:
     r"""Return a word of a treebank as it stands in plain text.
 
@@ -141,6 +154,15 @@ def _word_tokenizer(
         raise ValueError(f"`words` must hold each word once, got {repeated[0]!r} again")
     vocabulary = {word: i for i, word in enumerate([*names, PAD, UNKNOWN])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    return _split_at_spaces(tokenizer, lower, replacements, splits)
+
+
+def _split_at_spaces(
+    tokenizer: Tokenizer,
+    lower: bool,
+    replacements: Sequence[normalizers.Normalizer],
+    splits: Sequence[pre_tokenizers.PreTokenizer],
+) -> Tokenizer:
     # four control characters are white space to Python, but not to the tokenizers library
     steps: list[normalizers.Normalizer] = [
         normalizers.Replace(Regex(r"[\x1c-\x1f]"), " "),
@@ -152,3 +174,11 @@ def _word_tokenizer(
     at_spaces = pre_tokenizers.WhitespaceSplit()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, at_spaces]) if splits else at_spaces
     return tokenizer
+
+
+def _steps(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give the single steps of a normaliser, as its JSON has them."""
+    if state["type"] != "Sequence":
+        yield state
+    for step in state.get("normalizers", []):
+        yield from _steps(step)

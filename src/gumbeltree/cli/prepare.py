@@ -1,0 +1,61 @@
+"""The command that compiles data for training elsewhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gumbeltree.cli.data import data as data_app
+from gumbeltree.cli.train import (
+    Data,
+    Dev,
+    Label,
+    Pretokenized,
+    Set,
+    SkipBad,
+    Test,
+    Text,
+    Text2,
+    Vectors,
+    chosen_recipe,
+)
+
+
+@data_app.command()
+def prepare(
+    recipe: Annotated[str, typer.Argument(help="The recipe it is for, by name or as .toml file.")],
+    out: Annotated[Path, typer.Option(help="File to write, such as snli.safetensors.")],
+    data: Data = None,
+    vectors: Vectors = None,
+    settings: Set = None,
+    text: Text = None,
+    text2: Text2 = None,
+    label: Label = None,
+    dev: Dev = None,
+    test: Test = None,
+    pretokenized: Pretokenized = False,
+    skip_bad: SkipBad = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing.")] = False,
+) -> None:
+    """Compile ids, labels and the needed word vectors into one compact file.
+
+    `gumbeltree train RECIPE --prepared FILE` then needs neither text nor word vectors.
+
+    For example:
+
+      gumbeltree data prepare snli-300d --data snli --vectors glove.840B.300d.zip
+      --out snli.safetensors
+    """
+    from gumbeltree.data.compile import prepare as compile_data
+    from gumbeltree.data.prepared import save_prepared
+    from gumbeltree.training.display import Display
+
+    display = Display(quiet)
+    chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized)
+    prepared = compile_data(
+        chosen, data, vectors, dev=dev, test=test, skip_bad=skip_bad, say=display.say
+    )
+    save_prepared(prepared, out)
+    for line in prepared.lines():
+        display.say(line)
+    display.say(f"{out}: {out.stat().st_size / 1e6:,.1f} MB")

@@ -1,0 +1,114 @@
+"""What `evaluate` reads and prints."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from gumbeltree.evaluate import Evaluation, wilson
+from gumbeltree.tasks import TASKS
+from gumbeltree.tasks.example import Task
+
+if TYPE_CHECKING:
+    from gumbeltree.model import SentenceModel
+
+
+def find_task(model: "SentenceModel", name: str | None, columns: Mapping[str, str | None]) -> Task:
+    """Return the reader of the data: as the options say, else as the model was trained.
+
+    Args:
+        model: its provenance holds the settings it was trained with.
+        name: of the task, from the options.
+        columns: text, text2 and label, from the options; they imply a table.
+    """
+    recipe = model.provenance.get("recipe")
+    settings = recipe.get("data") if isinstance(recipe, dict) else None
+    trained: dict[str, Any] = settings if isinstance(settings, dict) else {}
+    given = {key: value for key, value in columns.items() if value}
+    name = name or ("table" if given else trained.get("task"))
+    if not isinstance(name, str):
+        raise ValueError(
+            f"expected a task, got none with the model; pass --task with one of {', '.join(TASKS)}"
+        )
+    if name != "table" and given:
+        raise ValueError(
+            f"--{next(iter(given))} names a column of a table, got --task {name}; leave one of "
+            "them out"
+        )
+    task = _table(model, {**trained, **given}) if name == "table" else TASKS[name]()
+    # gold trees are for analysis
+    task.trees = False
+    check_fit(model, task)
+    return task
+
+
+def _table(model: "SentenceModel", columns: Mapping[str, Any]) -> Task:
+    missing = [key for key in ("text", "label") if not columns.get(key)]
+    if model.config.head.kind == "pair" and not columns.get("text2"):
+        missing.append("text2")
+    if missing:
+        options = " and ".join(f"--{key} COLUMN" for key in missing)
+        raise ValueError(f"a table needs the names of its columns; pass {options}")
+    task: Task = TASKS["table"](
+        columns["text"], columns.get("text2") or None, columns["label"], model.labels
+    )
+    return task
+
+
+def check_fit(model: "SentenceModel", task: Task) -> None:
+    """Raise unless the model can classify what the task reads."""
+    kinds = {True: "pairs", False: "single sentences"}
+    pair = model.config.head.kind == "pair"
+    if pair != task.pair:
+        raise ValueError(
+            f"the model classifies {kinds[pair]}, the task {task.name} has {kinds[task.pair]}; "
+            "pass another model, or another --task"
+        )
+    if not set(task.labels or ()) <= set(model.labels):
+        raise ValueError(
+            f"the task {task.name} has labels {', '.join(task.labels or ())}, the model knows "
+            f"{', '.join(model.labels)}; pass another model, or another --task"
+        )
+
+
+def find_file(task: Task, data: Path, split: str) -> Path:
+    """Return the file to evaluate on: `data` itself, or that of a split in the folder."""
+    if not data.is_dir():
+        return data
+    found = task.splits(data)
+    if split not in found:
+        raise FileNotFoundError(
+            f"{data}: expected a file for the split {split}, got {', '.join(found)}; pass --split "
+            "with one of these, or a file"
+        )
+    return found[split]
+
+
+def print_scores(console: Console, evaluation: Evaluation, labels: tuple[str, ...]) -> None:
+    """Print accuracy, confusion and accuracy by length."""
+    low, high = (f"{100 * end:.2f}" for end in evaluation.interval)
+    console.print(
+        f"accuracy {100 * evaluation.accuracy:.2f} % (95 % interval {low} to {high} %), "
+        f"{evaluation.correct:,} of {evaluation.count:,} correct, loss {evaluation.loss:.4f}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print("\nGold labels down, predicted labels across:", highlight=False, soft_wrap=True)
+    grid = Grid()
+    for name in ("", *labels):
+        grid.add_column(Text(name), justify="right" if name else "left")
+    for label, row in zip(labels, evaluation.confusion.tolist(), strict=True):
+        grid.add_row(Text(label), *(f"{count:,}" for count in row))
+    console.print(grid)
+    console.print("\nBy words, of the longer sentence of a pair:", highlight=False, soft_wrap=True)
+    grid = Grid()
+    for name in ("words", "examples", "accuracy %", "95 % interval"):
+        grid.add_column(name, justify="right")
+    for bucket in evaluation.by_length:
+        low, high = (f"{100 * end:.1f}" for end in wilson(bucket.correct, bucket.examples))
+        share = f"{100 * bucket.correct / bucket.examples:.1f}"
+        grid.add_row(bucket.name, f"{bucket.examples:,}", share, f"{low} to {high}")
+    console.print(grid)

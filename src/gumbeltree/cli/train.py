@@ -1,0 +1,223 @@
+"""The command that trains."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gumbeltree.cli.app import Json, app
+
+if TYPE_CHECKING:
+    from gumbeltree.config import Recipe
+
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Folder with the data set's files, or one's own table (a training file)."),
+]
+Vectors = Annotated[Path | None, typer.Option(help="Word vectors: GloVe text, plain, .gz or .zip.")]
+Dev = Annotated[Path | None, typer.Option(help="Development file, if not in the folder.")]
+Test = Annotated[Path | None, typer.Option(help="Test file, if not in the folder.")]
+Text = Annotated[str | None, typer.Option(help="Column of the text in one's own table.")]
+Text2 = Annotated[str | None, typer.Option(help="Column of the second text of pairs.")]
+Label = Annotated[str | None, typer.Option(help="Column of the label.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting of the recipe, such as batch_size=64; as often as needed. "
+        "`gumbeltree info RECIPE --json` shows them all.",
+    ),
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave bad lines out and count them, go on.")
+]
+Pretokenized = Annotated[
+    bool,
+    typer.Option(
+        "--pretokenized", help="Texts of the table are words separated by spaces: keep them so."
+    ),
+]
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="Name of a recipe (see `gumbeltree recipes`), or a .toml file.")
+    ],
+    data: Data = None,
+    vectors: Vectors = None,
+    prepared: Annotated[
+        Path | None,
+        typer.Option(help="What `data prepare` made, in place of --data and --vectors."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; default: runs/RECIPE.")
+    ] = None,
+    settings: Set = None,
+    text: Text = None,
+    text2: Text2 = None,
+    label: Label = None,
+    dev: Dev = None,
+    test: Test = None,
+    pretokenized: Pretokenized = False,
+    skip_bad: SkipBad = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the folder, if there is one.")
+    ] = False,
+    init: Annotated[
+        Path | None, typer.Option(help="Start from the encoder and words of this trained model.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="First seed; default: the recipe's.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train so many times, with seeds that follow each other.")
+    ] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(help="32, tf32, bf16 or 64; default: the recipe's.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show only the result.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model by a recipe, and evaluate the best one.
+
+    The folder of the run gets the best model (model/), the metrics of every evaluation
+    (metrics.jsonl), the state to go on from (last.checkpoint) and the result (result.json).
+    Ctrl-C saves and stops; the same command with --resume goes on.
+
+    For example:
+
+      gumbeltree train demo
+
+      gumbeltree train sst2 --data sst --vectors glove.840B.300d.zip --out runs/sst2
+
+      gumbeltree train text --data reviews.csv --text review --label stars
+
+      gumbeltree train snli-300d --prepared snli.safetensors --seeds 3 --resume
+
+      torchrun --nproc-per-node 2 -m gumbeltree train sst2 --prepared sst2.safetensors
+    """
+    from gumbeltree.data.compile import prepare
+    from gumbeltree.data.prepared import load_prepared
+    from gumbeltree.training.display import Display
+    from gumbeltree.training.loop import train as train_run
+    from gumbeltree.training.seeds import train_seeds
+    from gumbeltree.training.start import known_words, start_from
+
+    more = [] if precision is None else [f"training.precision='{precision}'"]
+    more += [] if seed is None else [f"training.seed={seed}"]
+    chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized, more)
+    name = Path(recipe).stem if recipe.endswith(".toml") else recipe
+    where = Path("runs", name) if out is None else out
+    first = os.environ.get("RANK", "0") == "0"
+    display = Display(quiet=quiet or not first)
+    start = None
+    if init is not None:
+        chosen, start = start_from(chosen, init)
+    if prepared is not None:
+        if data or vectors or dev or test:
+            raise ValueError(
+                "--prepared holds data and vectors already, got other files as well; pass one or "
+                "the other"
+            )
+        compiled = load_prepared(prepared)
+    else:
+        compiled = prepare(
+            chosen,
+            data,
+            vectors,
+            dev=dev,
+            test=test,
+            skip_bad=skip_bad,
+            more_words=() if start is None else known_words(start),
+            say=display.say,
+        )
+    for line in compiled.lines():
+        display.say(line)
+
+    def train_one(one: "Recipe", folder: Path) -> dict[str, Any]:
+        display.title = f"seed {one.training.seed}: " if seeds > 1 else ""
+        try:
+            return train_run(
+                one,
+                compiled,
+                folder,
+                recipe_name=name,
+                resume=resume,
+                device=device,
+                init=start,
+                display=display,
+            )
+        finally:
+            display.close()
+
+    if seeds == 1:
+        result = train_one(chosen, where)
+    else:
+        base = chosen.training.seed
+        result = train_seeds(chosen, range(base, base + seeds), where, train_one)
+    if not first:
+        return
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+        return
+    show(result.get("runs", [result]), result, where)
+
+
+def chosen_recipe(
+    name: str,
+    settings: list[str] | None,
+    text: str | None,
+    text2: str | None,
+    label: str | None,
+    pretokenized: bool,
+    more: list[str] | None = None,
+) -> "Recipe":
+    """Return a recipe with the changes that were asked for."""
+    from gumbeltree.config import load_recipe, with_settings
+
+    columns = {"text": text, "text2": text2, "label": label}
+    given = {key: value for key, value in columns.items() if value is not None}
+    recipe = load_recipe(name)
+    if (given or pretokenized) and recipe.data.task != "table":
+        raise ValueError(
+            f"--text, --text2, --label and --pretokenized are for one's own tables (recipes text "
+            f"and text-pair), got recipe {name}; leave them out"
+        )
+    if text2 is not None and recipe.model.head.kind == "single":
+        raise ValueError(f"recipe {name} takes single texts; with --text2 take text-pair")
+    changes = [f"data.{key}={json.dumps(value)}" for key, value in given.items()]
+    changes += ["data.pretokenized=true"] if pretokenized else []
+    return with_settings(recipe, [*changes, *(settings or []), *(more or [])])
+
+
+def show(runs: list[dict[str, Any]], result: dict[str, Any], where: Path) -> None:
+    """Print what training reached."""
+    table = Table()
+    for column in ("seed", "dev", "test", "best epoch", "steps", "time"):
+        table.add_column(column, justify="right")
+    for run in runs:
+        minutes, seconds = divmod(round(run["seconds"]), 60)
+        table.add_row(
+            str(run["seed"]),
+            f"{run['dev_accuracy']:.2%}",
+            f"{run['test_accuracy']:.2%}" if "test_accuracy" in run else "",
+            f"{run['best_epoch']:.1f}",
+            f"{run['steps']:,}",
+            f"{minutes}:{seconds:02d}",
+        )
+    if len(runs) > 1:
+        table.add_section()
+        columns = [result.get(name) for name in ("dev_accuracy", "test_accuracy")]
+        both = [f"{x['mean']:.2%} ± {x['deviation']:.2%}" if x else "" for x in columns]
+        table.add_row("mean", *both, "", "", "")
+    console = Console()
+    console.print(table)
+    folder = where if len(runs) == 1 else where / f"seed-{runs[0]['seed']}"
+    console.print(f"The model is in {folder / 'model'}.", highlight=False, soft_wrap=True)

@@ -1,0 +1,328 @@
+"""Compile a task's files into ids, a vocabulary and word vectors."""
+
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from tokenizers.trainers import WordLevelTrainer
+
+from gumbeltree.config import DataConfig, Recipe
+from gumbeltree.data.prepared import Prepared, Say
+from gumbeltree.data.split import Split
+from gumbeltree.fetch import home
+from gumbeltree.tasks import TASKS
+from gumbeltree.tasks.example import Example, Report, Task
+from gumbeltree.tasks.table import split as divide
+from gumbeltree.text.tokenizer import PAD, UNKNOWN, treebank_tokenizer, whitespace_tokenizer
+from gumbeltree.text.vector_cache import cached_vectors
+from gumbeltree.text.vectors import Vectors, first_words, read_vectors
+
+log = logging.getLogger(__name__)
+
+CHUNK = 50_000
+"""Sentences tokenised at once."""
+LABELS_FROM_DATA = ("?",)
+"""What a recipe's labels are when they are to be found in the training data."""
+
+
+class _Read:
+    """Examples of a split as text: each distinct sentence once."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        self.rows: list[tuple[int, ...]] = []
+        self.labels: list[str] = []
+        self.report = Report()
+
+    def add(self, examples: Iterable[Example]) -> None:
+        for example in examples:
+            texts = (self.places.setdefault(text, len(self.places)) for text in example.texts)
+            self.rows.append(tuple(texts))
+            self.labels.append(example.label)
+
+    def part(self, rows: Sequence[int]) -> "_Read":
+        """Return some of the examples, with their own sentences only."""
+        texts = list(self.places)
+        part = _Read()
+        for row in rows:
+            found = (part.places.setdefault(texts[i], len(part.places)) for i in self.rows[row])
+            part.rows.append(tuple(found))
+            part.labels.append(self.labels[row])
+        part.report.examples = len(rows)
+        return part
+
+
+def prepare(
+    recipe: Recipe,
+    data: str | Path | None = None,
+    vectors: str | Path | None = None,
+    *,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    skip_bad: bool = False,
+    more_words: Iterable[str] = (),
+    say: Say = log.info,
+) -> Prepared:
+    """Read a task's files and compile them for training.
+
+    Args:
+        recipe: its part `data` says how; `model` gives the labels and the longest sentence.
+        data: the folder of the task's files, or the training file. None: the task makes its own.
+        vectors: a GloVe text file, plain, .gz or .zip. None: word vectors start at random.
+        dev: the development file, where it is not in the folder.
+        test: the test file, where it is not in the folder.
+        skip_bad: whether bad lines are counted and left out rather than refused.
+        more_words: joined to the vocabulary, such as those of a model to start from.
+        say: told what is going on.
+    """
+    settings = recipe.data
+    task = make_task(recipe)
+    read = _read_splits(task, recipe, data, dev, test, skip_bad, say)
+    labels = task.labels
+    assert labels is not None
+    say("finding the words")
+    trained = [text for name in _vocabulary_splits(settings, read) for text in read[name].places]
+    words = vocabulary(trained, task.pretokenized, settings.lower)
+    extra = list(more_words)
+    if vectors is not None and settings.extra_words:
+        # capitals are never looked up where text is lower-cased, so more lines are read
+        ahead = first_words(vectors, settings.extra_words * (4 if settings.lower else 1))
+        reachable = [word for word in ahead if not settings.lower or word == word.lower()]
+        extra += reachable[: settings.extra_words]
+    known = set(words)
+    extra = [
+        word for word in dict.fromkeys(extra) if word not in known and word not in (PAD, UNKNOWN)
+    ]
+    reader = whitespace_tokenizer if task.pretokenized else treebank_tokenizer
+    reads = reader([*words, *extra], settings.lower)
+    splits, reports = {}, {}
+    for name, part in read.items():
+        splits[name], reports[name] = _to_ids(part, name, reads, labels, recipe.model.max_words)
+    kept = {"whitespace": whitespace_tokenizer, "treebank": treebank_tokenizer}[settings.tokenizer]
+    tokenizer = kept([*words, *extra], settings.lower)
+    report: dict[str, Any] = {
+        "splits": reports,
+        "vocabulary": {"training": len(words), "extra": len(extra)},
+        "vectors": {},
+    }
+    matrix = None
+    if vectors is not None:
+        say(f"reading word vectors from {vectors}")
+        found = _vectors(Path(vectors), [*words, *extra], recipe.model.encoder.embedding_dim)
+        counts = _count(splits.values(), len(words))
+        coverage = found.coverage({w: int(n) for w, n in zip(words, counts, strict=True)})
+        report["vectors"] = {"file": Path(vectors).name, **coverage._asdict()}
+        missing: Literal["zero", "random"] = (
+            "zero" if settings.missing_vectors == "zero" else "random"
+        )
+        rows = found.matrix([*words, *extra], missing, seed=settings.split_seed)
+        # <pad> and <unk> stand behind the words
+        matrix = np.concatenate([rows, np.zeros((2, rows.shape[1]), dtype=np.float32)])
+    return Prepared(
+        splits, tokenizer, matrix, labels, task.pair, settings, recipe.model.max_words, report
+    )
+
+
+def make_task(recipe: Recipe) -> Task:
+    """Return the reader that a recipe names, set up as it says."""
+    settings, head = recipe.data, recipe.model.head
+    if settings.task == "table":
+        if not settings.text or not settings.label:
+            raise ValueError(
+                "a table needs the names of its columns, got "
+                f"text {settings.text!r} and label {settings.label!r}; pass --text and --label"
+            )
+        given = None if head.labels == LABELS_FROM_DATA else head.labels
+        table: Task = TASKS["table"](settings.text, settings.text2 or None, settings.label, given)
+        table.pretokenized = settings.pretokenized
+        return table
+    task: Task = TASKS[settings.task]()
+    # trees are for analysis: training never sees them
+    task.trees = False
+    return task
+
+
+def _read_splits(
+    task: Task,
+    recipe: Recipe,
+    data: str | Path | None,
+    dev: str | Path | None,
+    test: str | Path | None,
+    skip_bad: bool,
+    say: Say,
+) -> dict[str, _Read]:
+    """Read every split there is, and divide or generate what there is not."""
+    settings = recipe.data
+    files: dict[str, Path] = {}
+    if data is not None:
+        data = Path(data)
+        files = {"train": data} if data.is_file() else task.splits(data)
+    files.update({name: Path(path) for name, path in (("dev", dev), ("test", test)) if path})
+    read: dict[str, _Read] = {}
+    for name in ("train", "dev", "test"):
+        if name in files:
+            say(f"reading {files[name]}")
+            read[name] = part = _Read()
+            part.add(task.read(files[name], name, part.report, skip_bad))
+            if not part.rows:
+                raise ValueError(
+                    f"{files[name]}: expected examples, got none ({part.report}); look at the file"
+                )
+        if name == "train" and name not in files:
+            if not hasattr(task, "generate") or not settings.generate:
+                raise FileNotFoundError(
+                    f"{data or 'no data'}: expected the {task.name} training file, got none; pass "
+                    "--data with the folder that holds it"
+                )
+            say(f"making {settings.generate:,} examples")
+            read[name] = part = _Read()
+            part.add(task.generate(settings.generate, settings.split_seed))
+            part.report.examples = len(part.rows)
+        if name == "train" and task.labels is None:
+            task.labels = tuple(sorted(set(read[name].labels)))
+    assert task.labels is not None
+    if len(task.labels) < 2:
+        raise ValueError(
+            f"expected at least two labels in the training data, got {', '.join(task.labels)}; "
+            "look at the label column"
+        )
+    shares = {
+        name: share
+        for name, share in (("dev", settings.dev_fraction), ("test", settings.test_fraction))
+        if name not in read and share > 0
+    }
+    if shares:
+        whole = read["train"]
+        parts = divide(
+            len(whole.rows),
+            [1 - sum(shares.values()), *shares.values()],
+            settings.split_seed,
+        )
+        for name, rows in zip(["train", *shares], parts, strict=True):
+            read[name] = whole.part(rows)
+            if not rows:
+                raise ValueError(
+                    f"expected enough examples for {name}, got {len(whole.rows)} in all; pass more "
+                    "data or other fractions"
+                )
+        read["train"].report.dropped = whole.report.dropped
+        read["train"].report.bad = whole.report.bad
+        read["train"].report.first_bad = whole.report.first_bad
+    if "dev" not in read:
+        raise FileNotFoundError(
+            f"{data}: expected the {task.name} development file beside the training file, got "
+            "none; pass it with --dev, or --set dev_fraction=0.1 to take it from the training file"
+        )
+    return {name: read[name] for name in ("train", "dev", "test") if name in read}
+
+
+def _vocabulary_splits(settings: DataConfig, read: dict[str, _Read]) -> list[str]:
+    return ["train"] if settings.vocabulary == "train" else list(read)
+
+
+def vocabulary(texts: Iterable[str], pretokenized: bool, lower: bool) -> list[str]:
+    """Return the words of `texts`, the most frequent first, each once."""
+    splitter = (whitespace_tokenizer if pretokenized else treebank_tokenizer)([], lower)
+    trainer = WordLevelTrainer(vocab_size=2**31 - 1, min_frequency=1, show_progress=False)
+    splitter.train_from_iterator(texts, trainer)
+    ids = splitter.get_vocab()
+    return [word for word in sorted(ids, key=ids.__getitem__) if word not in (PAD, UNKNOWN)]
+
+
+def _to_ids(
+    read: _Read, name: str, tokenizer: Tokenizer, labels: tuple[str, ...], max_words: int
+) -> tuple[Split, dict[str, Any]]:
+    """Return a split and what is to be said about it."""
+    texts = list(read.places)
+    unknown = tokenizer.token_to_id(UNKNOWN)
+    kind = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
+    words: list[NDArray[Any]] = []
+    lengths: list[NDArray[np.int64]] = []
+    cut = 0
+    for start in range(0, len(texts), CHUNK):
+        chunk = tokenizer.encode_batch_fast(texts[start : start + CHUNK])
+        ids = [encoding.ids[:max_words] for encoding in chunk]
+        cut += sum(len(encoding) > max_words for encoding in chunk)
+        counts = np.array([len(row) for row in ids], dtype=np.int64)
+        if not counts.all():
+            text = texts[start + int(counts.argmin())]
+            raise ValueError(f"{name}: expected words in every text, got {text!r}; leave it out")
+        lengths.append(counts)
+        words.append(np.fromiter(chain.from_iterable(ids), dtype=kind, count=counts.sum()))
+    classes = {label: i for i, label in enumerate(labels)}
+    split = Split(
+        np.concatenate(words),
+        np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
+        np.array(read.rows, dtype=np.int32),
+        np.array([classes[label] for label in read.labels], dtype=np.int64),
+    )
+    is_unknown = np.add.reduceat(split.words == unknown, split.starts[:-1])
+    report = {
+        "examples": len(split),
+        "words": int(split.lengths.sum()),
+        "unknown": int(is_unknown[split.sentences].sum()),
+        "cut": cut,
+        "labels": dict(sorted(Counter(read.labels).items())),
+        "dropped": dict(read.report.dropped),
+        "bad": read.report.bad,
+        "first_bad": read.report.first_bad,
+    }
+    return split, report
+
+
+def _count(splits: Iterable[Split], words: int) -> NDArray[np.int64]:
+    """Return how often each of the first `words` words occurs."""
+    counts = np.zeros(words, dtype=np.int64)
+    for split in splits:
+        times = np.bincount(split.sentences.ravel(), minlength=len(split.starts) - 1)
+        weights = np.repeat(times, np.diff(split.starts))
+        found = np.bincount(split.words, weights=weights, minlength=words)
+        counts += found[:words].astype(np.int64)
+    return counts
+
+
+def _vectors(path: Path, words: list[str], dim: int) -> Vectors:
+    """Return word vectors, from the cache where one can be kept."""
+    try:
+        found = cached_vectors(path, words, home() / "vectors")
+    except PermissionError as error:
+        log.info("no cache of word vectors: %s", error)
+        found = read_vectors(path, words)
+    if found.dim != dim:
+        raise ValueError(
+            f"{path}: expected vectors of {dim} numbers, got {found.dim}; take another file, or "
+            f"--set embedding_dim={found.dim}"
+        )
+    if not len(found):
+        raise ValueError(
+            f"{path}: expected vectors for the words of the data, got none; {found.report()}"
+        )
+    return found
+
+
+def with_labels(recipe: Recipe, prepared: Prepared) -> Recipe:
+    """Return a recipe whose head fits the prepared data: kind and labels."""
+    head = recipe.model.head
+    kind = "pair" if prepared.pair else "single"
+    if head.kind != kind:
+        raise ValueError(
+            f"the recipe classifies {'pairs' if head.kind == 'pair' else 'single sentences'}, the "
+            f"data has {'pairs' if prepared.pair else 'single sentences'}; take another recipe, or "
+            "--set head.kind=" + kind
+        )
+    if head.labels != LABELS_FROM_DATA and set(head.labels) != set(prepared.labels):
+        raise ValueError(
+            f"the recipe has the labels {', '.join(head.labels)}, the data has "
+            f"{', '.join(prepared.labels)}; --set head.labels to those of the data"
+        )
+    model = dataclasses.replace(
+        recipe.model, head=dataclasses.replace(head, labels=prepared.labels)
+    )
+    return dataclasses.replace(recipe, model=model)

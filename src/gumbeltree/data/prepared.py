@@ -1,0 +1,196 @@
+"""Labelled text compiled for training: ids, labels, vocabulary and word vectors, in one file.
+
+The text of a task's files is read and split into words once. What comes out is the same object
+whether it goes straight into training or through a file to a machine without text or vectors.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+
+from gumbeltree.atomic import replace_file
+from gumbeltree.config import DataConfig, Recipe, from_dict
+from gumbeltree.data.split import Split
+from gumbeltree.text.tokenizer import UNKNOWN
+
+FORMAT = "gumbeltree-prepared-1"
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """Everything that training reads.
+
+    Attributes:
+        splits: train and dev, and test where there is one.
+        tokenizer: from plain text to the ids of `splits`.
+        vectors: a row for each id, float32 `[V, E]`; None where training starts from random ones.
+        labels: names of the classes.
+        pair: whether an example has two sentences.
+        data: the settings it was made with.
+        max_words: sentences were cut to this many words.
+        report: what was read, dropped, cut and unknown, by split, and the coverage of the vectors.
+    """
+
+    splits: dict[str, Split]
+    tokenizer: Tokenizer
+    vectors: NDArray[np.float32] | None
+    labels: tuple[str, ...]
+    pair: bool
+    data: DataConfig
+    max_words: int
+    report: dict[str, Any]
+
+    def fingerprint(self) -> str:
+        """Return a digest of ids, labels, words and vectors: equal data, equal digest."""
+        digest = hashlib.sha256(json.dumps([self.labels, self.pair, self.max_words]).encode())
+        digest.update(self.tokenizer.to_str().encode())
+        for name, array in _arrays(self):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:32]
+
+    def lines(self) -> Iterator[str]:
+        """Yield what happened on the way, a line each, for people."""
+        for name, about in self.report["splits"].items():
+            text = f"{name}: {about['examples']:,} examples, {about['words']:,} words"
+            if about["words"]:
+                share = about["unknown"] / about["words"]
+                text += f", {about['unknown']:,} unknown ({share:.1%})"
+            if about["cut"]:
+                text += f"; {about['cut']:,} sentences cut to {self.max_words} words"
+            dropped = ", ".join(f"{n:,} {reason}" for reason, n in about["dropped"].items())
+            text += f"; dropped {dropped}" if dropped else ""
+            text += f"; {about['bad']:,} bad lines skipped" if about["bad"] else ""
+            yield text
+            yield from (f"  {message}" for message in about["first_bad"])
+        words = self.report["vocabulary"]
+        yield (
+            f"vocabulary: {words['training']:,} words of the data, {words['extra']:,} more from "
+            "the vector file"
+        )
+        if self.report["vectors"]:
+            found = self.report["vectors"]
+            yield (
+                f"vectors: for {found['types']:,} of {found['all_types']:,} words of the data, "
+                f"{found['tokens'] / max(1, found['all_tokens']):.1%} of their occurrences; others "
+                f"{self.data.missing_vectors}"
+            )
+
+
+def _arrays(prepared: Prepared) -> Iterator[tuple[str, NDArray[Any]]]:
+    for name, split in sorted(prepared.splits.items()):
+        yield f"{name}.words", split.words
+        yield f"{name}.starts", split.starts
+        yield f"{name}.sentences", split.sentences
+        yield f"{name}.labels", split.labels
+    if prepared.vectors is not None:
+        yield "vectors", prepared.vectors
+
+
+def save_prepared(prepared: Prepared, path: str | Path) -> None:
+    """Write one .safetensors file, whole or not at all."""
+    path = Path(path)
+    arrays = {name: np.ascontiguousarray(array) for name, array in _arrays(prepared)}
+    for name in prepared.splits:
+        # lengths are shorter than places
+        arrays[f"{name}.lengths"] = np.diff(arrays.pop(f"{name}.starts")).astype(np.uint32)
+        arrays[f"{name}.labels"] = arrays[f"{name}.labels"].astype(np.uint16)
+    arrays["tokenizer"] = np.frombuffer(prepared.tokenizer.to_str().encode(), dtype=np.uint8)
+    about = {
+        "format": FORMAT,
+        "labels": prepared.labels,
+        "pair": prepared.pair,
+        "max_words": prepared.max_words,
+        "data": dataclasses.asdict(prepared.data),
+        "report": prepared.report,
+        "fingerprint": prepared.fingerprint(),
+    }
+    metadata = {key: json.dumps(value) for key, value in about.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, lambda temporary: save_file(arrays, temporary, metadata))
+
+
+def load_prepared(path: str | Path) -> Prepared:
+    """Read what `save_prepared` wrote, and check that it is whole."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: expected a prepared file, got nothing there; make one with "
+            "`gumbeltree data prepare`"
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(
+            f"{path} is not a prepared file, or cut short ({error}); make it anew with "
+            "`gumbeltree data prepare`"
+        ) from error
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has the format {metadata.get('format')!r}, expected {FORMAT!r}; make it anew "
+            "with `gumbeltree data prepare`"
+        )
+    try:
+        names = [name.removesuffix(".labels") for name in arrays if name.endswith(".labels")]
+        splits = {
+            name: Split(
+                arrays[f"{name}.words"],
+                np.concatenate([[0], np.cumsum(arrays[f"{name}.lengths"].astype(np.int64))]),
+                arrays[f"{name}.sentences"],
+                arrays[f"{name}.labels"].astype(np.int64),
+            )
+            for name in sorted(names, key=("train", "dev", "test").index)
+        }
+        prepared = Prepared(
+            splits,
+            Tokenizer.from_str(arrays["tokenizer"].tobytes().decode()),
+            arrays.get("vectors"),
+            tuple(metadata["labels"]),
+            metadata["pair"],
+            from_dict(DataConfig, metadata["data"], "data"),
+            metadata["max_words"],
+            metadata["report"],
+        )
+    except Exception as error:
+        raise ValueError(f"{path} is damaged ({error}); make it anew") from error
+    if prepared.fingerprint() != metadata["fingerprint"]:
+        raise ValueError(f"{path} is damaged: its contents are not those it was written with")
+    return prepared
+
+
+def check_fit(prepared: Prepared, recipe: Recipe) -> None:
+    """Raise unless a recipe may train on `prepared`."""
+    # what comes from columns and fractions is settled in the file
+    for name in ("task", "lower", "tokenizer"):
+        made, wanted = getattr(prepared.data, name), getattr(recipe.data, name)
+        if made != wanted:
+            raise ValueError(
+                f"the prepared file was made with data.{name} = {made!r}, the recipe has "
+                f"{wanted!r}; prepare it again with this recipe"
+            )
+    if prepared.max_words != recipe.model.max_words:
+        raise ValueError(
+            f"the prepared file was made with model.max_words = {prepared.max_words}, the recipe "
+            f"has {recipe.model.max_words}; prepare it again with this recipe"
+        )
+    dim = recipe.model.encoder.embedding_dim
+    if prepared.vectors is not None and prepared.vectors.shape[1] != dim:
+        raise ValueError(
+            f"the word vectors have {prepared.vectors.shape[1]} numbers, the recipe expects "
+            f"{dim}; take another vector file, or --set embedding_dim={prepared.vectors.shape[1]}"
+        )
+    if prepared.tokenizer.token_to_id(UNKNOWN) is None:
+        raise ValueError("the prepared file's vocabulary has no word for unknown ones")

@@ -1,0 +1,1 @@
+"""Training: the loop, its noise, its folder, its display."""

@@ -1,0 +1,417 @@
+"""The training loop."""
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gumbeltree import __version__
+from gumbeltree.config import Recipe, TrainingConfig
+from gumbeltree.data.compile import with_labels
+from gumbeltree.data.prepared import Prepared, check_fit
+from gumbeltree.data.split import Split, shuffled
+from gumbeltree.estimators.gumbel import annealed_temperature
+from gumbeltree.evaluate import evaluate
+from gumbeltree.model import SentenceModel
+from gumbeltree.store import load, save
+from gumbeltree.training.display import Display
+from gumbeltree.training.folder import CHECKPOINT, MODEL, RESULT, RunFolder, saving
+from gumbeltree.training.noise import example_noise, step_seed
+from gumbeltree.training.start import new_model, start_fabric
+from gumbeltree.training.stopping import InterruptedRunError, StopRequest
+from gumbeltree.training.tensorboard import TensorBoard
+
+LOOK_EVERY = 16
+"""On accelerators and over several processes, steps between two looks at the loss and at requests
+to stop: each look waits for the device."""
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far training has come; with weights and optimizer, all that a resumed run needs."""
+
+    epoch: int = 0
+    batch: int = 0
+    """Batches of this epoch that are done."""
+    step: int = 0
+    seconds: float = 0.0
+    examples: int = 0
+    """Examples since the last evaluation, with the sum of their losses in `loss`."""
+    loss: float = 0.0
+    best_accuracy: float = -1.0
+    best_step: int = 0
+    best_epoch: float = 0.0
+    worse: int = 0
+    """Evaluations since the best one."""
+    metrics_size: int = 0
+    finished: bool = False
+
+
+class NotFiniteError(ValueError):
+    """The loss or a gradient is NaN or infinite."""
+
+
+def train(
+    recipe: Recipe,
+    prepared: Prepared,
+    out: str | Path,
+    *,
+    recipe_name: str = "",
+    resume: bool = False,
+    device: str = "auto",
+    init: SentenceModel | None = None,
+    display: Display | None = None,
+) -> dict[str, Any]:
+    """Train a model, keep the best one on the development split, and return its result.
+
+    Args:
+        recipe: sizes, optimizer, seed: all that decides the result, with the data.
+        prepared: the data.
+        out: folder of the run; see `training.folder`.
+        recipe_name: for the records.
+        resume: go on with the run in `out` if there is one.
+        device: auto, cpu, cuda or cuda:N.
+        init: a model whose encoder and words training starts from.
+        display: told what happens; None: nothing is shown.
+
+    Returns:
+        What result.json holds: accuracies of the best model, its epoch, the time.
+    """
+    recipe = with_labels(recipe, prepared)
+    check_fit(prepared, recipe)
+    fabric = start_fabric(device, recipe.training.precision)
+    settings: dict[str, Any] = {
+        "recipe_name": recipe_name,
+        "recipe": dataclasses.asdict(recipe),
+        "data_digest": prepared.fingerprint(),
+        "init_digest": _digest(init) if init is not None else "",
+    }
+    # tuples come back from JSON as lists
+    settings["recipe"]["model"]["head"]["labels"] = list(recipe.model.head.labels)
+    with contextlib.ExitStack() as stack:
+        folder = RunFolder(out, settings, resume)
+        if fabric.is_global_zero:
+            # the others see through rank 0 whether this worked
+            stack.enter_context(folder)
+        fabric.barrier()
+        run = _Run(recipe, prepared, folder, fabric, init, display or Display(quiet=True))
+        return run.finish() if run.progress.finished else run.train()
+
+
+class _Run:
+    """One training run: model, optimizer, data, and how far it has come."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        prepared: Prepared,
+        folder: RunFolder,
+        fabric: Fabric,
+        init: SentenceModel | None,
+        display: Display,
+    ) -> None:
+        self.recipe, self.prepared, self.folder = recipe, prepared, folder
+        self.fabric, self.display = fabric, display
+        self.config: TrainingConfig = recipe.training
+        self.splits: dict[str, Split] = prepared.splits
+        self.progress = Progress()
+        self.model = new_model(recipe.model, prepared, self.config.seed, init)
+        optimizer = new_optimizer(self.config, self.model)
+        self.best: SentenceModel | None = None
+        self.unsaved = False
+        module, self.optimizer = fabric.setup(self.model, optimizer)
+        self.module: nn.Module = module
+        self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, "max", factor=0.5, patience=self.config.patience
+        )
+        self.loss = torch.zeros((), dtype=torch.float64, device=fabric.device)
+        self.norm = torch.zeros((), dtype=torch.float64, device=fabric.device)
+        if folder.has(CHECKPOINT):
+            self._load()
+        self.saved_at = time.monotonic()
+
+    def train(self) -> dict[str, Any]:
+        """Train to the end, or until stopped."""
+        config, progress = self.config, self.progress
+        board = TensorBoard(self.folder.path, progress.step) if self.fabric.is_global_zero else None
+        with StopRequest() as stop, contextlib.closing(board or contextlib.ExitStack()):
+            if self.fabric.is_global_zero:
+                self.folder.cut_metrics(progress.metrics_size)
+            started = time.monotonic() - progress.seconds
+            batches = self._batches(progress.epoch)
+            self.display.start(len(batches) * config.epochs, progress.step, progress.best_accuracy)
+            while progress.epoch < config.epochs and not self._stale():
+                due = evaluation_points(len(batches), config.evaluations)
+                for rows in batches[progress.batch :]:
+                    self._step(rows)
+                    progress.batch += 1
+                    progress.step += 1
+                    progress.seconds = time.monotonic() - started
+                    looks = progress.step % LOOK_EVERY == 0 or self._is_cheap()
+                    if looks:
+                        self._check_finite()
+                    self.display.step(
+                        progress.epoch + 1, config.epochs, len(rows), self.loss, progress.examples
+                    )
+                    if progress.batch in due:
+                        line = self._evaluate(len(batches))
+                        progress.seconds = line["seconds"] = time.monotonic() - started
+                        if self.fabric.is_global_zero:
+                            progress.metrics_size = self.folder.add_metrics(line)
+                            assert board is not None
+                            board.add(line)
+                        self.display.evaluated(line)
+                        if time.monotonic() - self.saved_at >= config.checkpoint_seconds:
+                            self._save()
+                        if self._stale():
+                            break
+                    if looks and self._asked_to_stop(stop):
+                        self._save()
+                        raise InterruptedRunError(stop.number or 15, self.folder.path)
+                else:
+                    progress.epoch += 1
+                    progress.batch = 0
+                    batches = self._batches(progress.epoch)
+            progress.finished = True
+            self._save()
+        return self.finish()
+
+    def _batches(self, epoch: int) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+        # batch normalisation needs two examples in every process; otherwise the batches are the
+        # same over however many processes
+        least = 2 * self.fabric.world_size if self.recipe.model.head.batch_norm else 1
+        return shuffled(
+            self.splits["train"], self.config.batch_size, self.config.seed, epoch, least
+        )
+
+    def _step(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Do one update on the examples of `rows`, this process's share of them."""
+        config, fabric, progress = self.config, self.fabric, self.progress
+        rank, world = fabric.global_rank, fabric.world_size
+        if config.anneal_rate:
+            self.model.encoder.temperature = annealed_temperature(progress.step, config.anneal_rate)
+        mine = rows[rank::world]
+        # fewer examples than processes: one is read twice, and counts once
+        weight = 1.0 if len(mine) else 0.0
+        batch = self.splits["train"].batch(mine if len(mine) else rows[:1]).to(fabric.device)
+        width = max(ids.shape[1] for ids in batch.ids)
+        noise = example_noise(
+            config.seed, progress.epoch, batch.rows.to(fabric.device), len(batch.ids), width
+        )
+        torch.manual_seed(step_seed(config.seed, progress.step, rank))
+        columns = zip(batch.ids, batch.lengths, strict=True)
+        scores = self.module(*(x for column in columns for x in column), noise=noise)
+        total = weight * F.cross_entropy(scores, batch.labels, reduction="sum")
+        # processes' gradients are averaged: this makes it the mean over all examples
+        fabric.backward(total * (world / len(rows)))
+        norm = self._clip()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.loss += total.detach()
+        self.norm += norm
+        progress.examples += len(rows)
+
+    def _clip(self) -> Tensor:
+        limit = self.config.clip or math.inf
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        return nn.utils.clip_grad_norm_(parameters, limit)
+
+    def _is_cheap(self) -> bool:
+        """Return whether looking at the loss costs nothing."""
+        return self.fabric.device.type == "cpu" and self.fabric.world_size == 1
+
+    def _check_finite(self) -> None:
+        if not math.isfinite(float(self.loss) + float(self.norm)):
+            raise NotFiniteError(
+                f"the loss is NaN or infinite at step {self.progress.step} (epoch "
+                f"{self.progress.epoch + 1}); the state saved before is intact in "
+                f"{self.folder.path}. Try a lower --set learning_rate, or look at the word vectors"
+            )
+
+    def _asked_to_stop(self, stop: StopRequest) -> bool:
+        return bool(self._sum(torch.tensor(stop.number, device=self.fabric.device)))
+
+    def _sum(self, x: Tensor) -> Tensor:
+        """Return the sum of `x` over all processes."""
+        if self.fabric.world_size == 1:
+            return x
+        total = self.fabric.all_reduce(x.clone(), reduce_op="sum")
+        assert isinstance(total, Tensor)
+        return total
+
+    def _stale(self) -> bool:
+        return 0 < self.config.stop_after <= self.progress.worse
+
+    def _evaluate(self, batches: int) -> dict[str, Any]:
+        """Evaluate, remember the best model, adapt the learning rate; return a metrics line."""
+        progress = self.progress
+        self._check_finite()
+        loss = float(self._sum(self.loss))
+        accuracy, dev_loss = self._accuracy(self.model, "dev")
+        epoch = progress.epoch + progress.batch / batches
+        if accuracy > progress.best_accuracy:
+            progress.best_accuracy, progress.worse = accuracy, 0
+            progress.best_step, progress.best_epoch = progress.step, epoch
+            self._remember()
+        else:
+            progress.worse += 1
+        line = {
+            "step": progress.step,
+            "epoch": round(epoch, 4),
+            "seconds": 0.0,
+            "train_loss": loss / progress.examples,
+            "dev_loss": dev_loss,
+            "dev_accuracy": accuracy,
+            "best_accuracy": progress.best_accuracy,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+        }
+        if self.config.anneal_rate:
+            line["temperature"] = self.model.encoder.temperature
+        self.schedule.step(accuracy)
+        self.loss.zero_()
+        self.norm.zero_()
+        progress.examples = 0
+        return line
+
+    def _accuracy(self, model: SentenceModel, name: str) -> tuple[float, float]:
+        """Return accuracy and loss on a split, each process taking a share of it."""
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        split = self.splits[name]
+        with self.fabric.autocast():
+            part = evaluate(model, split, rows=np.arange(rank, len(split), world))
+        if world == 1:
+            return part.accuracy, part.loss
+        loss = part.loss * part.count if part.count else 0.0
+        sums = torch.tensor([part.correct, part.count, loss], dtype=torch.float64)
+        correct, count, loss = self._sum(sums.to(self.fabric.device)).tolist()
+        return correct / count, loss / count
+
+    def _remember(self) -> None:
+        """Keep a copy of the model, the best so far; it is written with the next state."""
+        if not self.fabric.is_global_zero:
+            return
+        if self.best is None:
+            self.best = new_model(self.recipe.model, self.prepared, self.config.seed)
+            self.best.to(self.fabric.device, self.model.embedding.weight.dtype)
+        self.best.load_state_dict(self.model.state_dict())
+        self.unsaved = True
+
+    def _save(self) -> None:
+        """Write the best model and the state; only what is finite is ever written."""
+        self._check_finite()
+        loss = self._sum(self.loss)
+        if self.fabric.is_global_zero:
+            if self.unsaved and self.best is not None:
+                with saving(self.folder.path / MODEL):
+                    save(self.best, self.folder.path / MODEL, self._provenance())
+                self.unsaved = False
+            state = {
+                "progress": {**dataclasses.asdict(self.progress), "loss": float(loss)},
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "schedule": self.schedule.state_dict(),
+            }
+            self.folder.save_checkpoint(state)
+        self.saved_at = time.monotonic()
+        self.fabric.barrier()
+
+    def _load(self) -> None:
+        """Go on from the saved state."""
+        state = self.folder.load_checkpoint()
+        self.progress = Progress(**state["progress"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        if self.fabric.is_global_zero:
+            # the sum over all processes goes on in one of them
+            self.loss += self.progress.loss
+        if self.progress.epoch < self.config.epochs and not self._stale():
+            self.progress.finished = False
+
+    def _provenance(self) -> dict[str, Any]:
+        progress = self.progress
+        return {
+            "recipe_name": self.folder.settings["recipe_name"],
+            "recipe": self.folder.settings["recipe"],
+            "seed": self.config.seed,
+            "metrics": {
+                "dev_accuracy": progress.best_accuracy,
+                "step": progress.best_step,
+                "epoch": round(progress.best_epoch, 4),
+            },
+            "data": {"digest": self.folder.settings["data_digest"], **self.prepared.report},
+            "versions": versions(),
+        }
+
+    def finish(self) -> dict[str, Any]:
+        """Evaluate the best model and write the result, once."""
+        folder = self.folder
+        best = load(folder.path / MODEL, self.fabric.device)
+        if self.config.precision == "64":
+            best.double()
+        result: dict[str, Any] = {
+            "recipe": folder.settings["recipe_name"],
+            "seed": self.config.seed,
+            "best_epoch": round(self.progress.best_epoch, 4),
+            "steps": self.progress.step,
+            "seconds": round(self.progress.seconds, 1),
+        }
+        for name in ("dev", "test"):
+            if name in self.splits:
+                accuracy, loss = self._accuracy(best, name)
+                result[f"{name}_accuracy"], result[f"{name}_loss"] = accuracy, loss
+        result["labels"] = list(self.recipe.model.head.labels)
+        result["versions"] = versions()
+        if self.fabric.is_global_zero:
+            provenance = self._provenance()
+            for name in ("dev_accuracy", "test_accuracy"):
+                if name in result:
+                    provenance["metrics"][name] = result[name]
+            with saving(folder.path / MODEL):
+                save(best, folder.path / MODEL, provenance)
+            folder.write(RESULT, result)
+        self.fabric.barrier()
+        self.display.finished(result)
+        return result
+
+
+def new_optimizer(config: TrainingConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer that a recipe names, over the parameters that are trained."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if config.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=config.learning_rate)
+    return torch.optim.Adadelta(parameters, lr=config.learning_rate, rho=0.9, eps=1e-6)
+
+
+def evaluation_points(batches: int, evaluations: int) -> set[int]:
+    """Return after how many batches of an epoch to evaluate, the last included."""
+    count = min(batches, evaluations)
+    return {round(batches * (i + 1) / count) for i in range(count)}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    return {
+        "gumbeltree": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _digest(model: SentenceModel) -> str:
+    digest = hashlib.sha256()
+    for name, x in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(x.detach().cpu().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]

@@ -1,0 +1,51 @@
+"""The same recipe with several seeds: one run each, and what they have in common."""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gumbeltree.atomic import replace_file
+from gumbeltree.config import Recipe
+
+SUMMARY = "summary.json"
+
+
+def train_seeds(
+    recipe: Recipe, seeds: Sequence[int], out: Path, train_one: Callable[[Recipe, Path], Any]
+) -> dict[str, Any]:
+    """Train once for each seed, and write the summary.
+
+    Args:
+        recipe: its own seed is replaced.
+        seeds: one run each, in the folder `seed-N` of `out`.
+        out: also gets summary.json.
+        train_one: trains a recipe into a folder and returns its result.
+    """
+    results = []
+    for seed in seeds:
+        training = dataclasses.replace(recipe.training, seed=seed)
+        results.append(
+            train_one(dataclasses.replace(recipe, training=training), out / f"seed-{seed}")
+        )
+    summary = summarize(results)
+    text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+    replace_file(out / SUMMARY, lambda path: path.write_text(text, encoding="utf-8"))
+    return summary
+
+
+def summarize(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return mean, sample deviation and single values of what several runs reached."""
+    summary: dict[str, Any] = {"recipe": results[0]["recipe"]}
+    for name in ("dev_accuracy", "test_accuracy"):
+        values = [result[name] for result in results if name in result]
+        if values:
+            summary[name] = {
+                "mean": statistics.fmean(values),
+                "deviation": statistics.stdev(values) if len(values) > 1 else None,
+                "each": values,
+            }
+    summary["runs"] = list(results)
+    return summary

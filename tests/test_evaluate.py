@@ -1,0 +1,276 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from gumbeltree import data
+from gumbeltree.data import Split
+from gumbeltree.evaluate import Bucket, Evaluation, evaluate, split_of, wilson
+from gumbeltree.model import SentenceModel, pad
+from gumbeltree.tasks.example import Example
+from gumbeltree.text.ids import TextCounts
+from tests.models import TEXTS, WORDS, tiny_model
+
+PAIR, SINGLE = tiny_model("pair"), tiny_model("single")
+
+
+def made(columns: int, lengths: list[int], classes: int, seed: int = 0) -> Split:
+    """Return a split of random sentences and labels."""
+    generator = np.random.default_rng(seed)
+    count = len(lengths)
+    words = generator.integers(0, len(WORDS) + 2, sum(lengths)).astype(np.uint32)
+    sentences = np.stack([generator.permutation(count) for _ in range(columns)], 1)
+    return Split(
+        words,
+        np.cumsum([0, *lengths]),
+        sentences.astype(np.int32),
+        generator.integers(0, classes, count),
+    )
+
+
+def by_hand(model: SentenceModel, split: Split) -> torch.Tensor:
+    """Return the scores of each example, one at a time."""
+    scores = []
+    for sentences in split.sentences:
+        arguments = []
+        for sentence in sentences:
+            ids = split.words[split.starts[sentence] : split.starts[sentence + 1]]
+            arguments += pad([ids.astype(int).tolist()])
+        with torch.no_grad():
+            scores.append(model(*arguments))
+    return torch.cat(scores).double()
+
+
+@pytest.mark.parametrize(("model", "columns"), [(PAIR, 2), (SINGLE, 1)])
+@pytest.mark.parametrize("words", [1, 30, 16_384])
+def test_everything_by_hand(model, columns, words):
+    lengths = [3, 1, 5, 6, 10, 11, 15, 16, 20, 21, 30, 31, 2, 7, 7, 9]
+    split = made(columns, lengths, len(model.labels))
+    scores, gold = by_hand(model, split), torch.from_numpy(split.labels)
+    predicted = scores.argmax(-1)
+    found = evaluate(model, split, words)
+    assert found.predictions.tolist() == predicted.tolist()
+    assert found.predictions.dtype == found.confusion.dtype == np.int64
+    assert found.count == len(lengths)
+    assert found.correct == int((predicted == gold).sum())
+    assert found.accuracy == found.correct / found.count
+    assert found.loss == pytest.approx(float(F.cross_entropy(scores, gold)), abs=1e-5)
+    for gold_class in range(len(model.labels)):
+        for guess in range(len(model.labels)):
+            expected = int(((gold == gold_class) & (predicted == guess)).sum())
+            assert found.confusion[gold_class, guess] == expected
+    assert not np.array_equal(found.confusion, found.confusion.T)
+    longest = split.lengths.max(1)
+    assert sum(bucket.examples for bucket in found.by_length) == len(lengths)
+    assert sum(bucket.correct for bucket in found.by_length) == found.correct
+    for low, high, examples, correct in found.by_length:
+        inside = (low <= longest) & (longest <= high)
+        assert examples == inside.sum() > 0
+        assert correct == (predicted == gold).numpy()[inside].sum()
+
+
+def test_the_buckets_of_length():
+    lengths = [1, 5, 6, 10, 11, 15, 16, 20, 21, 30, 31, 40, 41, 60, 61, 200]
+    buckets = evaluate(SINGLE, made(1, lengths, 2)).by_length
+    assert [(b.shortest, b.longest, b.examples) for b in buckets] == [
+        (1, 5, 2), (6, 10, 2), (11, 15, 2), (16, 20, 2),
+        (21, 30, 2), (31, 40, 2), (41, 60, 2), (61, None, 2),
+    ]  # fmt: skip
+    assert [b.name for b in buckets][-2:] == ["41-60", "61+"]
+    assert [b.name for b in evaluate(SINGLE, made(1, [7, 70], 2)).by_length] == ["6-10", "61+"]
+
+
+@settings(max_examples=12)
+@given(st.lists(st.integers(0, 2), min_size=12, max_size=12), st.integers(0, 5))
+def test_parts_add_up(owners, seed):
+    split = made(2, [3, 1, 5, 6, 10, 11, 2, 7, 7, 9, 70, 4], 3, seed)
+    whole = evaluate(PAIR, split)
+    parts = [evaluate(PAIR, split, rows=np.flatnonzero(np.equal(owners, i))) for i in range(3)]
+    for part, owner in zip(parts, range(3), strict=True):
+        assert part.count == owners.count(owner)
+        assert ((part.predictions >= 0) == np.equal(owners, owner)).all()
+    combined = parts[0] + parts[1] + parts[2]
+    assert np.array_equal(combined.predictions, whole.predictions)
+    assert np.array_equal(combined.confusion, whole.confusion)
+    assert combined.by_length == whole.by_length
+    assert combined.loss == pytest.approx(whole.loss, abs=1e-5)
+
+
+def test_parts_that_do_not_belong_together_are_refused():
+    split = made(1, [3, 4, 5], 2)
+    part = evaluate(SINGLE, split, rows=np.array([2, 0]))
+    assert part.predictions[1] == -1
+    with pytest.raises(ValueError, match="no example in common, got example 0 in both"):
+        part + evaluate(SINGLE, split, rows=np.array([0, 1]))
+    with pytest.raises(ValueError, match="one split, got 3 and 2 examples"):
+        part + evaluate(SINGLE, made(1, [3, 4], 2))
+
+
+@pytest.mark.parametrize("rows", [[3], [-1], [0, 0], [[0, 1]]])
+def test_rows_that_are_not_there_are_refused(rows):
+    with pytest.raises(ValueError, match=r"`rows` must be different numbers in 0..2"):
+        evaluate(SINGLE, made(1, [3, 4, 5], 2), rows=np.array(rows))
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_labels_beyond_the_classes_are_refused(label):
+    split = dataclasses.replace(made(1, [3, 4], 2), labels=np.array([0, label]))
+    with pytest.raises(ValueError, match=r"labels must lie in 0..1 for bad, good"):
+        evaluate(SINGLE, split)
+
+
+def test_columns_that_do_not_fit_the_model_are_refused():
+    with pytest.raises(ValueError, match="two sentence vectors"):
+        evaluate(PAIR, made(1, [3, 4], 2))
+    with pytest.raises(ValueError, match="one sentence vector"):
+        evaluate(SINGLE, made(2, [3, 4], 2))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_scores_that_are_no_numbers_are_refused(value):
+    model = tiny_model("single")
+    with torch.no_grad():
+        model.head.output.bias[1] = value
+    with pytest.raises(ValueError, match="gives NaN or infinite scores for 2 of 2 examples"):
+        evaluate(model, made(1, [3, 4], 2))
+
+
+def test_no_examples():
+    split = made(1, [3, 4], 2)
+    nothing = evaluate(SINGLE, split, rows=np.array([], dtype=int))
+    assert (nothing.count, nothing.correct, nothing.by_length) == (0, 0, [])
+    assert math.isnan(nothing.accuracy)
+    assert math.isnan(nothing.loss)
+    assert nothing.interval == (0, 1)
+    whole = evaluate(SINGLE, split)
+    assert (nothing + whole).loss == whole.loss
+    assert math.isnan((nothing + nothing).loss)
+    assert json.loads(json.dumps(nothing.as_dict(SINGLE.labels), allow_nan=False))["loss"] is None
+
+
+def test_training_mode_is_left_as_found_and_changes_nothing():
+    split = made(2, [3, 1, 5, 6, 10], 3)
+    model = tiny_model().train()
+    model.head.batch_norm_in.eval()
+    state, found = torch.get_rng_state(), evaluate(model, split)
+    assert found.loss == evaluate(PAIR, split).loss
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert not model.head.batch_norm_in.training
+    model(*pad([[1, 2], [3]]), *pad([[1, 2], [3]])).sum().backward()
+
+
+def test_batches_keep_to_the_words(monkeypatch):
+    seen = []
+    batch = Split.batch
+    monkeypatch.setattr(Split, "batch", lambda *a: seen.append(batch(*a)) or seen[-1])
+    evaluate(PAIR, made(2, list(range(1, 21)), 3), words=60)
+    assert len(seen) > 3
+    for found in seen:
+        rows, width = len(found.rows), max(ids.shape[1] for ids in found.ids)
+        assert 2 * rows * width <= 60 or rows == 1
+
+
+def test_as_dict():
+    split = made(2, [3, 1, 5, 6, 10, 70], 3)
+    found = evaluate(PAIR, split)
+    about = json.loads(json.dumps(found.as_dict(PAIR.labels), allow_nan=False))
+    assert about["accuracy"] == found.accuracy
+    assert about["interval_95"] == list(found.interval)
+    assert about["confusion"] == found.confusion.tolist()
+    assert about["labels"] == list(PAIR.labels)
+    assert about["by_length"][-1]["longest"] is None
+    with pytest.raises(ValueError, match="must name 3 classes, got 2"):
+        found.as_dict(SINGLE.labels)
+
+
+# the interval
+
+
+@pytest.mark.parametrize(
+    ("correct", "count", "low", "high"),
+    # from Newcombe (1998), table I, method 3; the last worked by hand
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (5, 10, 0.2366, 0.7634),
+    ],
+)
+def test_wilson_by_published_values(correct, count, low, high):
+    assert wilson(correct, count) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_solves_its_equation(case):
+    correct, count = case
+    low, high = wilson(correct, count)
+    share = correct / count
+    assert 0 <= low <= share <= high <= 1
+    for end in (low, high):
+        # the ends are where the share lies 1.96 standard errors away
+        assert (share - end) ** 2 == pytest.approx(
+            1.959964**2 * end * (1 - end) / count, rel=1e-4, abs=1e-12
+        )
+    mirrored = wilson(count - correct, count)
+    assert (1 - high, 1 - low) == pytest.approx(mirrored, abs=1e-12)
+
+
+def test_the_interval_is_that_of_the_accuracy():
+    confusion = np.array([[50, 3], [7, 40]])
+    found = Evaluation(0.5, confusion, np.zeros(100, np.int64), [Bucket(1, 5, 100, 90)])
+    assert found.accuracy == 0.9
+    assert found.interval == wilson(90, 100)
+
+
+# from texts
+
+
+def test_split_of_keeps_each_sentence_once():
+    model = tiny_model()
+    model.config = dataclasses.replace(model.config, max_words=4)
+    examples = [
+        Example((TEXTS[1], TEXTS[0]), "contradiction", (None, None)),
+        Example((TEXTS[1], TEXTS[3]), "neutral", (None, None)),
+        Example((TEXTS[0], TEXTS[1]), "entailment", (None, None)),
+    ]
+    counts = TextCounts()
+    split = split_of(model, iter(examples), counts=counts)
+    assert split.labels.tolist() == [2, 0, 1]
+    assert split.sentences.tolist() == [[0, 1], [0, 2], [1, 0]]
+    assert split.starts.tolist() == [0, 4, 5, 6]
+    assert split.words.tolist() == [0, 1, 2, 3, 7, len(WORDS) + 1]
+    assert counts == TextCounts(texts=3, words=6, unknown=1, cut=1, max_words=4)
+    found = evaluate(model, split)
+    predictions = model.predict([example.texts for example in examples], counts=TextCounts())
+    assert [model.labels[i] for i in found.predictions] == [p.label for p in predictions]
+
+
+def test_split_of_pretokenized_and_of_nothing():
+    split = split_of(SINGLE, [Example(("the -LRB- dog",), "good", (None,))], pretokenized=True)
+    assert split.words.tolist() == [0, len(WORDS) + 1, 1]
+    nothing = split_of(SINGLE, [])
+    assert len(nothing) == 0
+    assert evaluate(SINGLE, nothing).count == 0
+
+
+def test_split_of_refuses_other_labels():
+    with pytest.raises(ValueError, match="among the model's, bad, good, got 'ugly'"):
+        split_of(SINGLE, [Example(("the dog",), "ugly", (None,))])
+
+
+def test_one_transfer_from_the_device(monkeypatch):
+    moved = []
+    cpu = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: moved.append(x.shape) or cpu(x))
+    split = made(1, [3, 1, 5, 6, 10], 2)
+    assert len(list(data.by_length(split, 10))) > 2
+    evaluate(SINGLE, split, 10)
+    assert len(moved) == 1

@@ -1,0 +1,146 @@
+"""Whatever text comes, the commands give a result or a clean error of one line."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import gumbeltree
+from gumbeltree.model import SentenceModel
+from gumbeltree.text.tokenizer import treebank_tokenizer
+from tests.models import WORDS, tiny_config, tiny_model
+from tests.test_use import Result, run
+
+FUZZ = settings(max_examples=25, deadline=None)
+ODD = [
+    "a\0b \0",
+    "👩‍👩‍👧 \U0001f1e9\U0001f1ea",
+    "e\u0301\u0327\u0302 \u0301",
+    "שלום \u202eעולם\u202c مرحبا",
+    "\u200b \u200d \ufeff",
+    "\ufffe\uffff \U0010ffff",
+    "-LRB- -RRB- ( ) -LRB-",
+    "<unk> <pad> <unk>",
+    "İSTANBUL ŞİŞ ß ﬁ",
+    "\"'`''``\"\" can't. Mr. X. ...",
+    "[bold]red[/bold] [/] {x} %s \\ \\n \\/",
+    "\x1b[31mred\x1b[0m \x07 \x7f",
+    "\x0b\x0cnow\x85now\u2028now\u2029now",
+    "NaN null true 1e999",
+    "--help -q --",
+    "a" * 300,
+    " ".join(["word"] * 1500),
+    "喜欢 " * 40,
+]
+texts = st.text(min_size=1, max_size=30)
+lines = st.lists(texts | st.sampled_from(ODD), min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fuzz")
+    gumbeltree.save(tiny_model("pair"), folder / "pair")
+    # the tokenizer that does most to text
+    tokenizer = treebank_tokenizer(WORDS, lower=True)
+    gumbeltree.save(SentenceModel(tiny_config("single"), tokenizer), folder / "single")
+    return folder
+
+
+def check(result: Result) -> bool:
+    """Assert a result, or one line that says what is wrong; return which."""
+    if result.code == 0:
+        assert re.fullmatch(r"(.*float32\n)?\d[\d,]* texts?(, .*)?\n(.* skipped:\n(  .*\n)*)?",
+                            result.err), result.err  # fmt: skip
+        return True
+    assert result.code == 1, result
+    assert result.err.startswith("gumbeltree: error: "), result
+    assert re.fullmatch(r"[^\n]*\n", result.err), result
+    assert len(result.err) < 600
+    return False
+
+
+def is_blank(line: str) -> bool:
+    return not line.strip()
+
+
+@FUZZ
+@given(lines)
+@example(ODD)
+@example(["caf\udce9"])
+@example([" "])
+def test_arguments(models, given_texts):
+    results = [
+        run("parse", models / "single", "--format", "json", "--", *given_texts),
+        run("predict", models / "single", "--json", "--", *given_texts),
+        run("parse", models / "single", "--draw", "--", *given_texts),
+    ]
+    good = not any(is_blank(text) for text in given_texts) and "\udce9" not in given_texts[0]
+    assert [check(result) for result in results] == [good] * 3
+    if good:
+        for result in results[:2]:
+            # only line feeds end a line of JSON
+            objects = [json.loads(line) for line in result.out.split("\n")[:-1]]
+            assert [about["text"] for about in objects] == given_texts
+
+
+@FUZZ
+@given(lines)
+@example(ODD)
+@example(["\ufeffnow", "\ufeff", "now"])
+def test_lines_of_text(models, given_texts):
+    given_texts = [text.replace("\n", " ").rstrip("\r") for text in given_texts]
+    stdin = "\n".join(given_texts).encode()
+    kept = [text.removeprefix("\ufeff") if not i else text for i, text in enumerate(given_texts)]
+    result = run("predict", models / "single", stdin=stdin)
+    strict = check(result)
+    last = kept[-1]
+    rows = kept if last else kept[:-1]
+    assert strict == (not any(map(is_blank, rows)))
+    lenient = run("predict", models / "single", "--skip-bad", "--json", stdin=stdin)
+    assert check(lenient)
+    found = [json.loads(line)["text"] for line in lenient.out.split("\n")[:-1]]
+    assert found == [row for row in rows if not is_blank(row)]
+    if strict:
+        assert result.out.count("\n") == len(rows)
+
+
+@FUZZ
+@given(st.binary(max_size=60))
+@example(b"\xff\xfen\0o\0w\0")
+@example(b"\xed\xa0\x80")
+@example(b"now\xc3")
+@example(b"\0\0\n\0")
+@example(b"\r\n\r\r\n")
+@example(b"\xef\xbb\xbf")
+@example(b"a\tb\tc\n\t\n")
+def test_bytes(models, stdin):
+    for command, model in (("parse", "single"), ("predict", "pair"), ("predict", "single")):
+        check(run(command, models / model, stdin=stdin))
+        assert check(run(command, models / model, "--skip-bad", stdin=stdin))
+
+
+@settings(FUZZ, max_examples=15)
+@given(st.binary(max_size=60) | lines.map(lambda x: "\n".join(x).encode()))
+def test_vectors(models, tmp_path_factory, stdin):
+    out = tmp_path_factory.mktemp("out") / "x.npy"
+    if check(run("encode", models / "single", "--out", out, stdin=stdin)):
+        assert np.isfinite(np.load(out)).all()
+    else:
+        assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("unit", ["the dog ", "x", '"'], ids=["words", "one word", "quotes"])
+def test_a_line_of_10_megabytes(models, tmp_path, unit):
+    line = (unit * (10_000_000 // len(unit))).encode()
+    result = run("parse", models / "single", stdin=b"now\n" + line + b"\none\n")
+    assert result.code == 0
+    assert result.out.startswith("now\n")
+    assert result.out.endswith("\none\n")
+    assert "1 text cut to 1,024 words" in result.err
+    assert len(result.out) < 200_000
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"now\n" + line + b"\none\n")
+    assert run("parse", models / "single", "--input", path) == result
