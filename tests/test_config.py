@@ -7,15 +7,18 @@ import torch
 
 from gumbeltree.classifier import Head
 from gumbeltree.config import (
+    DataConfig,
     EmbeddingConfig,
     EncoderConfig,
     HeadConfig,
     ModelConfig,
     Recipe,
+    TrainingConfig,
     from_dict,
     load_recipe,
     recipe_names,
     to_json,
+    with_settings,
 )
 from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
 from gumbeltree.model import SentenceModel
@@ -273,6 +276,108 @@ def test_a_missing_recipe_file_is_named():
 def test_recipe_files_match_recipe_names():
     folder = Path(load_recipe.__code__.co_filename).parent / "recipes"
     assert recipe_names() == sorted(path.stem for path in folder.glob("*.toml"))
+
+
+# changes of a recipe
+
+
+def changed(*settings):
+    return with_settings(load_recipe("sst2"), settings)
+
+
+def test_settings_are_replaced():
+    recipe = changed(
+        "training.batch_size=64",
+        "learning_rate=1",
+        "tuned=false",
+        "head.labels=['a', 'b']",
+        "task=table",
+        "model.encoder.hidden_dim = 12 ",
+    )
+    assert recipe.training.batch_size == 64
+    assert recipe.training.learning_rate == 1.0
+    assert type(recipe.training.learning_rate) is float
+    assert recipe.model.embedding.tuned is False
+    assert recipe.model.head.labels == ("a", "b")
+    assert recipe.data.task == "table"
+    assert recipe.model.encoder.hidden_dim == 12
+    # all else stays
+    labels = "labels=['negative', 'positive']"
+    back = ["batch_size=32", "tuned=true", "task=sst2", "encoder.hidden_dim=300", labels]
+    assert with_settings(recipe, back) == load_recipe("sst2")
+    assert changed() == load_recipe("sst2")
+
+
+def test_the_last_of_two_settings_counts():
+    assert changed("batch_size=3", "training.batch_size=4").training.batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("review", "review"),
+        ("'review'", "review"),
+        ('"star\\u0073"', "stars"),
+        ("a=b", "a=b"),
+        ("a#b", "a#b"),
+        ("", ""),
+        ("''", ""),
+        (" spaced out ", "spaced out"),
+        ("'12'", "12"),
+        ("très bien", "très bien"),
+        ('"😀"', "😀"),
+        ("[", "["),
+        ("x\ny", "x\ny"),
+    ],
+)
+def test_text_needs_no_quotes(text, value):
+    assert changed(f"data.text={text}").data.text == value
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("hidden_dim=3", r"`hidden_dim` is model\.encoder\.hidden_dim as well as model\.head\.hid"),
+        ("batchsize=3", r"unknown key 'batchsize' in --set .*mean 'training\.batch_size'"),
+        ("zzz=3", "unknown key 'zzz' in --set zzz=3; see `gumbeltree info`"),
+        ("model=3", "unknown key 'model' in --set"),
+        ("size=3", "unknown key 'size' in --set"),
+        ("batch_size", "`--set` takes key=value, got 'batch_size'; write such as"),
+        ("=3", "`--set` takes key=value, got '=3'"),
+        ("batch_size=3.0", r"`training\.batch_size` must be a whole number, got 3\.0"),
+        ("batch_size=many", r"`training\.batch_size` must be a whole number, got 'many'"),
+        ("batch_size=0", r"`training\.batch_size` must be at least 1, got 0"),
+        ("batch_size=true", r"`training\.batch_size` must be a whole number, got True"),
+        ("learning_rate=nan", r"`training\.learning_rate` must be .*, got nan"),
+        ("learning_rate=inf", r"`training\.learning_rate` must be .*, got inf"),
+        (
+            "optimizer=adm",
+            r"`training\.optimizer` must be one of adam, adadelta, got 'adm'.*'adam'",
+        ),
+        ("tuned=yes", r"`model\.embedding\.tuned` must be true or false, got 'yes'"),
+        ("labels=a", r"`model\.head\.labels` must be a list of strings, got 'a'"),
+        ("labels=['a', 'a']", r"`model\.head\.labels` must be different strings"),
+        ("dev_fraction=0.95", r"`data\.dev_fraction` must be in 0\.\.0\.9, got 0\.95"),
+        ("training.seed=-1", r"`training\.seed` must be at least 0, got -1"),
+        ("data.text=12", r"`data\.text` must be a string, got 12"),
+        ("data.text=2020-01-01", r"`data\.text` must be a string, got datetime"),
+        ("labels=" + "[" * 50_000, r"`model\.head\.labels` must be a list of strings"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(setting, message):
+    with pytest.raises(ValueError, match=message):
+        changed(setting)
+
+
+def test_a_setting_brings_no_others_along():
+    recipe = changed("batch_size=3\nepochs=1")
+    assert recipe.training.batch_size == 3
+    assert recipe.training.epochs == 10
+
+
+@pytest.mark.parametrize("kind", [DataConfig, TrainingConfig])
+def test_parts_of_a_recipe_go_through_json(kind):
+    assert from_dict(kind, json.loads(to_json(kind()))) == kind()
 
 
 # tables of parts

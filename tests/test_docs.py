@@ -11,6 +11,7 @@ import torch
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.cells import CELLS
+from gumbeltree.tasks.demo import generate
 from tests import test_cells
 
 ROOT = Path(__file__).parent.parent
@@ -24,10 +25,12 @@ def blocks(page: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the blocks find where they run: the folder of the demonstration."""
+    """What the blocks find where they run: a demonstration, and a table of reviews."""
     folder = tmp_path_factory.mktemp("docs")
     command = [sys.executable, "-m", "gumbeltree", "demo", "--quick"]
     subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    rows = [f'"{e.texts[0]}",{"good" if e.label == "positive" else "bad"}' for e in generate(60, 1)]
+    (folder / "reviews.csv").write_text("\n".join(["review,stars", *rows]), encoding="utf-8")
     return folder
 
 

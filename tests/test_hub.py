@@ -746,8 +746,9 @@ def test_errors_of_the_command_are_one_line(hub, cli, folder, monkeypatch, name,
 def test_models_do_not_wait_for_huggingface_hub():
     script = (
         "import sys, gumbeltree.cli, gumbeltree.store\n"
-        "from gumbeltree.demo import untrained_model\n"
-        "untrained_model()\n"
+        "from gumbeltree import ModelConfig, SentenceModel\n"
+        "from gumbeltree.text.tokenizer import whitespace_tokenizer\n"
+        "SentenceModel(ModelConfig(), whitespace_tokenizer(['a']))\n"
         "assert 'huggingface_hub' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)

@@ -1,8 +1,13 @@
+import tomllib
+from importlib import resources
+
 import pytest
 
 from gumbeltree.config import EncoderConfig, HeadConfig, ModelConfig, load_recipe, recipe_names
+from gumbeltree.data.compile import make_task
 from gumbeltree.describe import count_parameters, describe
 from gumbeltree.model import SentenceModel
+from gumbeltree.tasks import TASKS
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 
 PARTS = ("leaf", "composition", "query", "mlp", "output", "batch_norm", "total")
@@ -16,10 +21,89 @@ COUNTS = {
     "sst5": (722_400, 901_500, 300, 308_224, 5_125, 0, 1_937_549),
 }
 SNLI = ("neutral", "entailment", "contradiction")
+OTHERS = ("demo", "listops", "sick", "sst2-100d", "text", "text-pair")
+# optimizer, learning rate, batch size, evaluations an epoch, patience
+TRAINING = {
+    **dict.fromkeys([n for n in COUNTS if n.startswith("snli")], ("adam", 1e-3, 128, 10, 10)),
+    "sst2": ("adadelta", 1.0, 32, 20, 40),
+    "sst5": ("adadelta", 1.0, 64, 20, 40),
+}
 
 
 def test_all_recipes_are_there():
-    assert recipe_names() == sorted(COUNTS)
+    assert recipe_names() == sorted([*COUNTS, *OTHERS])
+
+
+@pytest.mark.parametrize("name", [*COUNTS, *OTHERS])
+def test_every_recipe_fits_its_task(name):
+    recipe = load_recipe(name)
+    data, head = recipe.data, recipe.model.head
+    assert data.task in TASKS
+    task = make_task(recipe)
+    assert task.name == data.task
+    assert head.kind == ("pair" if task.pair else "single")
+    # a table's labels are found in its training file
+    assert head.labels == (("?",) if data.task == "table" else task.labels)
+    # of what comes in words, plain text is split alike
+    assert data.tokenizer == ("whitespace" if hasattr(task, "generate") else "treebank")
+    assert (data.generate > 0) == hasattr(task, "generate")
+    assert data.dev_fraction + data.test_fraction < 0.5
+    assert recipe.description
+    assert "\n" not in recipe.description
+    assert count_parameters(recipe.model)["total"] > 0
+
+
+@pytest.mark.parametrize("name", [*COUNTS, *OTHERS])
+def test_every_setting_of_a_recipe_is_written_out(name):
+    # who reads a recipe sees what decides its result, though defaults may come to change
+    folder = resources.files("gumbeltree") / "recipes"
+    content = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
+    assert set(content["training"]) >= {
+        *("optimizer", "learning_rate", "batch_size", "epochs", "clip"),
+        *("evaluations", "patience", "stop_after"),
+    }
+    assert set(content["data"]) >= {
+        *("task", "tokenizer", "lower", "vocabulary", "extra_words", "missing_vectors")
+    }
+    assert "max_words" in content["model"]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_training_follows_the_authors(name):
+    recipe = load_recipe(name)
+    training = recipe.training
+    assert TRAINING[name] == (
+        training.optimizer,
+        training.learning_rate,
+        training.batch_size,
+        training.evaluations,
+        training.patience,
+    )
+    assert training.clip == 5.0
+    assert training.anneal_rate == 0.0
+    assert training.precision == "32"
+    assert training.seed == 0
+    # stopping never comes before the learning rate was halved twice
+    assert training.stop_after > 2 * (training.patience + 1)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_data_follows_the_authors(name):
+    data = load_recipe(name).data
+    assert data.task == name.partition("-")[0]
+    assert data.lower
+    assert data.missing_vectors == "zero"
+    assert data.vocabulary == ("train" if name.startswith("snli") else "all")
+    assert (data.dev_fraction, data.test_fraction, data.generate) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_dropout_and_last_layer_follow_the_paper(name):
+    model = load_recipe(name).model
+    width = name.removesuffix("-affine").partition("-")[2]
+    dropout = {"100d": 0.0, "300d": 0.1, "600d": 0.2, "": 0.5}[width]
+    assert model.embedding.dropout == model.head.dropout == dropout
+    assert model.head.output_range == (0.005 if name.startswith("snli") else 0.002)
 
 
 @pytest.mark.parametrize("name", COUNTS)

@@ -14,9 +14,11 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
-        # made here, so that it gets the permissions a new file has, whoever writes it
+        # a new file's permissions, whoever writes it: some writers keep theirs to the owner
         temporary.touch()
+        mode = temporary.stat().st_mode
         write(temporary)
+        temporary.chmod(mode)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -316,8 +316,8 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
             table = table[part]
         try:
             table[last] = tomllib.loads(f"value = {text}")["value"]
-        except ValueError:
-            table[last] = text
+        except (ValueError, RecursionError):
+            table[last] = text.strip()
     changed: Recipe = from_dict(Recipe, data)
     return changed
 

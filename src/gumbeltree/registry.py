@@ -9,7 +9,7 @@ from typing import Any
 def suggest(name: str, known: list[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest known name, or an empty string."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 class UnknownNameError(KeyError, ValueError):

@@ -1,5 +1,6 @@
 """The command that trains."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -108,11 +109,17 @@ def train(
     from gumbeltree.training.display import Display
     from gumbeltree.training.loop import train as train_run
     from gumbeltree.training.seeds import train_seeds
-    from gumbeltree.training.start import known_words, start_from
+    from gumbeltree.training.start import (
+        check_device,
+        known_words,
+        leave_processes,
+        start_from,
+    )
 
     more = [] if precision is None else [f"training.precision='{precision}'"]
     more += [] if seed is None else [f"training.seed={seed}"]
     chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized, more)
+    check_device(device)
     name = Path(recipe).stem if recipe.endswith(".toml") else recipe
     where = Path("runs", name) if out is None else out
     first = os.environ.get("RANK", "0") == "0"
@@ -157,11 +164,14 @@ def train(
         finally:
             display.close()
 
-    if seeds == 1:
-        result = train_one(chosen, where)
-    else:
-        base = chosen.training.seed
-        result = train_seeds(chosen, range(base, base + seeds), where, train_one)
+    try:
+        if seeds == 1:
+            result = train_one(chosen, where)
+        else:
+            base = chosen.training.seed
+            result = train_seeds(chosen, range(base, base + seeds), where, train_one)
+    finally:
+        leave_processes()
     if not first:
         return
     if as_json:
@@ -183,7 +193,7 @@ def chosen_recipe(
     from gumbeltree.config import load_recipe, with_settings
 
     columns = {"text": text, "text2": text2, "label": label}
-    given = {key: value for key, value in columns.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in columns.items() if value is not None}
     recipe = load_recipe(name)
     if (given or pretokenized) and recipe.data.task != "table":
         raise ValueError(
@@ -192,9 +202,10 @@ def chosen_recipe(
         )
     if text2 is not None and recipe.model.head.kind == "single":
         raise ValueError(f"recipe {name} takes single texts; with --text2 take text-pair")
-    changes = [f"data.{key}={json.dumps(value)}" for key, value in given.items()]
-    changes += ["data.pretokenized=true"] if pretokenized else []
-    return with_settings(recipe, [*changes, *(settings or []), *(more or [])])
+    if pretokenized:
+        given["pretokenized"] = True
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **given))
+    return with_settings(recipe, [*(settings or []), *(more or [])])
 
 
 def show(runs: list[dict[str, Any]], result: dict[str, Any], where: Path) -> None:

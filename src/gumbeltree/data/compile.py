@@ -93,7 +93,11 @@ def prepare(
     extra = list(more_words)
     if vectors is not None and settings.extra_words:
         # capitals are never looked up where text is lower-cased, so more lines are read
-        ahead = first_words(vectors, settings.extra_words * (4 if settings.lower else 1))
+        ahead = first_words(
+            vectors,
+            settings.extra_words * (4 if settings.lower else 1),
+            _choice(Path(vectors), recipe.model.encoder.embedding_dim),
+        )
         reachable = [word for word in ahead if not settings.lower or word == word.lower()]
         extra += reachable[: settings.extra_words]
     known = set(words)
@@ -291,10 +295,10 @@ def _count(splits: Iterable[Split], words: int) -> NDArray[np.int64]:
 def _vectors(path: Path, words: list[str], dim: int) -> Vectors:
     """Return word vectors, from the cache where one can be kept."""
     try:
-        found = cached_vectors(path, words, home() / "vectors")
+        found = cached_vectors(path, words, home() / "vectors", _choice(path, dim))
     except PermissionError as error:
         log.info("no cache of word vectors: %s", error)
-        found = read_vectors(path, words)
+        found = read_vectors(path, words, _choice(path, dim))
     if found.dim != dim:
         raise ValueError(
             f"{path}: expected vectors of {dim} numbers, got {found.dim}; take another file, or "
@@ -305,6 +309,11 @@ def _vectors(path: Path, words: list[str], dim: int) -> Vectors:
             f"{path}: expected vectors for the words of the data, got none; {found.report()}"
         )
     return found
+
+
+def _choice(path: Path, dim: int) -> int | None:
+    """Return `dim` where it chooses between the files of a .zip; elsewhere the file has its own."""
+    return dim if path.suffix.lower() == ".zip" else None
 
 
 def with_labels(recipe: Recipe, prepared: Prepared) -> Recipe:

@@ -102,10 +102,11 @@ def save_prepared(prepared: Prepared, path: str | Path) -> None:
     """Write one .safetensors file, whole or not at all."""
     path = Path(path)
     arrays = {name: np.ascontiguousarray(array) for name, array in _arrays(prepared)}
+    classes = np.uint16 if len(prepared.labels) <= 2**16 else np.uint32
     for name in prepared.splits:
         # lengths are shorter than places
         arrays[f"{name}.lengths"] = np.diff(arrays.pop(f"{name}.starts")).astype(np.uint32)
-        arrays[f"{name}.labels"] = arrays[f"{name}.labels"].astype(np.uint16)
+        arrays[f"{name}.labels"] = arrays[f"{name}.labels"].astype(classes)
     arrays["tokenizer"] = np.frombuffer(prepared.tokenizer.to_str().encode(), dtype=np.uint8)
     about = {
         "format": FORMAT,
@@ -117,8 +118,15 @@ def save_prepared(prepared: Prepared, path: str | Path) -> None:
         "fingerprint": prepared.fingerprint(),
     }
     metadata = {key: json.dumps(value) for key, value in about.items()}
+    metadata["checksum"] = json.dumps(_checksum(metadata))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: save_file(arrays, temporary, metadata))
+
+
+def _checksum(metadata: dict[str, str]) -> str:
+    """Return a digest of what is said about the arrays; theirs is the fingerprint."""
+    others = sorted((key, text) for key, text in metadata.items() if key != "checksum")
+    return hashlib.sha256(json.dumps(others).encode()).hexdigest()[:32]
 
 
 def load_prepared(path: str | Path) -> Prepared:
@@ -131,7 +139,8 @@ def load_prepared(path: str | Path) -> Prepared:
         )
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
+            texts = file.metadata() or {}
+            metadata = {key: json.loads(text) for key, text in texts.items()}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError) as error:
         raise ValueError(
@@ -166,7 +175,9 @@ def load_prepared(path: str | Path) -> Prepared:
         )
     except Exception as error:
         raise ValueError(f"{path} is damaged ({error}); make it anew") from error
-    if prepared.fingerprint() != metadata["fingerprint"]:
+    checksum = _checksum(texts)
+    whole = metadata.get("checksum", checksum) == checksum
+    if not whole or prepared.fingerprint() != metadata.get("fingerprint"):
         raise ValueError(f"{path} is damaged: its contents are not those it was written with")
     return prepared
 

@@ -106,7 +106,8 @@ def shuffled(
     """Return the rows of a split once, in batches of similar length and in random order.
 
     Examples are shuffled, sorted by length within pools of `pool` batches, cut into batches, and
-    the batches shuffled: any two examples may meet, yet little is padded.
+    the batches shuffled. So little is padded, and who meets whom changes with every epoch: small
+    data sets, too, are divided into four pools.
 
     Args:
         split: what to go through.
@@ -114,12 +115,13 @@ def shuffled(
         seed: with `epoch` decides the order.
         epoch: each has an order of its own.
         least: fewest examples of a batch; fewer at the end join the batch before.
-        pool: batches sorted together.
+        pool: most batches sorted together.
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch]))
     longest = split.lengths.max(axis=1, initial=1)
     order = generator.permutation(len(split))
     batches: list[NDArray[np.int64]] = []
+    pool = max(1, min(pool, len(split) // (4 * batch_size)))
     for start in range(0, len(order), batch_size * pool):
         chunk = order[start : start + batch_size * pool]
         chunk = chunk[np.argsort(longest[chunk], kind="stable")]

@@ -334,7 +334,7 @@ def column_of(name: str, header: list[str]) -> int:
     if header.count(name) != 1:
         known = ", ".join(map(shown, header[:30])) + (", ..." if len(header) > 30 else "")
         came = f"{header.count(name)} times that name" if name in header else f"columns {known}"
-        remedy = "name a column of the file." + suggest(name, header)
+        remedy = "name a column of the file." + suggest(name, header[:30])
         raise MismatchError(f"a column {name!r}", came, remedy)
     return header.index(name)
 

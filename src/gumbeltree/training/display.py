@@ -76,11 +76,11 @@ class Display:
 
     def evaluated(self, line: dict[str, Any]) -> None:
         """Show the result of an evaluation."""
+        mark = " *" if line["dev_accuracy"] > self.best else ""
         self.best = line["best_accuracy"]
         now = time.monotonic()
         rate = self.examples / max(now - self.since, 1e-9)
         self.since, self.examples = now, 0
-        mark = " *" if line["dev_accuracy"] == line["best_accuracy"] else ""
         self.say(
             f"{self.title}epoch {line['epoch']:6.2f}  step {line['step']:7,}  "
             f"{rate:7,.0f} examples/s  loss {line['train_loss']:.4f}  dev loss "

@@ -7,7 +7,7 @@ import math
 import platform
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -232,11 +232,18 @@ class _Run:
 
     def _check_finite(self) -> None:
         if not math.isfinite(float(self.loss) + float(self.norm)):
-            raise NotFiniteError(
-                f"the loss is NaN or infinite at step {self.progress.step} (epoch "
-                f"{self.progress.epoch + 1}); the state saved before is intact in "
-                f"{self.folder.path}. Try a lower --set learning_rate, or look at the word vectors"
-            )
+            self._fail("the loss is")
+
+    def _check_weights(self) -> None:
+        if not all(bool(x.isfinite().all()) for x in self.model.parameters()):
+            self._fail("weights are")
+
+    def _fail(self, what: str) -> NoReturn:
+        raise NotFiniteError(
+            f"{what} NaN or infinite at step {self.progress.step} (epoch "
+            f"{self.progress.epoch + 1}); the state saved before is intact in "
+            f"{self.folder.path}. Try a lower --set learning_rate, or look at the word vectors"
+        )
 
     def _asked_to_stop(self, stop: StopRequest) -> bool:
         return bool(self._sum(torch.tensor(stop.number, device=self.fabric.device)))
@@ -309,6 +316,7 @@ class _Run:
     def _save(self) -> None:
         """Write the best model and the state; only what is finite is ever written."""
         self._check_finite()
+        self._check_weights()
         loss = self._sum(self.loss)
         if self.fabric.is_global_zero:
             if self.unsaved and self.best is not None:

@@ -17,13 +17,8 @@ from gumbeltree.text.tokenizer import PAD, UNKNOWN
 PRECISIONS = {"32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
 
 
-def start_fabric(device: str, precision: str) -> Fabric:
-    """Return the device or devices to train on.
-
-    Args:
-        device: auto, cpu, cuda or cuda:N. Under torchrun every process takes its own.
-        precision: see `TrainingConfig.precision`.
-    """
+def check_device(device: str) -> tuple[str, str]:
+    """Return kind and number of a device ("" without one), or raise if there is none such."""
     kind, _, index = device.partition(":")
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
@@ -31,6 +26,17 @@ def start_fabric(device: str, precision: str) -> Fabric:
         raise ValueError(f"`--device` must be auto, cpu, cuda or cuda:N, got {device!r}")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError("no CUDA device is to be found here; pass --device cpu")
+    return kind, index
+
+
+def start_fabric(device: str, precision: str) -> Fabric:
+    """Return the device or devices to train on.
+
+    Args:
+        device: auto, cpu, cuda or cuda:N. Under torchrun every process takes its own.
+        precision: see `TrainingConfig.precision`.
+    """
+    kind, index = check_device(device)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
@@ -44,6 +50,16 @@ def start_fabric(device: str, precision: str) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+def leave_processes() -> None:
+    """Leave the group of processes, if there is one: its threads must not outlive the interpreter.
+
+    A process that ends with them running is now and then aborted, and torchrun then ends the
+    others, too.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def new_model(

@@ -1,0 +1,269 @@
+"""The two encoders without a tree: a bag of words and an LSTM."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gumbeltree
+from gumbeltree.config import EncoderConfig
+from gumbeltree.describe import count_parameters, describe
+from gumbeltree.encoders import ENCODERS
+from gumbeltree.encoders.baselines import BagEncoder, LSTMEncoder
+from gumbeltree.leaves import LEAVES
+from gumbeltree.model import SentenceModel
+from gumbeltree.text.tokenizer import whitespace_tokenizer
+from gumbeltree.tree import Tree
+from tests.models import TEXTS, WORDS, tiny_config
+
+KINDS = {"bag": BagEncoder, "lstm": LSTMEncoder}
+LENGTHS = [3, 1, 6, 2, 6, 1, 4]
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def encoder_of(kind, **settings):
+    config = EncoderConfig(kind=kind, **{"embedding_dim": 5, "hidden_dim": 6, **settings})
+    encoder = ENCODERS[kind](config).double()
+    for parameter in encoder.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return encoder
+
+
+def config_of(kind, head="single"):
+    config = tiny_config(head)
+    return dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, kind=kind))
+
+
+def model_of(kind, head="single"):
+    torch.manual_seed(3)
+    model = SentenceModel(config_of(kind, head), whitespace_tokenizer(WORDS))
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, std=0.1 if name.endswith("bias") else 0.7)
+    return model.eval()
+
+
+def words_of(lengths=LENGTHS, width=None):
+    lengths = torch.tensor(lengths)
+    return torch.randn(len(lengths), width or int(lengths.max()), 5, dtype=torch.float64), lengths
+
+
+def test_both_are_in_the_table():
+    assert {kind: ENCODERS[kind] for kind in KINDS} == KINDS
+
+
+def test_a_bag_is_the_mean_of_projected_words():
+    encoder = encoder_of("bag")
+    embedded, lengths = words_of()
+    vector, _ = encoder(embedded, lengths)
+    for row, length in enumerate(LENGTHS):
+        expected = encoder.word(embedded[row, :length]).mean(0)
+        torch.testing.assert_close(vector[row], expected)
+
+
+def test_an_lstm_is_the_last_state_of_torchs_own():
+    encoder = encoder_of("lstm")
+    embedded, lengths = words_of()
+    own = nn.LSTM(5, 6, batch_first=True).double()
+    with torch.no_grad():
+        for mine, theirs in zip(encoder.parameters(), own.parameters(), strict=True):
+            assert mine.shape == theirs.shape
+            theirs.copy_(mine)
+    vector, _ = encoder(embedded, lengths)
+    for row, length in enumerate(LENGTHS):
+        expected = own(embedded[row : row + 1, :length])[1][0][0, 0]
+        torch.testing.assert_close(vector[row], expected)
+
+
+def test_a_bag_does_not_read_order_and_an_lstm_does():
+    embedded, lengths = words_of([6])
+    turned = embedded.flip(1)
+    bag, lstm = encoder_of("bag"), encoder_of("lstm")
+    torch.testing.assert_close(bag(embedded, lengths).vector, bag(turned, lengths).vector)
+    difference = lstm(embedded, lengths).vector - lstm(turned, lengths).vector
+    assert float(difference.detach().abs().max()) > 0.01
+
+
+@kinds
+def test_a_batch_equals_its_sentences_one_by_one(kind):
+    encoder = encoder_of(kind)
+    embedded, lengths = words_of()
+    vector, order = encoder(embedded, lengths)
+    assert vector.shape == (7, 6)
+    for row, length in enumerate(LENGTHS):
+        alone, its_order = encoder(embedded[row : row + 1, :length], lengths[row : row + 1])
+        torch.testing.assert_close(vector[row], alone[0])
+        assert its_order.tolist() == [[0] * (length - 1)]
+        assert order[row].tolist() == [0] * (length - 1) + [-1] * (6 - length)
+
+
+@kinds
+def test_sentences_may_come_in_any_order(kind):
+    encoder = encoder_of(kind)
+    embedded, lengths = words_of()
+    places = torch.tensor([4, 0, 6, 2, 1, 5, 3])
+    vector, order = encoder(embedded, lengths)
+    moved, its_order = encoder(embedded[places], lengths[places])
+    torch.testing.assert_close(moved, vector[places])
+    assert torch.equal(its_order, order[places])
+
+
+@kinds
+@pytest.mark.parametrize("garbage", [torch.nan, torch.inf, 1e300])
+def test_padding_is_never_read(kind, garbage):
+    encoder = encoder_of(kind)
+    embedded, lengths = words_of()
+    plain = encoder(embedded, lengths).vector
+    wide = torch.full((7, 9, 5), garbage, dtype=torch.float64)
+    for row, length in enumerate(LENGTHS):
+        wide[row, :length] = embedded[row, :length]
+    wide.requires_grad_()
+    vector, order = encoder(wide, lengths)
+    assert torch.equal(vector, plain)
+    assert order.shape == (7, 8)
+    (gradient,) = torch.autograd.grad(vector.square().sum(), wide)
+    assert gradient.isfinite().all()
+    for row, length in enumerate(LENGTHS):
+        assert (gradient[row, length:] == 0).all()
+        assert (gradient[row, :length] != 0).any(1).all()
+
+
+@kinds
+def test_trees_are_left_branching(kind):
+    _, order = encoder_of(kind)(*words_of([5]))
+    assert Tree(["a", "b", "c", "d", "e"], order[0].tolist()) == Tree.left_branching(
+        ["a", "b", "c", "d", "e"]
+    )
+
+
+@kinds
+def test_every_parameter_gets_a_gradient(kind):
+    encoder = encoder_of(kind)
+    embedded, lengths = words_of()
+    encoder(embedded, lengths).vector.square().sum().backward()
+    assert dict(encoder.named_parameters())
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all()
+        assert float(parameter.grad.abs().max()) > 0, name
+
+
+@kinds
+def test_gradients_are_those_of_finite_differences(kind):
+    encoder = encoder_of(kind)
+    embedded, lengths = words_of([3, 1, 2])
+    assert torch.autograd.gradcheck(
+        lambda x: encoder(x, lengths).vector, embedded.requires_grad_(), atol=1e-6
+    )
+
+
+@kinds
+def test_arguments_of_tree_encoders_are_taken_and_change_nothing(kind):
+    encoder = encoder_of(kind)
+    embedded, lengths = words_of()
+    plain = encoder(embedded, lengths).vector
+    noise = torch.randn(7, 5, 5)
+    assert torch.equal(encoder(embedded, lengths, noise=noise).vector, plain)
+    assert torch.equal(encoder.train()(embedded, lengths, details=True).vector, plain)
+
+
+@kinds
+def test_wrong_input_is_refused(kind):
+    encoder = encoder_of(kind)
+    embedded, lengths = words_of()
+    with pytest.raises(ValueError, match=r"`lengths` must lie in 1..T=6, got 0..6"):
+        encoder(embedded, lengths - 1 + (lengths > 1).long())
+    with pytest.raises(ValueError, match=r"`embedded` must be \[B, T, E\] with E=5"):
+        encoder(embedded[..., :4], lengths)
+    embedded[2, 5, 1] = torch.nan
+    with pytest.raises(ValueError, match="NaN or infinity in sentence 2 at position 5"):
+        encoder(embedded, lengths)
+
+
+@kinds
+def test_lengths_of_32_bits(kind):
+    encoder = encoder_of(kind)
+    embedded, lengths = words_of()
+    vector, order = encoder(embedded, lengths.int())
+    assert torch.equal(vector, encoder(embedded, lengths).vector)
+    assert order.dtype == torch.int64
+
+
+def test_a_bag_starts_as_the_affine_leaf_does():
+    word = BagEncoder(EncoderConfig(200, 300, kind="bag")).word
+    # He: variance 2 / inputs, over 60,000 weights
+    assert abs(float(word.weight.detach().std()) - 0.1) < 0.002
+    assert float(word.weight.detach().abs().max()) > 0.3
+    assert (word.bias == 0).all()
+
+
+@pytest.mark.parametrize("start", ["orthogonal", "he"])
+def test_an_lstm_starts_as_the_leaf_lstm_does(start):
+    encoder = LSTMEncoder(EncoderConfig(5, 6, kind="lstm", leaf_init=start))
+    torch.manual_seed(1)
+    leaf = LEAVES["lstm"](5, 6, start)
+    torch.manual_seed(1)
+    again = LSTMEncoder(EncoderConfig(5, 6, kind="lstm", leaf_init=start))
+    for mine, theirs in zip(again.leaf.parameters(), leaf.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert encoder.config.leaf_init == start
+
+
+# as a part of a model
+
+
+@kinds
+@pytest.mark.parametrize("head", ["single", "pair"])
+def test_a_model_saves_loads_and_is_used(tmp_path, kind, head):
+    model = model_of(kind, head)
+    texts = TEXTS if head == "single" else list(zip(TEXTS, TEXTS[::-1], strict=True))
+    vectors, predictions = model.encode(TEXTS), model.predict(texts)
+    assert vectors.shape == (len(TEXTS), 6)
+    assert len({prediction.logits for prediction in predictions}) > 1
+    gumbeltree.save(model, tmp_path / "model", {})
+    loaded = gumbeltree.load(tmp_path / "model")
+    assert type(loaded.encoder) is KINDS[kind]
+    np.testing.assert_array_equal(loaded.encode(TEXTS), vectors)
+    assert loaded.predict(texts) == predictions
+    for text in TEXTS:
+        assert loaded.parse(text) == Tree.left_branching(text.split())
+
+
+@kinds
+def test_a_model_learns_with_and_without_noise(kind):
+    model = model_of(kind, "pair").train()
+    ids = torch.tensor([[1, 2, 3], [4, 5, 0]])
+    scores = model(ids, torch.tensor([3, 2]), ids[:, :1], torch.tensor([1, 1]), noise=None)
+    scores.square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    noise = torch.zeros(4, 2, 2)
+    assert model(
+        ids, torch.tensor([3, 2]), ids[:, :1], torch.tensor([1, 1]), noise=noise
+    ).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "count"),
+    [("bag", "word", 5 * 6 + 6), ("lstm", "leaf", 4 * 6 * (5 + 6 + 2))],
+)
+def test_parameters_are_counted(tmp_path, kind, part, count):
+    config = config_of(kind)
+    counts = count_parameters(config)
+    assert counts[part] == count
+    assert "composition" not in counts
+    assert "query" not in counts
+    model = model_of(kind)
+    total = sum(x.numel() for x in model.parameters()) - model.embedding.weight.numel()
+    assert counts["total"] == total
+    gumbeltree.save(model, tmp_path / "model", {})
+    about = describe(str(tmp_path / "model"))
+    assert about["parameters"] == counts
+    assert about["model"]["encoder"]["kind"] == kind
+    json.dumps(about)
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match=r"unknown encoder 'lsmt'; known: bag, gumbel_tree, lstm"):
+        model_of("lsmt")

@@ -1,0 +1,316 @@
+"""Splits as ids, and their batches."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gumbeltree.data import Split, by_length, shuffled
+
+# three sentences, the middle one shared by two examples
+WORDS = np.array([7, 8, 9, 5, 65_535, 1], dtype=np.uint16)
+STARTS = np.array([0, 3, 4, 6])
+SINGLE = Split(WORDS, STARTS, np.array([[1], [0], [1], [2]], np.int32), np.array([0, 1, 0, 2]))
+PAIRS = Split(WORDS, STARTS, np.array([[0, 1], [1, 1], [2, 0]], np.int32), np.array([2, 0, 1]))
+
+
+def split_of(lengths, kind=np.uint16):
+    """A split whose sentence i has words of its own, `lengths[i]` of them; a row is an example."""
+    lengths = np.array(lengths, dtype=np.int64)
+    flat = lengths.ravel()
+    starts = np.concatenate([[0], np.cumsum(flat)])
+    words = np.arange(1, starts[-1] + 1).astype(kind)
+    sentences = np.arange(flat.size, dtype=np.int32).reshape(len(lengths), -1)
+    return Split(words, starts, sentences, np.arange(len(lengths)) % 3)
+
+
+def columns(rows, widest=30):
+    """Lengths of examples of one sentence or of two."""
+    length = st.integers(1, widest)
+    return st.lists(length.map(lambda n: [n]), min_size=1, max_size=rows) | st.lists(
+        st.tuples(length, length).map(list), min_size=1, max_size=rows
+    )
+
+
+def long_tailed(rows, seed=0):
+    generator = np.random.default_rng(seed)
+    return split_of(1 + np.minimum(generator.geometric(0.08, (rows, 1)), 60), np.uint32)
+
+
+# a batch
+
+
+def test_a_batch_is_padded_with_zeros():
+    batch = SINGLE.batch([3, 1, 0])
+    (ids,), (lengths,) = batch.ids, batch.lengths
+    assert ids.tolist() == [[65_535, 1, 0], [7, 8, 9], [5, 0, 0]]
+    assert lengths.tolist() == [2, 3, 1]
+    assert batch.labels.tolist() == [2, 1, 0]
+    assert batch.rows.tolist() == [3, 1, 0]
+    for x in (ids, lengths, batch.labels, batch.rows):
+        assert x.dtype == torch.int64
+
+
+def test_a_batch_is_as_wide_as_its_longest_sentence():
+    assert SINGLE.batch([0, 2]).ids[0].tolist() == [[5], [5]]
+    assert SINGLE.batch([3]).ids[0].shape == (1, 2)
+
+
+def test_each_column_of_pairs_has_its_own_width():
+    batch = PAIRS.batch(np.array([0, 1]))
+    first, second = batch.ids
+    assert first.tolist() == [[7, 8, 9], [5, 0, 0]]
+    assert second.tolist() == [[5], [5]]
+    assert [x.tolist() for x in batch.lengths] == [[3, 1], [1, 1]]
+    assert batch.labels.tolist() == [2, 0]
+
+
+def test_a_row_may_come_twice():
+    batch = SINGLE.batch([1, 1])
+    assert batch.ids[0].tolist() == [[7, 8, 9], [7, 8, 9]]
+
+
+def test_a_batch_does_not_share_memory_with_its_split():
+    split = split_of([[2], [1]])
+    batch = split.batch([0, 1])
+    batch.ids[0].zero_()
+    batch.labels.fill_(9)
+    assert split.words.tolist() == [1, 2, 3]
+    assert split.labels.tolist() == [0, 1]
+
+
+def test_ids_beyond_16_bits():
+    split = Split(
+        np.array([70_000, 3], np.uint32),
+        np.array([0, 2]),
+        np.array([[0]], np.int32),
+        np.array([1]),
+    )
+    assert split.batch([0]).ids[0].tolist() == [[70_000, 3]]
+
+
+def test_lengths_of_examples():
+    assert len(SINGLE) == 4
+    assert SINGLE.lengths.tolist() == [[1], [3], [1], [2]]
+    assert PAIRS.lengths.tolist() == [[3, 1], [1, 1], [2, 3]]
+
+
+def test_a_batch_on_a_device_keeps_everything():
+    batch = PAIRS.batch([2, 0])
+    moved = batch.to(torch.device("cpu"))
+    assert moved.rows.tolist() == [2, 0]
+    assert torch.equal(moved.labels, batch.labels)
+    for name in ("ids", "lengths"):
+        pairs = zip(getattr(moved, name), getattr(batch, name), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+    # rows name examples: they stay where the noise of an example is looked up
+    nowhere = batch.to(torch.device("meta"))
+    assert nowhere.rows.device.type == "cpu"
+    assert {x.device.type for x in (*nowhere.ids, *nowhere.lengths, nowhere.labels)} == {"meta"}
+
+
+@given(columns(12), st.data())
+def test_every_word_of_a_batch_stands_where_it_stood(lengths, data):
+    split = split_of(lengths)
+    rows = data.draw(st.permutations(range(len(split))))
+    batch = split.batch(rows)
+    assert len(batch.ids) == len(batch.lengths) == len(lengths[0])
+    for column, (ids, counts) in enumerate(zip(batch.ids, batch.lengths, strict=True)):
+        assert ids.shape == (len(rows), max(lengths[row][column] for row in rows))
+        for row, line, count in zip(rows, ids.tolist(), counts.tolist(), strict=True):
+            place = split.sentences[row, column]
+            words = split.words[split.starts[place] : split.starts[place + 1]].tolist()
+            assert line == words + [0] * (len(line) - len(words))
+            assert count == len(words) == lengths[row][column]
+
+
+# by length
+
+
+@given(columns(40), st.integers(1, 150), st.integers(1, 12))
+def test_batches_by_length_obey_both_budgets(lengths, words, examples):
+    split = split_of(lengths)
+    batches = list(by_length(split, words, examples))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(split)))
+    sizes = [max(lengths[row]) * len(lengths[row]) for row in np.concatenate(batches)]
+    assert sizes == sorted(sizes)
+    for batch in batches:
+        assert 1 <= len(batch) <= examples
+        padded = sum(x.numel() for x in split.batch(batch).ids)
+        assert padded <= words or len(batch) == 1
+    # no batch could have taken the first example of the next
+    for batch, following in itertools.pairwise(batches):
+        widest = max(lengths[following[0]]) * len(lengths[0])
+        assert len(batch) == examples or widest * (len(batch) + 1) > words
+
+
+def test_an_example_beyond_the_budget_comes_alone():
+    split = split_of([[50], [2], [60], [2], [3]])
+    assert [batch.tolist() for batch in by_length(split, 10)] == [[1, 3, 4], [0], [2]]
+
+
+def test_batches_have_so_many_examples_at_most():
+    split = split_of([[1]] * 10)
+    assert [len(batch) for batch in by_length(split, 1_000, 4)] == [4, 4, 2]
+    assert [len(batch) for batch in by_length(split, 1_000)] == [10]
+
+
+def test_both_sentences_of_a_pair_count():
+    # padded to 4 and 4, three pairs are 24 words
+    split = split_of([[4, 1], [1, 4], [4, 4]])
+    assert [len(batch) for batch in by_length(split, 24)] == [3]
+    assert [len(batch) for batch in by_length(split, 23)] == [2, 1]
+
+
+def test_examples_of_one_length_keep_their_order():
+    split = split_of([[3], [1], [3], [1], [3]])
+    assert np.concatenate(list(by_length(split, 6))).tolist() == [1, 3, 0, 2, 4]
+
+
+# shuffled
+
+
+@given(
+    columns(60, 9), st.integers(1, 8), st.integers(0, 2**31), st.integers(0, 20), st.integers(1, 4)
+)
+def test_a_shuffle_has_every_row_once(lengths, batch_size, seed, epoch, pool):
+    split = split_of(lengths)
+    batches = shuffled(split, batch_size, seed, epoch, pool=pool)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(split)))
+    sizes = sorted(len(batch) for batch in batches)
+    # all batches are full, but perhaps one
+    full, rest = divmod(len(split), batch_size)
+    assert sizes == ([rest] if rest else []) + [batch_size] * full
+
+
+def listed(batches):
+    return [batch.tolist() for batch in batches]
+
+
+def test_a_shuffle_follows_from_seed_and_epoch():
+    split = long_tailed(500)
+    first = listed(shuffled(split, 16, 3, 5, pool=10))
+    assert listed(shuffled(split, 16, 3, 5, pool=10)) == first
+    for seed, epoch in ((3, 6), (4, 5), (5, 3), (8, 0), (0, 8)):
+        other = listed(shuffled(split, 16, seed, epoch, pool=10))
+        assert other != first
+        # not even the same batches in another order
+        assert not {frozenset(batch) for batch in other} & {frozenset(batch) for batch in first}
+
+
+def test_a_shuffle_stays_the_same_over_versions():
+    # published seeds have a meaning: the batches of one seed must not change
+    split = split_of([[n % 5 + 1] for n in range(12)])
+    batches = [[11, 3, 8, 4], [10, 1, 7, 2], [0, 5, 6, 9]]
+    assert listed(shuffled(split, 4, 1, 2, pool=2)) == batches
+
+
+def test_a_shuffle_pads_little():
+    split = long_tailed(6_400)
+    words = int(split.lengths.sum())
+
+    def padded(batches):
+        return sum(int(split.lengths[rows].max()) * len(rows) for rows in batches)
+
+    order = np.random.default_rng(0).permutation(len(split))
+    at_random = padded(order[i : i + 64] for i in range(0, len(order), 64)) / words
+    buckets = padded(shuffled(split, 64, 0, 0)) / words
+    assert at_random > 2.5
+    assert buckets < 1.15
+
+
+def test_the_longest_sentence_of_a_pair_decides():
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 50, (3_200, 2))
+    longer = lengths.max(axis=1)
+    batches = shuffled(split_of(lengths, np.uint32), 32, 0, 0)
+    assert sum(longer[rows].max() * len(rows) for rows in batches) < 1.1 * longer.sum()
+
+
+def test_small_data_is_divided_into_four_pools():
+    # in one pool the longest would only ever meet its neighbours
+    split = split_of([[n + 1] for n in range(64)])
+    met = {
+        row
+        for epoch in range(40)
+        for batch in shuffled(split, 4, 0, epoch)
+        if 63 in batch
+        for row in batch.tolist()
+    }
+    assert len(met) > 12
+
+
+def test_batches_do_not_come_in_order_of_length():
+    split = long_tailed(6_400)
+    longest = np.array([split.lengths[rows].max() for rows in shuffled(split, 64, 0, 0)])
+    steps = np.sign(np.diff(longest))
+    assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.3
+    assert 20 < (steps > 0).sum() < 80
+
+
+@pytest.mark.parametrize(
+    ("examples", "least", "sizes"),
+    [
+        (9, 1, [1, 4, 4]),
+        (9, 2, [4, 5]),
+        (10, 2, [2, 4, 4]),
+        (11, 4, [4, 7]),
+        (8, 4, [4, 4]),
+        (1, 2, [1]),
+        (3, 4, [3]),
+        (4, 4, [4]),
+    ],
+)
+def test_too_small_a_last_batch_joins_another(examples, least, sizes):
+    split = split_of([[n % 7 + 1] for n in range(examples)])
+    for epoch in range(5):
+        batches = shuffled(split, 4, 0, epoch, least=least)
+        assert sorted(map(len, batches)) == sizes
+        assert sorted(np.concatenate(batches).tolist()) == list(range(examples))
+
+
+def test_examples_meet_others_over_the_epochs():
+    # lengths 1..12, eight of each; sorted as a whole, each would only ever meet its neighbours
+    split = split_of([[n % 12 + 1] for n in range(96)])
+    partners: dict[int, set[int]] = {row: set() for row in range(96)}
+    for epoch in range(400):
+        for batch in shuffled(split, 4, 0, epoch, pool=3):
+            for row in batch.tolist():
+                partners[row] |= set(batch.tolist())
+    for row, met in partners.items():
+        # all that are as long or nearly so, and about half of all
+        length = row % 12
+        assert met >= {other for other in range(96) if abs(other % 12 - length) <= 1}
+        assert len(met) > 40
+
+
+def test_pools_are_random_too():
+    # two pools of one batch: every pair of examples meets, whatever their lengths
+    split = split_of([[n + 1] for n in range(8)])
+    pairs = {
+        (a, b)
+        for epoch in range(60)
+        for batch in shuffled(split, 4, 0, epoch, pool=1)
+        for a in batch.tolist()
+        for b in batch.tolist()
+    }
+    assert len(pairs) == 64
+
+
+def test_examples_of_one_length_meet_others_in_each_epoch():
+    split = split_of([[4]] * 64)
+    seen = {
+        frozenset(batch.tolist()) for epoch in range(10) for batch in shuffled(split, 8, 0, epoch)
+    }
+    assert len(seen) == 80
+
+
+def test_the_odd_batch_stands_anywhere():
+    split = split_of([[1]] * 41)
+    places = {
+        [len(batch) for batch in shuffled(split, 8, 0, epoch)].index(1) for epoch in range(60)
+    }
+    assert places == set(range(6))

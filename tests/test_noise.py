@@ -1,0 +1,258 @@
+"""Noise of examples: its distribution, its independence, and what it must not depend on."""
+
+import itertools
+
+import pytest
+import torch
+
+from gumbeltree.training import noise as module
+from gumbeltree.training.noise import example_noise, step_seed
+
+EULER = 0.5772156649015329
+
+
+def noise(seed=0, epoch=0, rows=(0,), columns=1, width=4):
+    return example_noise(seed, epoch, torch.tensor(rows), columns, width)
+
+
+# the distribution
+
+
+@pytest.mark.parametrize(
+    ("seed", "epoch", "first", "columns"), [(0, 0, 0, 1), (1, 3, 500_000, 2), (2**31, 19, 2**33, 2)]
+)
+def test_noise_is_gumbel(seed, epoch, first, columns):
+    rows = torch.arange(first, first + 400 // columns)
+    x = example_noise(seed, epoch, rows, columns, 41).flatten().double()
+    n = len(x)
+    assert n == 640_000
+    # mean and variance of a standard Gumbel, within 5 standard errors (kurtosis 5.4)
+    variance = torch.pi**2 / 6
+    assert abs(float(x.mean()) - EULER) < 5 * (variance / n) ** 0.5
+    assert abs(float(x.var()) - variance) < 5 * variance * ((5.4 - 1) / n) ** 0.5
+    # Kolmogorov-Smirnov; beyond this bound with a chance of 2 exp(-2 * 2.2^2) = 1e-4
+    uniform = torch.exp(-torch.exp(-x.sort().values))
+    steps = torch.arange(n + 1, dtype=torch.float64) / n
+    distance = max((uniform - steps[:-1]).max(), (steps[1:] - uniform).max())
+    assert float(distance) < 2.2 / n**0.5
+
+
+def test_both_tails_are_there():
+    x = noise(rows=range(2_000), width=41).flatten()
+    n = len(x)
+    # so many of n draws lie beyond these places on average
+    for place in (-2.5, -2.0, 8.0, 10.0):
+        u = torch.exp(-torch.exp(-torch.tensor(place, dtype=torch.float64)))
+        expected = n * float(u if place < 0 else 1 - u)
+        count = int((x < place).sum() if place < 0 else (x > place).sum())
+        assert abs(count - expected) < 5 * expected**0.5 + 1
+    assert -2.9 < float(x.min()) < -2.6
+    assert 12 < float(x.max()) < 17
+
+
+@pytest.mark.parametrize("value", [0, 1, 511, 512, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF])
+def test_noise_is_finite_whatever_the_bits(monkeypatch, value):
+    monkeypatch.setattr(module, "_mixed", lambda bits, key: torch.full_like(bits, value))
+    x = noise(width=3)
+    assert x.isfinite().all()
+    # u is the middle of its part of 0..1, exactly
+    u = (value // 512 + 0.5) / 2**23
+    expected = -torch.log(-torch.log(torch.tensor(u, dtype=torch.float64)))
+    assert 0 < u < 1
+    torch.testing.assert_close(x.double(), expected.expand(1, 2, 2), rtol=1e-6, atol=1e-7)
+
+
+def test_noise_is_always_finite():
+    for epoch in range(4):
+        assert noise(epoch, epoch, range(3_000), 2, 21).isfinite().all()
+
+
+# independence
+
+N = 200_000
+"""Draws that are compared; a correlation above 5 / sqrt(N) comes with a chance of 6e-7."""
+
+
+def correlation(a, b):
+    return abs(float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]).double())[0, 1]))
+
+
+def grid(**changes):
+    settings = {"seed": 5, "epoch": 2, "rows": torch.arange(2_000), "columns": 2, "width": 11}
+    return example_noise(*{**settings, **changes}.values())
+
+
+def test_noise_of_different_places_is_independent():
+    x = grid()  # [2 * 2000, 10, 10]
+    first, second = x.chunk(2)
+    bound = 5 / N**0.5
+    assert correlation(first, second) < bound
+    for shift in (1, 2, 3):
+        assert correlation(x[shift:], x[:-shift]) < 1.1 * bound
+        assert correlation(x[:, shift:], x[:, :-shift]) < 1.1 * bound
+        assert correlation(x[:, :, shift:], x[:, :, :-shift]) < 1.1 * bound
+    # a layer and the column of the same number are something else
+    across = ~torch.eye(10, dtype=torch.bool)
+    assert correlation(x[:, across], x.transpose(1, 2)[:, across]) < 1.5 * bound
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": 3},
+        {"epoch": 0},
+        {"seed": 6},
+        {"seed": 5 + 2**16},
+        {"seed": 2, "epoch": 5},
+        {"rows": torch.arange(2_000, 4_000)},
+        {"rows": torch.arange(2_000) + 2**31},
+        {"rows": torch.arange(2_000) + 2**32},
+        {"rows": torch.arange(2_000) + 2**40},
+    ],
+    ids=str,
+)
+def test_other_settings_give_other_noise(change):
+    a, b = grid(), grid(**change)
+    assert correlation(a, b) < 5 / (2 * N) ** 0.5
+    # nor is one a rearrangement of the other
+    assert len(set(a[:, 0, 0].tolist()) & set(b[:, 0, 0].tolist())) < 20
+
+
+def test_no_two_sentences_have_the_same_noise():
+    # every sentence of SNLI in three epochs, by the first two numbers of each
+    seen = torch.cat(
+        [
+            example_noise(0, epoch, torch.arange(0, 550_000, 11), 2, 3).flatten(1)
+            for epoch in range(3)
+        ]
+    )
+    assert len(torch.unique(seen, dim=0)) == len(seen)
+
+
+def test_pairs_of_places_are_independent_beyond_correlation():
+    # counts of both halves of neighbours, positions and layers, in a 16 by 16 table
+    x = grid(rows=torch.arange(4_000), columns=1)
+    u = torch.exp(-torch.exp(-x.double()))
+    cell = (u * 16).long().clamp(max=15)
+    for a, b in [
+        (cell[:, :, 1:], cell[:, :, :-1]),
+        (cell[:, 1:], cell[:, :-1]),
+        (cell[1:], cell[:-1]),
+    ]:
+        counts = torch.bincount((a * 16 + b).flatten(), minlength=256).double()
+        expected = counts.sum() / 256
+        chi = float(((counts - expected) ** 2 / expected).sum())
+        # 255 degrees of freedom: mean 255, deviation 22.6
+        assert 255 - 5 * 22.6 < chi < 255 + 5 * 22.6
+
+
+# invariance
+
+
+def test_noise_belongs_to_the_example():
+    rows = [17, 3, 3, 250_000, 0]
+    together = noise(4, 1, rows, 2, 6)
+    assert together.shape == (10, 5, 5)
+    assert together.dtype == torch.float32
+    for place, row in enumerate(rows):
+        alone = noise(4, 1, [row], 2, 6)
+        assert torch.equal(alone[0], together[place])
+        assert torch.equal(alone[1], together[5 + place])
+    assert torch.equal(together[1], together[2])
+    assert not torch.equal(together[0], together[5])
+
+
+@pytest.mark.parametrize("width", [2, 3, 7, 30])
+def test_noise_does_not_depend_on_the_width(width):
+    wide = noise(1, 2, [5, 9], 1, 50)
+    assert torch.equal(noise(1, 2, [5, 9], 1, width), wide[:, : width - 1, : width - 1])
+
+
+def test_single_words_have_no_noise():
+    assert noise(rows=[1, 2], columns=2, width=1).shape == (4, 0, 0)
+
+
+def test_noise_does_not_touch_the_global_generator():
+    before = torch.get_rng_state()
+    x = noise()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(99)
+    assert torch.equal(noise(), x)
+
+
+# golden values: published seeds keep their meaning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            (0, 0, [0], 1, 4),
+            [
+                0.75592309,
+                0.38146442,
+                0.87628275,
+                0.88271177,
+                0.09863228,
+                -0.12169445,
+                0.35097811,
+                0.16553383,
+                1.23389482,
+            ],
+        ),
+        ((2**31, 19, [2**33 + 7], 1, 3), [-0.07230951, 0.34225607, 0.14881995, 3.49149919]),
+        (
+            (7, 3, [12], 2, 3),
+            [
+                -0.80559367,
+                0.93899161,
+                3.28065276,
+                0.71931684,
+                -0.35685605,
+                -0.04368586,
+                0.51407504,
+                0.12500663,
+            ],
+        ),
+    ],
+)
+def test_golden_noise(arguments, expected):
+    x = noise(*arguments).flatten()[: len(expected)]
+    # log differs in its last bit from one processor to the next; other bits would differ by far
+    torch.testing.assert_close(x, torch.tensor(expected), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((0, 0, 0), 1463271544),
+        ((0, 1, 0), 3205055205984589803),
+        ((0, 0, 1), 71620714266930480),
+        ((7, 12345, 3), 19971589882053952),
+        ((2**31, 10**6, 7), 4173203628586799202),
+    ],
+)
+def test_golden_step_seeds(arguments, expected):
+    assert step_seed(*arguments) == expected
+
+
+# seeds of steps
+
+
+def test_step_seeds_are_distinct_and_fit_torch():
+    keys = list(itertools.product((0, 1, 2**31), range(400), range(4)))
+    seeds = [step_seed(*key) for key in keys]
+    assert len(set(seeds)) == len(keys)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    for seed in (min(seeds), max(seeds)):
+        torch.Generator().manual_seed(seed)
+
+
+def test_step_seeds_differ_in_all_bits():
+    seeds = torch.tensor([step_seed(3, step, 0) for step in range(4_000)])
+    bits = (seeds[:, None] >> torch.arange(63)) & 1
+    ones = bits.double().mean(0)
+    assert ((ones - 0.5).abs() < 5 * 0.5 / 4_000**0.5).all()
+    # each bit changes from step to step half of the time
+    changes = (bits[1:] != bits[:-1]).double().mean(0)
+    assert ((changes - 0.5).abs() < 5 * 0.5 / 4_000**0.5).all()

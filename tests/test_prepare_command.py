@@ -1,0 +1,165 @@
+"""`gumbeltree data prepare`, and training from what it wrote."""
+
+import json
+
+import pytest
+import torch
+
+import gumbeltree
+from gumbeltree.cli.train import chosen_recipe
+from gumbeltree.data.compile import prepare
+from gumbeltree.data.prepared import load_prepared, save_prepared
+from tests.test_cli import Result, cli  # noqa: F401
+
+SETTINGS = [
+    *("generate=200", "embedding_dim=8", "encoder.hidden_dim=8", "head.hidden_dim=8"),
+    *("epochs=1", "training.seed=3"),
+]
+TINY = [argument for setting in SETTINGS for argument in ("--set", setting)]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.setenv("GUMBELTREE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(result):
+    """Return the error that ends what was said on the way."""
+    *_, last = result.err.splitlines()
+    return Result(result.code, result.out, last).refused()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The prepared file of a tiny demo."""
+    path = tmp_path_factory.mktemp("prepared") / "demo.safetensors"
+    save_prepared(prepare(chosen_recipe("demo", SETTINGS, None, None, None, False)), path)
+    return path
+
+
+def test_prepare_writes_one_file(cli, tmp_path):  # noqa: F811
+    out = tmp_path / "some/where/demo.safetensors"
+    result = cli("data", "prepare", "demo", *TINY, "--out", out)
+    assert result.code == 0, result
+    lines = (result.out + result.err).splitlines()
+    assert any("making 200 examples" in line for line in lines)
+    assert any(line.startswith("train: 140 examples, ") for line in lines)
+    assert lines[-1].endswith(" MB")
+    prepared = load_prepared(out)
+    assert {name: len(split) for name, split in prepared.splits.items()} == {
+        "train": 140,
+        "dev": 20,
+        "test": 40,
+    }
+    wanted = prepare(chosen_recipe("demo", SETTINGS, None, None, None, False))
+    assert prepared.fingerprint() == wanted.fingerprint()
+    assert [path.name for path in out.parent.iterdir()] == ["demo.safetensors"]
+
+
+def test_prepare_may_be_quiet(cli, tmp_path):  # noqa: F811
+    result = cli("data", "prepare", "demo", *TINY, "--out", tmp_path / "a", "--quiet")
+    assert result == Result(0, "", "")
+    load_prepared(tmp_path / "a")
+
+
+def test_prepare_of_a_table_with_vectors(cli, tmp_path):  # noqa: F811
+    rows = "".join(f"word{n} film,{'good' if n % 2 else 'bad'}\n" for n in range(20))
+    (tmp_path / "mine.csv").write_text("review,stars\n" + rows)
+    (tmp_path / "test.csv").write_text("review,stars\nfilm,bad\n\xff,\n", encoding="latin-1")
+    (tmp_path / "glove.txt").write_text("film 1 2 3\nword1 4 5 6\n")
+    arguments = [
+        *("data", "prepare", "text", "--data", "mine.csv", "--vectors", "glove.txt"),
+        *("--text", "review", "--label", "stars", "--test", "test.csv"),
+        *("--set", "embedding_dim=3", "--out", "mine.safetensors"),
+    ]
+    assert "test.csv, line 3: expected UTF-8" in refused(cli(*arguments))
+    assert not (tmp_path / "mine.safetensors").exists()
+    result = cli(*arguments, "--skip-bad")
+    assert result.code == 0, result
+    prepared = load_prepared("mine.safetensors")
+    assert prepared.labels == ("bad", "good")
+    assert prepared.vectors.shape == (prepared.tokenizer.get_vocab_size(), 3)
+    assert prepared.vectors[prepared.tokenizer.token_to_id("film")].tolist() == [1, 2, 3]
+    assert prepared.report["splits"]["test"]["bad"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demmo"], "unknown recipe 'demmo'"),
+        (["demo", "--text", "a"], "are for one's own tables"),
+        (["text", "--text2", "b"], "recipe text takes single texts; with --text2 take text-pair"),
+        (["snli-100d"], "expected the snli training file, got none; pass --data"),
+        (["demo", "--set", "bach_size=3"], "unknown key 'bach_size'"),
+        (["snli-100d", "--data", "nowhere"], "nowhere: expected a folder"),
+        (["text", "--set", "data.text="], "a table needs the names of its columns"),
+    ],
+)
+def test_prepare_refuses(cli, tmp_path, arguments, message):  # noqa: F811
+    assert message in refused(cli("data", "prepare", *arguments, "--out", tmp_path / "a"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_training_from_the_file_equals_training_from_the_data(cli, tmp_path, demo):  # noqa: F811
+    for name, source in (("file", ["--prepared", demo]), ("data", [])):
+        result = cli("train", "demo", *TINY, *source, "--out", name, "--device", "cpu", "--json")
+        assert result.code == 0, result
+        assert json.loads(result.out)["seed"] == 3
+    weights = [
+        (tmp_path / name / "model/model.safetensors").read_bytes() for name in ("file", "data")
+    ]
+    assert weights[0] == weights[1]
+    results = [
+        json.loads((tmp_path / name / "result.json").read_text()) for name in ("file", "data")
+    ]
+    assert results[0]["test_accuracy"] == results[1]["test_accuracy"]
+    # and the weights are not those of the start: another seed has others
+    model = gumbeltree.load(tmp_path / "file/model")
+    assert model.config.encoder.hidden_dim == 8
+    assert model.labels == ("negative", "positive")
+    other = cli(
+        "train", "demo", *TINY, "--prepared", demo, "--out", "other", "--seed", "4", "--quiet"
+    )
+    assert other.code == 0, other
+    vectors = [
+        gumbeltree.load(tmp_path / name / "model").encode(["it is dull ."])
+        for name in ("file", "other")
+    ]
+    assert not torch.allclose(*map(torch.from_numpy, vectors))
+
+
+def test_what_training_refuses(cli, tmp_path, demo):  # noqa: F811
+    def training(recipe, *arguments):
+        message = refused(cli("train", recipe, *arguments, "--out", "run"))
+        assert not (tmp_path / "run").exists()
+        return message
+
+    both = training("demo", *TINY, "--prepared", demo, "--data", tmp_path)
+    assert "--prepared holds data and vectors already, got other files as well" in both
+    for option in ("--vectors", "--dev", "--test"):
+        assert "got other files as well" in training("demo", "--prepared", demo, option, demo)
+    assert "no.safetensors: expected a prepared file, got nothing there" in training(
+        "demo", "--prepared", "no.safetensors"
+    )
+    assert "data.task = 'demo', the recipe has 'sst2'" in training("sst2", "--prepared", demo)
+    assert "classifies pairs, the data has single sentences" in training("sick", "--prepared", demo)
+    assert "the recipe has the labels 0, 1" in training("listops", "--prepared", demo)
+    assert "model.max_words = 64, the recipe has 9" in training(
+        "demo", "--prepared", demo, "--set", "max_words=9"
+    )
+    (tmp_path / "cut.safetensors").write_bytes(demo.read_bytes()[:1000])
+    assert "is not a prepared file, or cut short" in training(
+        "demo", "--prepared", "cut.safetensors"
+    )
+
+
+def test_columns_may_have_any_name(cli, tmp_path):  # noqa: F811
+    for name in ("été", "a b", 'a"b', "a#b", "1"):
+        rows = [{name: f"word{n}", "label": n % 2} for n in range(20)]
+        label = "2" if name == "1" else "label"
+        lines = [json.dumps({name: row[name], label: row["label"]}) for row in rows]
+        (tmp_path / "a.jsonl").write_text("\n".join(lines))
+        arguments = ["--data", "a.jsonl", "--text", name, "--label", label, "--out", "a", "--quiet"]
+        assert cli("data", "prepare", "text", *arguments) == Result(0, "", "")
+        assert len(load_prepared("a").splits["train"]) == 16
