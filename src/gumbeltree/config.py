@@ -315,9 +315,13 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         for part in path:
             table = table[part]
         try:
-            table[last] = tomllib.loads(f"value = {text}")["value"]
+            value = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):
-            table[last] = text.strip()
+            value = text.strip()
+        if isinstance(table[last], str) and not isinstance(value, str):
+            # a column may be called 0, and precision=64 is a name
+            value = text.strip()
+        table[last] = value
     changed: Recipe = from_dict(Recipe, data)
     return changed
 

@@ -20,6 +20,10 @@ LONGEST = (5, 10, 15, 20, 30, 40, 60)
 """Most words of each bucket of lengths but the last, which has no end."""
 
 
+class ScoreError(ValueError):
+    """A model gives scores that are no numbers."""
+
+
 class Bucket(NamedTuple):
     """Examples whose longest sentence has `shortest` to `longest` words."""
 
@@ -172,7 +176,7 @@ def evaluate(
         # one transfer for all of it
         results = torch.cat([loss, wrong.double(), *predicted]).cpu().numpy()
     if results[1]:
-        raise ValueError(
+        raise ScoreError(
             f"the model gives NaN or infinite scores for {results[1]:.0f} of {len(part)} examples; "
             "its weights are broken: train it anew, with a lower learning rate"
         )

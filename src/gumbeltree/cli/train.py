@@ -71,7 +71,10 @@ def train(
         bool, typer.Option("--resume", help="Go on with the run in the folder, if there is one.")
     ] = False,
     init: Annotated[
-        Path | None, typer.Option(help="Start from the encoder and words of this trained model.")
+        Path | None,
+        typer.Option(
+            help="Start from this trained model: its encoder, with its settings, and its words."
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="First seed; default: the recipe's.")
@@ -107,6 +110,7 @@ def train(
     from gumbeltree.data.compile import prepare
     from gumbeltree.data.prepared import load_prepared
     from gumbeltree.training.display import Display
+    from gumbeltree.training.folder import check_free
     from gumbeltree.training.loop import train as train_run
     from gumbeltree.training.seeds import train_seeds
     from gumbeltree.training.start import (
@@ -123,6 +127,9 @@ def train(
     name = Path(recipe).stem if recipe.endswith(".toml") else recipe
     where = Path("runs", name) if out is None else out
     first = os.environ.get("RANK", "0") == "0"
+    if seeds == 1 and first:
+        # before minutes of reading
+        check_free(where, resume)
     display = Display(quiet=quiet or not first)
     start = None
     if init is not None:

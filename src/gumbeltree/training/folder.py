@@ -77,17 +77,7 @@ class RunFolder:
         self._lock.release()
 
     def _check(self) -> None:
-        there = [f for f in self.path.iterdir() if f.name != LOCK and not f.name.endswith(".part")]
-        if there and not (self.path / SETTINGS).is_file():
-            raise FileExistsError(
-                f"{self.path} exists, holds {there[0].name} and is no training run; name another "
-                "folder with --out"
-            )
-        if there and not self.resume:
-            raise FileExistsError(
-                f"{self.path} holds a training run; pass --resume to go on with it, or name "
-                "another folder with --out"
-            )
+        there = check_free(self.path, self.resume)
         if there:
             self._compare(self.read(SETTINGS))
         self._clean()
@@ -200,6 +190,29 @@ class RunFolder:
         with saving(path), open(path, "ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
             return file.tell()
+
+
+def check_free(path: Path, resume: bool) -> bool:
+    """Return whether a run is in the folder; raise if it must not be touched, or is none.
+
+    Args:
+        path: of a run's folder, which need not exist.
+        resume: whether a run that is there will go on.
+    """
+    if not path.is_dir():
+        return False
+    there = [f for f in path.iterdir() if f.name != LOCK and not f.name.endswith(".part")]
+    if there and not (path / SETTINGS).is_file():
+        raise FileExistsError(
+            f"{path} exists, holds {there[0].name} and is no training run; name another folder "
+            "with --out"
+        )
+    if there and not resume:
+        raise FileExistsError(
+            f"{path} holds a training run; pass --resume to go on with it, or name another folder "
+            "with --out"
+        )
+    return bool(there)
 
 
 class saving:

@@ -21,7 +21,7 @@ from gumbeltree.data.compile import with_labels
 from gumbeltree.data.prepared import Prepared, check_fit
 from gumbeltree.data.split import Split, shuffled
 from gumbeltree.estimators.gumbel import annealed_temperature
-from gumbeltree.evaluate import evaluate
+from gumbeltree.evaluate import ScoreError, evaluate
 from gumbeltree.model import SentenceModel
 from gumbeltree.store import load, save
 from gumbeltree.training.display import Display
@@ -295,7 +295,10 @@ class _Run:
         rank, world = self.fabric.global_rank, self.fabric.world_size
         split = self.splits[name]
         with self.fabric.autocast():
-            part = evaluate(model, split, rows=np.arange(rank, len(split), world))
+            try:
+                part = evaluate(model, split, rows=np.arange(rank, len(split), world))
+            except ScoreError:
+                self._fail("scores are")
         if world == 1:
             return part.accuracy, part.loss
         loss = part.loss * part.count if part.count else 0.0

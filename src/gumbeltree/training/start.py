@@ -1,6 +1,7 @@
 """What training starts from: the device, the model."""
 
 import dataclasses
+import logging
 import os
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def start_fabric(device: str, precision: str) -> Fabric:
     kind, index = check_device(device)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # its banner and its advice on precision, which is the user's choice
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     fabric = Fabric(
         accelerator=kind,

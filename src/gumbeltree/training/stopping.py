@@ -21,8 +21,8 @@ class InterruptedRunError(Exception):
 class StopRequest:
     """Notice Ctrl-C and SIGTERM; a second one of a kind ends the process at once, as usual.
 
-    After Ctrl-C torchrun sends SIGTERM to processes that have had the Ctrl-C already: they must
-    not die of it before they have saved.
+    Launchers pass Ctrl-C on as SIGTERM, also to processes that have had it already: they must not
+    die of it before they have saved.
     """
 
     def __init__(self) -> None:

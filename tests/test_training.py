@@ -1,0 +1,693 @@
+import builtins
+import dataclasses
+import json
+import random
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import gumbeltree
+from gumbeltree import load
+from gumbeltree.config import TrainingConfig, load_recipe, with_settings
+from gumbeltree.data.compile import prepare, with_labels
+from gumbeltree.evaluate import evaluate
+from gumbeltree.training import loop
+from gumbeltree.training.loop import evaluation_points, new_optimizer, train
+from gumbeltree.training.noise import example_noise, step_seed
+from gumbeltree.training.seeds import summarize
+from gumbeltree.training.start import known_words, new_model, start_from
+
+SMALL = (
+    "data.generate=280",
+    "dev_fraction=0.3",
+    "test_fraction=0.2",
+    "embedding.dropout=0.1",
+    "head.dropout=0.1",
+    "optimizer=adam",
+    "learning_rate=0.05",
+    "clip=5.0",
+    "patience=10",
+    "stop_after=0",
+    "embedding_dim=8",
+    "encoder.hidden_dim=8",
+    "head.hidden_dim=8",
+    "batch_size=20",
+    "epochs=2",
+    "evaluations=3",
+    "checkpoint_seconds=0",
+)
+"""Settings of a run that takes a fraction of a second."""
+
+
+def small(*settings, name="demo"):
+    return with_settings(load_recipe(name), [*SMALL, *settings])
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("GUMBELTREE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return prepare(small())
+
+
+@pytest.fixture(scope="module")
+def finished(demo, tmp_path_factory):
+    """The folder and the result of a small run; not to be changed."""
+    folder = tmp_path_factory.mktemp("training") / "run"
+    return folder, train(small("tuned=false"), demo, folder, recipe_name="demo")
+
+
+def metrics(folder):
+    text = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def contents(folder):
+    """All that two runs have in common if they are the same."""
+    folder = Path(folder)
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    del result["seconds"]
+    lines = metrics(folder)
+    for line in lines:
+        del line["seconds"]
+    model = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
+    assert sorted(model) == ["config.json", "model.safetensors", "tokenizer.json"]
+    return {"result": result, "metrics": lines, **model}
+
+
+def table(path, label, rows=300, words=9):
+    """Write a table of texts, `label` of the words in the column "class"."""
+    generator = random.Random(5)
+    lines = ["body,class"]
+    for _ in range(rows):
+        text = [f"w{generator.randrange(words)}" for _ in range(generator.randint(1, 6))]
+        lines.append(f"{' '.join(text)},{label(text)}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def accuracies(monkeypatch, *values):
+    """Let evaluations on a split give these accuracies, then 0."""
+    left = list(values)
+
+    def fake(model, split, **options):
+        return SimpleNamespace(accuracy=left.pop(0) if left else 0.0, loss=1.0)
+
+    monkeypatch.setattr(loop, "evaluate", fake)
+
+
+# learning
+
+
+def test_a_word_is_learned(tmp_path):
+    recipe = with_settings(
+        load_recipe("text"),
+        [*SMALL, "data.text=body", "data.label=class", "epochs=12", "learning_rate=0.02"],
+    )
+    path = table(tmp_path / "table.csv", lambda text: "yes" if "w1" in text else "no")
+    result = train(recipe, prepare(recipe, path), tmp_path / "run")
+    assert result["dev_accuracy"] > 0.95
+    assert result["test_accuracy"] > 0.95
+    losses = [line["train_loss"] for line in metrics(tmp_path / "run")]
+    assert losses[0] > 0.6
+    assert losses[-1] < 0.2
+    model = load(tmp_path / "run")
+    assert [p.label for p in model.predict(["w1 w2", "w3 w2", "w1"])] == ["yes", "no", "yes"]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
+@pytest.mark.parametrize("clip", [0.0, 0.001])
+def test_one_step_worked_by_hand(demo, tmp_path, optimizer, clip):
+    recipe = with_labels(
+        small(
+            f"optimizer={optimizer}",
+            f"clip={clip}",
+            "learning_rate=0.3",
+            "embedding.dropout=0",
+            "head.dropout=0",
+            "batch_size=1000",
+            "epochs=1",
+        ),
+        demo,
+    )
+    train(recipe, demo, tmp_path / "run")
+    model = new_model(recipe.model, demo, recipe.training.seed)
+    split = demo.splits["train"]
+    batch = split.batch(np.arange(len(split)))
+    noise = example_noise(0, 0, batch.rows, 1, batch.ids[0].shape[1])
+    loss = F.cross_entropy(model(batch.ids[0], batch.lengths[0], noise=noise), batch.labels)
+    loss.backward()
+    parameters = list(model.parameters())
+    norm = torch.stack([p.grad.norm() for p in parameters]).norm()
+    scale = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
+    for p in parameters:
+        g = p.grad * scale
+        if optimizer == "adam":
+            # the first step of Adam: both averages are the gradient's own
+            step = g / (g.abs() + 1e-8)
+        else:
+            step = g * (1e-6**0.5) / (0.1 * g * g + 1e-6).sqrt()
+        p.data -= 0.3 * step
+    (line,) = metrics(tmp_path / "run")
+    assert line["train_loss"] == pytest.approx(loss.item(), abs=1e-6)
+    trained = load(tmp_path / "run").state_dict()
+    for name, x in model.state_dict().items():
+        # Adam divides tiny gradients by their size
+        assert torch.quantile((trained[name] - x).abs(), 0.95) < 1e-4, name
+
+
+def test_optimizers_have_the_parameters_of_the_paper():
+    model = nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    adam = new_optimizer(TrainingConfig(optimizer="adam", learning_rate=0.25), model)
+    assert type(adam) is torch.optim.Adam
+    (group,) = adam.param_groups
+    assert (group["lr"], group["betas"], group["eps"]) == (0.25, (0.9, 0.999), 1e-8)
+    assert group["weight_decay"] == 0
+    assert [p is model.weight for p in group["params"]] == [True]
+    adadelta = new_optimizer(TrainingConfig(optimizer="adadelta", learning_rate=1.0), model)
+    assert type(adadelta) is torch.optim.Adadelta
+    (group,) = adadelta.param_groups
+    assert (group["lr"], group["rho"], group["eps"]) == (1.0, 0.9, 1e-6)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.01])
+def test_gradients_are_clipped(demo, tmp_path, monkeypatch, clip):
+    norms = []
+
+    def spied(config, model):
+        optimizer = new_optimizer(config, model)
+        optimizer.register_step_pre_hook(
+            lambda *_: norms.append(
+                float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
+            )
+        )
+        return optimizer
+
+    monkeypatch.setattr(loop, "new_optimizer", spied)
+    train(small(f"clip={clip}"), demo, tmp_path / "run")
+    assert len(norms) == 14
+    if clip:
+        assert max(norms) == pytest.approx(clip, rel=1e-3)
+    else:
+        assert max(norms) > 0.1
+
+
+def test_batch_norm_takes_a_single_example_that_is_left(tmp_path):
+    # 61 examples in batches of 20
+    recipe = with_settings(
+        load_recipe("text"), [*SMALL, "data.text=body", "data.label=class", "batch_norm=true"]
+    )
+    path = table(tmp_path / "train.csv", lambda text: len(text) > 3, rows=61)
+    dev = table(tmp_path / "dev.csv", lambda text: len(text) > 3, rows=10)
+    recipe = with_settings(recipe, ["test_fraction=0"])
+    result = train(recipe, prepare(recipe, path, dev=dev), tmp_path / "run")
+    assert result["steps"] == 6
+    assert "test_accuracy" not in result
+
+
+def test_batches_do_not_depend_on_the_number_of_processes(demo, tmp_path, monkeypatch):
+    sizes = []
+    step = loop._Run._step
+    monkeypatch.setattr(
+        loop._Run, "_step", lambda run, rows: sizes.append(len(rows)) or step(run, rows)
+    )
+    # 140 examples: one is left, which only batch normalisation could not take
+    train(small("batch_size=139", "epochs=1"), demo, tmp_path / "run")
+    assert sorted(sizes) == [1, 139]
+    sizes.clear()
+    train(small("batch_size=139", "epochs=1", "batch_norm=true"), demo, tmp_path / "norm")
+    assert sizes == [140]
+
+
+@pytest.mark.parametrize("precision", ["64", "bf16", "tf32"])
+def test_precisions(demo, tmp_path, precision):
+    recipe = small(f"precision='{precision}'", "epochs=1")
+    result = train(recipe, demo, tmp_path / "run")
+    model = load(tmp_path / "run")
+    wanted = torch.float64 if precision == "64" else torch.float32
+    assert {x.dtype for x in model.parameters()} == {wanted}
+    assert 0 <= result["dev_accuracy"] <= 1
+    # and goes on
+    longer = with_settings(recipe, ["epochs=2"])
+    train(longer, demo, tmp_path / "run", resume=True)
+    train(longer, demo, tmp_path / "straight")
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_embeddings_that_are_fixed_stay(demo, finished):
+    recipe = with_labels(small("tuned=false"), demo)
+    start = new_model(recipe.model, demo, 0)
+    model = load(finished[0])
+    assert torch.equal(model.embedding.weight, start.embedding.weight)
+    assert not torch.equal(model.encoder.query, start.encoder.query)
+
+
+def test_embeddings_that_are_tuned_change(demo, tmp_path):
+    train(small("tuned=true"), demo, tmp_path / "run")
+    start = new_model(with_labels(small(), demo).model, demo, 0)
+    trained = load(tmp_path / "run").embedding.weight
+    assert (trained != start.embedding.weight).any(1).float().mean() > 0.5
+
+
+def test_word_vectors_are_where_training_starts(demo):
+    vectors = np.random.default_rng(0).normal(size=(demo.tokenizer.get_vocab_size(), 8))
+    given = dataclasses.replace(demo, vectors=vectors.astype(np.float32))
+    model = new_model(with_labels(small(), demo).model, given, 0)
+    assert np.array_equal(model.embedding.weight.detach().numpy(), given.vectors)
+
+
+# randomness
+
+
+def test_the_same_seed_gives_the_same_bits(demo, finished, tmp_path):
+    torch.rand(7)
+    train(small("tuned=false"), demo, tmp_path / "run", recipe_name="demo")
+    assert contents(tmp_path / "run") == contents(finished[0])
+
+
+def test_another_seed_gives_another_model(demo, finished, tmp_path):
+    train(small("tuned=false", "seed=1"), demo, tmp_path / "run", recipe_name="demo")
+    one, other = contents(tmp_path / "run"), contents(finished[0])
+    assert one["model.safetensors"] != other["model.safetensors"]
+    assert one["metrics"][0]["train_loss"] != other["metrics"][0]["train_loss"]
+    assert one["result"]["seed"] == 1
+
+
+def test_dropout_differs_from_step_to_step(demo, tmp_path):
+    masks = []
+
+    def note(module, inputs, output):
+        if isinstance(module, nn.Dropout) and module.training and output.dim() == 2:
+            masks.append((output == 0) & (inputs[0] != 0))
+
+    handle = nn.modules.module.register_module_forward_hook(note)
+    try:
+        train(small("head.dropout=0.5"), demo, tmp_path / "run")
+    finally:
+        handle.remove()
+    # two for each step
+    assert len(masks) == 28
+    assert not any(torch.equal(masks[0], mask) for mask in masks[2::2])
+
+
+def test_every_epoch_reads_every_example_once_in_an_order_of_its_own(demo, tmp_path, monkeypatch):
+    seen, noises = [], []
+    step, noise = loop._Run._step, loop.example_noise
+
+    def spied(run, rows):
+        seen.append((run.progress.epoch, rows.tolist()))
+        step(run, rows)
+
+    monkeypatch.setattr(loop._Run, "_step", spied)
+    monkeypatch.setattr(
+        loop, "example_noise", lambda *given: noises.append(given[:2]) or noise(*given)
+    )
+    # enough batches for several to be sorted by length together
+    train(small("seed=3", "batch_size=5"), demo, tmp_path / "run")
+    epochs = [[row for e, rows in seen if e == epoch for row in rows] for epoch in (0, 1)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(140))
+    assert epochs[0] != epochs[1]
+    assert noises == [(3, 0)] * 28 + [(3, 1)] * 28
+    lengths = demo.splits["train"].lengths[:, 0]
+    spread = [np.ptp(lengths[rows]) for _, rows in seen]
+    assert np.mean(spread) < np.ptp(lengths) / 2
+
+
+def test_noise_belongs_to_the_example():
+    rows = torch.tensor([5, 0, 2**33, 7])
+    noise = example_noise(1, 2, rows, 2, 6)
+    assert noise.shape == (8, 5, 5)
+    # alone, in another order, in another width
+    assert torch.equal(example_noise(1, 2, rows[1:2], 2, 6)[1], noise[5])
+    assert torch.equal(example_noise(1, 2, rows.flip(0), 2, 6)[0], noise[3])
+    assert torch.equal(example_noise(1, 2, rows, 2, 9)[:, :5, :5], noise)
+    assert example_noise(1, 2, rows, 1, 1).shape == (4, 0, 0)
+    # nothing comes twice
+    assert len(noise.unique()) > 0.99 * noise.numel()
+    others = [example_noise(seed, epoch, rows, 2, 6) for seed, epoch in ((1, 3), (2, 2), (3, 2))]
+    for other in others:
+        assert (other == noise).float().mean() < 0.01
+
+
+def test_noise_is_gumbel():
+    noise = example_noise(0, 0, torch.arange(2000), 1, 11).double()
+    n = noise.numel()
+    spread = torch.pi / 6**0.5
+    assert abs(noise.mean() - 0.5772157) < 5 * spread / n**0.5
+    assert noise.std() == pytest.approx(spread, rel=0.02)
+    assert noise.isfinite().all()
+    # neighbours in each direction are independent
+    by_axis = noise.view(2000, 10, 10)
+    for axis in range(3):
+        size = by_axis.shape[axis]
+        one, other = by_axis.narrow(axis, 0, size - 1), by_axis.narrow(axis, 1, size - 1)
+        both = torch.stack([one.flatten(), other.flatten()])
+        assert abs(torch.corrcoef(both)[0, 1]) < 5 / n**0.5 * 1.2
+
+
+def test_seeds_of_steps_differ():
+    seeds = {step_seed(s, step, r) for s in range(3) for step in range(50) for r in range(4)}
+    assert len(seeds) == 600
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+# evaluations, learning rate, end
+
+
+@pytest.mark.parametrize(
+    ("batches", "evaluations", "points"),
+    [
+        (10, 1, {10}),
+        (10, 2, {5, 10}),
+        (7, 3, {2, 5, 7}),
+        (3, 3, {1, 2, 3}),
+        (3, 100, {1, 2, 3}),
+        (1, 5, {1}),
+    ],
+)
+def test_evaluation_points(batches, evaluations, points):
+    assert evaluation_points(batches, evaluations) == points
+
+
+def test_evaluation_points_are_as_many_as_asked_for():
+    for batches in range(1, 60):
+        for evaluations in range(1, 60):
+            points = evaluation_points(batches, evaluations)
+            assert len(points) == min(batches, evaluations)
+            assert min(points) > 0
+            assert max(points) == batches
+
+
+def test_metrics_of_a_run(demo, finished):
+    folder, result = finished
+    lines = metrics(folder)
+    assert [line["step"] for line in lines] == [2, 5, 7, 9, 12, 14]
+    assert [line["epoch"] for line in lines] == [0.2857, 0.7143, 1.0, 1.2857, 1.7143, 2.0]
+    assert all(0.5 < line["train_loss"] < 0.8 for line in lines)
+    assert {line["learning_rate"] for line in lines} == {0.05}
+    times = [line["seconds"] for line in lines]
+    assert times == sorted(times)
+    best = max(lines, key=lambda line: line["dev_accuracy"])
+    found = evaluate(load(folder), demo.splits["dev"])
+    assert (best["dev_accuracy"], best["dev_loss"]) == (found.accuracy, found.loss)
+    assert lines[-1]["best_accuracy"] == best["dev_accuracy"] == result["dev_accuracy"]
+
+
+def test_the_train_loss_is_that_since_the_last_evaluation(demo, tmp_path, monkeypatch):
+    losses = []
+    step = loop._Run._step
+
+    def spied(run, rows):
+        before = float(run.loss)
+        step(run, rows)
+        losses.append((len(rows), float(run.loss) - before))
+
+    monkeypatch.setattr(loop._Run, "_step", spied)
+    train(small("batch_size=33", "epochs=1"), demo, tmp_path / "run")
+    ends = [line["step"] for line in metrics(tmp_path / "run")]
+    for line, start, end in zip(metrics(tmp_path / "run"), [0, *ends], ends, strict=False):
+        part = losses[start:end]
+        mean = sum(x for _, x in part) / sum(n for n, _ in part)
+        assert line["train_loss"] == pytest.approx(mean, rel=1e-6)
+
+
+def test_the_result(demo, finished):
+    folder, result = finished
+    assert json.loads((folder / "result.json").read_text(encoding="utf-8")) == result
+    model = load(folder)
+    for name in ("dev", "test"):
+        found = evaluate(model, demo.splits[name])
+        assert result[f"{name}_accuracy"] == found.accuracy
+        assert result[f"{name}_loss"] == found.loss
+    assert (result["recipe"], result["seed"], result["steps"]) == ("demo", 0, 14)
+    assert result["labels"] == ["negative", "positive"]
+    assert result["versions"]["torch"] == torch.__version__
+    assert result["seconds"] >= 0
+
+
+def test_the_model_knows_where_it_comes_from(demo, finished):
+    folder, result = finished
+    about = json.loads((folder / "model" / "config.json").read_text(encoding="utf-8"))["provenance"]
+    assert about["recipe_name"] == "demo"
+    assert about["seed"] == 0
+    assert about["recipe"]["training"]["batch_size"] == 20
+    assert about["recipe"]["model"]["head"]["labels"] == ["negative", "positive"]
+    assert about["versions"]["gumbeltree"] == gumbeltree.__version__
+    assert about["metrics"]["dev_accuracy"] == result["dev_accuracy"]
+    assert about["metrics"]["test_accuracy"] == result["test_accuracy"]
+    assert about["metrics"]["epoch"] == result["best_epoch"]
+    assert about["data"]["digest"] == demo.fingerprint()
+    assert about["data"]["splits"]["train"]["examples"] == 140
+
+
+def test_the_learning_rate_is_halved_after_patience(demo, tmp_path, monkeypatch):
+    accuracies(monkeypatch, 0.5, 0.5, 0.4, 0.5, 0.6, 0.6, 0.1, 0.6, 0.6, 0.6, 0.6, 0.6)
+    train(small("patience=2", "epochs=4", "learning_rate=0.008"), demo, tmp_path / "run")
+    rates = [line["learning_rate"] for line in metrics(tmp_path / "run")]
+    # three in a row that are no better; seen from the next evaluation on
+    assert rates == [0.008] * 4 + [0.004] * 4 + [0.002] * 3 + [0.001]
+
+
+def test_training_stops_after_evaluations_that_are_no_better(demo, tmp_path, monkeypatch):
+    accuracies(monkeypatch, 0.5, 0.4, 0.4, 0.6, 0.6, 0.3, 0.6)
+    result = train(small("stop_after=3", "epochs=9"), demo, tmp_path / "run")
+    assert len(metrics(tmp_path / "run")) == 7
+    assert (result["best_epoch"], result["steps"]) == (1.2857, 16)
+
+
+def test_the_model_kept_is_the_best_not_the_last(demo, tmp_path, monkeypatch):
+    states = []
+    accuracy = loop._Run._accuracy
+
+    def spied(run, model, name):
+        states.append({key: x.clone() for key, x in model.state_dict().items()})
+        return accuracy(run, model, name)
+
+    monkeypatch.setattr(loop._Run, "_accuracy", spied)
+    accuracies(monkeypatch, 0.3, 0.7, 0.7, 0.6, 0.5, 0.1)
+    # the state is saved at the end only
+    train(small("checkpoint_seconds=1000"), demo, tmp_path / "run")
+    saved = load(tmp_path / "run").state_dict()
+    same = [all(torch.equal(saved[key], x) for key, x in state.items()) for state in states[:6]]
+    assert same == [False, True, False, False, False, False]
+    assert [line["best_accuracy"] for line in metrics(tmp_path / "run")] == [0.3] + [0.7] * 5
+
+
+def test_the_temperature_falls(demo, tmp_path, monkeypatch):
+    used = []
+    step = loop._Run._step
+
+    def spied(run, rows):
+        step(run, rows)
+        used.append(run.model.encoder.temperature)
+
+    monkeypatch.setattr(loop._Run, "_step", spied)
+    train(small("anneal_rate=0.1"), demo, tmp_path / "run")
+    expected = [max(0.5, float(np.exp(-0.1 * step))) for step in range(14)]
+    assert used == pytest.approx(expected)
+    lines = metrics(tmp_path / "run")
+    assert [line["temperature"] for line in lines] == [used[line["step"] - 1] for line in lines]
+    assert load(tmp_path / "run").config.encoder.temperature == 1.0
+
+
+# going on
+
+
+def test_a_finished_run_stays_as_it_is(demo, finished, tmp_path):
+    folder, result = finished
+    copy = shutil.copytree(folder, tmp_path / "run")
+    again = train(small("tuned=false"), demo, copy, recipe_name="demo", resume=True)
+    assert again == result
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert (copy / path.relative_to(folder)).read_bytes() == path.read_bytes(), path
+
+
+def test_more_epochs_go_on_where_the_run_ended(demo, finished, tmp_path):
+    copy = shutil.copytree(finished[0], tmp_path / "run")
+    more = small("tuned=false", "epochs=4", "checkpoint_seconds=50")
+    straight = train(more, demo, tmp_path / "straight", recipe_name="demo")
+    resumed = train(more, demo, copy, recipe_name="demo", resume=True)
+    assert resumed["steps"] == straight["steps"] == 28
+    assert contents(copy) == contents(tmp_path / "straight")
+
+
+def test_more_patience_goes_on_where_the_run_stopped(demo, tmp_path, monkeypatch):
+    accuracies(monkeypatch, 0.5, 0.4, 0.4, 0.4, 0.6)
+    train(small(), demo, tmp_path / "straight")
+    accuracies(monkeypatch, 0.5, 0.4, 0.4, 0.4)
+    assert train(small("stop_after=3"), demo, tmp_path / "run")["steps"] == 9
+    accuracies(monkeypatch, 0.6)
+    assert train(small(), demo, tmp_path / "run", resume=True)["steps"] == 14
+    one, other = contents(tmp_path / "run"), contents(tmp_path / "straight")
+    assert one == other
+    assert len(one["metrics"]) == 6
+
+
+def test_a_run_may_be_cut_shorter(demo, finished, tmp_path):
+    copy = shutil.copytree(finished[0], tmp_path / "run")
+    fewer = small("tuned=false", "epochs=1")
+    assert train(fewer, demo, copy, recipe_name="demo", resume=True)["steps"] == 14
+
+
+class Crash(Exception):
+    pass
+
+
+ROUGH = ("patience=0", "anneal_rate=0.02", "batch_norm=true", "batch_size=33", "epochs=3")
+
+
+@pytest.fixture(scope="module")
+def straight(demo, tmp_path_factory):
+    """A run with all that a resumed one has to bring back."""
+    folder = tmp_path_factory.mktemp("training") / "straight"
+    train(small(*ROUGH, "optimizer=adadelta"), demo, folder)
+    return contents(folder)
+
+
+@pytest.mark.parametrize(("step", "seconds"), [*((n, 0) for n in (1, 2, 6, 8, 13)), (8, 1000)])
+def test_a_crash_at_a_step_changes_nothing(demo, straight, tmp_path, monkeypatch, step, seconds):
+    recipe = small(*ROUGH, "optimizer=adadelta", f"checkpoint_seconds={seconds}")
+    done = []
+    with monkeypatch.context() as patch:
+
+        def crash(run, rows):
+            if len(done) == step:
+                raise Crash
+            done.append(rows)
+            real(run, rows)
+
+        real = loop._Run._step
+        patch.setattr(loop._Run, "_step", crash)
+        with pytest.raises(Crash):
+            train(recipe, demo, tmp_path / "run")
+    train(recipe, demo, tmp_path / "run", resume=True)
+    found = contents(tmp_path / "run")
+    # the settings, which the model's origin quotes, differ on purpose
+    same = {"config.json"} if seconds else set()
+    assert {k: v for k, v in found.items() if k not in same} == {
+        k: v for k, v in straight.items() if k not in same
+    }
+    rates = {line["learning_rate"] for line in metrics(tmp_path / "run")}
+    assert len(rates) > 2
+
+
+@pytest.mark.parametrize("step", [1, 5, 8, 10])
+def test_a_request_to_stop_saves_between_evaluations(demo, tmp_path, monkeypatch, step):
+    recipe = small("evaluations=1", "checkpoint_seconds=1000", "patience=0", "batch_size=33")
+    train(recipe, demo, tmp_path / "straight")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            loop._Run, "_asked_to_stop", lambda run, stop: run.progress.step == step, raising=True
+        )
+        with pytest.raises(loop.InterruptedRunError, match="go on with --resume") as caught:
+            train(recipe, demo, tmp_path / "run")
+    assert caught.value.status == 143
+    steps = []
+    real = loop._Run._step
+    monkeypatch.setattr(loop._Run, "_step", lambda run, rows: steps.append(1) or real(run, rows))
+    train(recipe, demo, tmp_path / "run", resume=True)
+    # nothing is done twice, and the loss of the steps before counts
+    assert len(steps) == 10 - step
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
+# starting from a model
+
+
+def test_init_gives_the_encoder_and_the_words(demo, finished, tmp_path):
+    recipe, init = start_from(
+        small("head.hidden_dim=5", "encoder.hidden_dim=9", "data.lower=false"), finished[0]
+    )
+    # the encoder's settings and the reading of text are those of the model
+    assert recipe.model.encoder == init.config.encoder
+    assert recipe.data.lower is True
+    assert recipe.model.head.hidden_dim == 5
+    words = [*reversed(known_words(init)), "zebra"]
+    other = dataclasses.replace(
+        demo, tokenizer=gumbeltree.text.tokenizer.whitespace_tokenizer(words, True)
+    )
+    model = new_model(with_labels(recipe, other).model, other, 1, init)
+    plain = new_model(with_labels(recipe, other).model, other, 1)
+    for name, x in model.encoder.state_dict().items():
+        assert torch.equal(x, init.encoder.state_dict()[name])
+    for word in known_words(init):
+        row = model.embedding.weight[other.tokenizer.token_to_id(word)]
+        assert torch.equal(row, init.embedding.weight[init.tokenizer.token_to_id(word)])
+    zebra = other.tokenizer.token_to_id("zebra")
+    assert torch.equal(model.embedding.weight[zebra], plain.embedding.weight[zebra])
+    for name, x in model.head.state_dict().items():
+        assert torch.equal(x, plain.head.state_dict()[name])
+
+
+def test_init_that_does_not_fit_is_refused(demo, finished, tmp_path):
+    with pytest.raises(ValueError, match=r"encoder to start from do not fit .* expected \[45\]"):
+        train(small("encoder.hidden_dim=9"), demo, tmp_path / "run", init=load(finished[0]))
+
+
+def test_init_belongs_to_the_run(demo, finished, tmp_path):
+    init = load(finished[0])
+    train(small("epochs=1"), demo, tmp_path / "run", init=init)
+    with pytest.raises(ValueError, match=r"its `init_digest` is"):
+        train(small("epochs=1"), demo, tmp_path / "run", resume=True)
+    train(small("epochs=1"), demo, tmp_path / "run", init=init, resume=True)
+
+
+def test_init_may_have_batch_normalisation(demo, tmp_path):
+    train(small("batch_norm=true", "epochs=1"), demo, tmp_path / "first")
+    init = load(tmp_path / "first")
+    result = train(small("epochs=1"), demo, tmp_path / "second", init=init)
+    assert result["steps"] == 7
+    start = new_model(with_labels(small(), demo).model, demo, 0)
+    assert not torch.equal(load(tmp_path / "second").encoder.query, start.encoder.query)
+
+
+# TensorBoard, several seeds
+
+
+def test_tensorboard_has_the_metrics(finished):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(finished[0] / "tensorboard")).Reload()
+    lines = metrics(finished[0])
+    for name in ("train_loss", "dev_accuracy", "learning_rate"):
+        found = [(event.step, event.value) for event in events.Scalars(name)]
+        assert found == [(line["step"], pytest.approx(line[name])) for line in lines]
+
+
+def test_training_works_without_tensorboard(demo, finished, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def missing(name, *given, **options):
+        if "tensorboard" in name and "gumbeltree" not in name:
+            raise ImportError("no such package")
+        return real(name, *given, **options)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    train(small("tuned=false"), demo, tmp_path / "run", recipe_name="demo")
+    assert not (tmp_path / "run" / "tensorboard").exists()
+    assert contents(tmp_path / "run") == contents(finished[0])
+
+
+def test_summary_of_several_seeds():
+    runs = [
+        {"recipe": "demo", "seed": seed, "dev_accuracy": dev, "test_accuracy": 0.5}
+        for seed, dev in ((4, 0.5), (5, 0.75), (6, 1.0))
+    ]
+    summary = summarize(runs)
+    assert summary["dev_accuracy"] == {"mean": 0.75, "deviation": 0.25, "each": [0.5, 0.75, 1.0]}
+    assert summary["test_accuracy"]["deviation"] == 0
+    assert summary["runs"] == runs
+    assert summarize(runs[:1])["dev_accuracy"]["deviation"] is None
