@@ -6,6 +6,12 @@ import pytest
 import torch
 from hypothesis import settings
 
+# Triton decides when it is first imported whether its kernels are interpreted, and torch imports it
+# with the line on determinism below
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -221,12 +221,12 @@ def test_listops_from_files(folder):
 def test_brackets_of_listops_are_not_checked(folder):
     # only analysis reads the trees
     path = written(folder / "train.tsv", "5\t( ( [SM 2 ( 3 ] ) ) )", "3\t3", "4\t4")
-    prepared = prepare(recipe_of("listops", "dev_fraction=0.4"), path)
+    prepared = prepare(recipe_of("listops", "dev_fraction=0.4", "test_fraction=0"), path)
     assert sum(map(len, prepared.splits.values())) == 3
 
 
 @pytest.mark.parametrize(
-    ("name", "shares"), [("listops", {"dev": 20}), ("demo", {"dev": 20, "test": 40})]
+    ("name", "shares"), [("listops", {"dev": 10, "test": 10}), ("demo", {"dev": 20, "test": 40})]
 )
 def test_generated(name, shares):
     prepared = prepare(recipe_of(name, "generate=200"))
@@ -674,10 +674,8 @@ def test_vectors_without_a_cache(folder, monkeypatch):
     path, file = table(folder), glove(folder)
     first = prepare(text_recipe(), path, file, dev=path)
 
-    def refused(*_):
-        raise PermissionError("read-only")
-
-    monkeypatch.setattr(module, "cached_vectors", refused)
+    # a folder cannot be made below a file
+    monkeypatch.setenv("GUMBELTREE_HOME", str(path))
     assert prepare(text_recipe(), path, file, dev=path).fingerprint() == first.fingerprint()
 
 
@@ -997,3 +995,34 @@ def test_both_tokenizers_of_a_recipe_have_the_same_ids(folder, reader):
     words = vocabulary(["can't (stop)", "c. d"], True, True)
     assert prepared.tokenizer.to_str() == reader(words, True).to_str()
     assert prepared.tokenizer.get_vocab() == whitespace_tokenizer(words).get_vocab()
+
+
+# found in review
+
+
+def test_escapes_of_a_pretokenized_table_are_undone(folder):
+    rows = ["text,label", "-LRB- don't 1\\/2 -RRB-,x", "a b,y"]
+    path = written(folder / "a.csv", *rows)
+    prepared = prepare(text_recipe("pretokenized=true"), path, dev=path)
+    vocabulary = prepared.tokenizer.get_vocab()
+    assert {"(", ")", "don't", "1/2", "a", "b"} <= vocabulary.keys()
+    assert "-lrb-" not in vocabulary
+
+
+def test_generated_examples_are_not_those_of_the_test_file(folder):
+    made = list(module.make_task(recipe_of("listops")).generate(50, 0))
+    lines = [f"{example.label}\t{example.texts[0]}" for example in made[:20]]
+    written(folder / "test_d20s.tsv", *lines)
+    prepared = prepare(recipe_of("listops", "generate=200"), folder)
+    about = prepared.report["splits"]["train"]
+    assert about["dropped"] == {"also in another split": 20}
+    tests = set(words_of(prepared, "test"))
+    assert not tests & {*words_of(prepared, "train"), *words_of(prepared, "dev")}
+
+
+def test_examples_that_training_has_seen_are_counted(folder):
+    path = written(folder / "a.csv", "text,label", "a,x", "b,y", "c,x")
+    dev = written(folder / "b.csv", "text,label", "a,x", "d,y", "b,x")
+    prepared = prepare(text_recipe(), path, dev=dev)
+    assert prepared.report["splits"]["dev"]["seen"] == 2
+    assert "2 of them also in train" in "\n".join(prepared.lines())

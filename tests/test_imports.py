@@ -9,7 +9,7 @@ import pytest
 
 import gumbeltree
 
-UNWANTED = {"triton", "typer", "rich", "nltk", "fastapi", "matplotlib", "lightning_fabric"}
+UNWANTED = {"typer", "rich", "nltk", "fastapi", "matplotlib", "lightning_fabric"}
 ALLOWED = ["gumbeltree", "torch", "numpy", "safetensors", "huggingface_hub", "tokenizers"]
 
 
@@ -77,6 +77,14 @@ def test_public_names_bring_no_package_beyond_the_declared_ones():
         if not {canonical(name) for name in homes.get(package, [])} & allowed
     }
     assert not strangers
+
+
+def test_kernels_wait_for_a_device():
+    # torch may import Triton for itself
+    imported_by(
+        "import sys, gumbeltree.model, gumbeltree.store\nassert not any("
+        "name.endswith('_kernels') for name in sys.modules if name.startswith('gumbeltree'))"
+    )
 
 
 def test_a_model_at_work_brings_no_more():

@@ -220,7 +220,7 @@ def test_two_processes_stop_when_asked(tmp_path, number):
         (("demo",), ("batch_size=20", "epochs=3"), 27),
         (("demo",), ("batch_size=33", "optimizer=adadelta", "learning_rate=1.0"), 12),
         (("demo",), ("batch_size=1", "generate=60", "anneal_rate=0.01"), 72),
-        (("demo",), ("batch_size=7", "tuned=false", "clip=0.05", "patience=0"), 48),
+        (("demo",), ("batch_size=7", "clip=0.05", "patience=0"), 48),
     ],
 )
 @pytest.mark.parametrize("processes", [2, 3])

@@ -637,7 +637,7 @@ def test_table_stray_quotes(tmp_path):
     path = written(tmp_path, "a.tsv", *lines)
     error = refused(Table(text="text"), path)
     assert error.number == 2
-    assert "pass quotes=False" in error.remedy
+    assert "--set quotes=false" in error.remedy
     examples, report = read(Table(text="text"), path, skip_bad=True)
     assert [example.texts[0] for example in examples] == ["b", "e"]
     assert report.bad == 2

@@ -194,6 +194,11 @@ def test_vectors_and_what_is_prepared(run, cli, tmp_path):  # noqa: F811
     assert contents("prepared") == contents("direct")
     both = run("text", *given, "--prepared", "all.safetensors", "--out", "both")
     assert "--prepared holds data and vectors already" in both.refused()
+    other = run("text", *TEXT, "--prepared", "all.safetensors", settings=["dev_fraction=0.4"])
+    assert "--prepared comes with dev_fraction = " in other.refused()
+    table = csv(tmp_path / "none.csv")
+    none = run("text", "--data", table, *TEXT, "--out", "none", settings=["tuned=false"])
+    assert "there are none but random ones; pass --vectors" in none.refused()
 
 
 def test_init(run, tmp_path):
@@ -201,9 +206,14 @@ def test_init(run, tmp_path):
     result = run(
         *("text", "--data", csv(tmp_path / "b.csv", 60, 9), *TEXT, "--out", "second"),
         *("--init", "first"),
-        settings=["learning_rate=0", "encoder.hidden_dim=9"],
+        settings=["learning_rate=0"],
     )
     assert result.code == 0, result
+    other = run(
+        *("text", "--data", tmp_path / "b.csv", *TEXT, "--out", "third", "--init", "first"),
+        settings=["encoder.hidden_dim=9"],
+    )
+    assert "--init comes with hidden_dim = 8, got 9 for it as well" in other.refused()
     first, second = load("first"), load("second")
     for name, x in first.encoder.state_dict().items():
         assert torch.equal(second.encoder.state_dict()[name], x)

@@ -639,7 +639,7 @@ def test_init_that_does_not_fit_is_refused(demo, finished, tmp_path):
 def test_init_belongs_to_the_run(demo, finished, tmp_path):
     init = load(finished[0])
     train(small("epochs=1"), demo, tmp_path / "run", init=init)
-    with pytest.raises(ValueError, match=r"its `init_digest` is"):
+    with pytest.raises(ValueError, match=r"its model to start from"):
         train(small("epochs=1"), demo, tmp_path / "run", resume=True)
     train(small("epochs=1"), demo, tmp_path / "run", init=init, resume=True)
 

@@ -425,7 +425,12 @@ def test_evaluate_refuses_data_that_is_not_there(models, table):
     (table / "empty.tsv").write_text("stars\treview\n", encoding="utf-8")
     message = run("evaluate", models / "single", "--data", table / "empty.tsv").refused()
     assert "expected examples, got none" in message
-    assert run("evaluate", models / "single").code == 2
+    message = run("evaluate", models / "single").refused()
+    assert "the task table reads files, got no --data" in message
+    file = ("--data", table / "films.tsv")
+    message = run("evaluate", models / "single", *file, "--split", "dev").refused()
+    assert "which is read whole; leave --split out" in message
+    assert json.loads(run("evaluate", models / "single", *file, "--json").out)["split"] is None
 
 
 def test_evaluate_skips_bad_lines_if_asked(models, table):
@@ -570,3 +575,23 @@ def test_a_pipe_is_answered_line_by_line(models):
         assert running.stdout.read() == b""
         assert running.stderr.read().decode().startswith("3 texts, 12 words")
     assert running.returncode == 0
+
+
+def test_evaluate_on_generated_data(tmp_path):
+    assert run("demo", "--quick", "--quiet", "--out", tmp_path / "demo").code == 0
+    result = json.loads((tmp_path / "demo" / "result.json").read_text(encoding="utf-8"))
+    for split, options in (("test", ()), ("dev", ("--split", "dev"))):
+        out = run("evaluate", tmp_path / "demo", "--json", "--device", "cpu", *options).out
+        assert json.loads(out)["accuracy"] == result[f"{split}_accuracy"]
+
+
+def test_folders_without_a_model_say_what_they_are(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text("{}", encoding="utf-8")
+    assert (
+        "go on with `gumbeltree train"
+        in run("info", tmp_path / "run").err + run("predict", tmp_path / "run", "a").refused()
+    )
+    (tmp_path / "seeds" / "seed-3" / "model").mkdir(parents=True)
+    message = run("predict", tmp_path / "seeds", "a").refused()
+    assert f"name one, such as {tmp_path / 'seeds' / 'seed-3'}" in message

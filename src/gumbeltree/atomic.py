@@ -5,6 +5,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file beside `path`, then move it there in one step.
@@ -17,7 +19,10 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         # a new file's permissions, whoever writes it: some writers keep theirs to the owner
         temporary.touch()
         mode = temporary.stat().st_mode
-        write(temporary)
+        try:
+            write(temporary)
+        except SafetensorError as error:
+            raise OSError(f"{path} could not be written: {error}") from error
         temporary.chmod(mode)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())

@@ -144,6 +144,8 @@ class DataConfig(Settings):
     """Words that the vector file lacks: zero, or random from N(0, 0.01^2)."""
     pretokenized: bool = False
     """Whether the texts of a table are words separated by white space, to be split nowhere else."""
+    quotes: bool = True
+    """Whether double quotes enclose fields of a table, as in CSV; false: they are characters."""
     text: str = ""
     """Column of the text in a table."""
     text2: str = ""
@@ -156,7 +158,8 @@ class DataConfig(Settings):
     test_fraction: float = setting(0.0, low=0, high=0.9)
     """Share of the training file that becomes the test split where no file is given for it."""
     split_seed: int = setting(0, low=0)
-    """Seed of that division, and of generated data; training's own seed does not change it."""
+    """Seed of that division, of generated data and of random word vectors; training's own seed
+    changes none of these."""
     generate: int = setting(0, low=0, high=100_000_000)
     """Examples to generate where no training file is given (listops, demo)."""
 
@@ -188,7 +191,7 @@ class TrainingConfig(Settings):
     checkpoint_seconds: float = setting(60.0, low=0)
     """The state is saved at the first evaluation after so many seconds, and at the end."""
     seed: int = setting(0, low=0, high=2**31)
-    """Every random choice of training follows from it."""
+    """Every random choice of training follows from it; those of the data from `split_seed`."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The demonstration: train on made-up reviews beside two baselines, and look at the trees."""
 
 import dataclasses
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def run(out: Path, quick: bool = False, quiet: bool = False) -> None:
         soft_wrap=True,
     )
     for text, label in _held_out(prepared)[:3]:
-        console.print(f"  {label:8}  {text}", highlight=False, markup=False)
+        console.print(f"  {label:8}  {text}", highlight=False, markup=False, soft_wrap=True)
     results = {}
     for kind, name in MODELS.items():
         display.title = f"{name}: "
@@ -66,12 +67,13 @@ def run(out: Path, quick: bool = False, quiet: bool = False) -> None:
     picture = out / "tree.svg"
     longest = max((text for text, _ in _telling(prepared)), key=len)
     picture.write_text(model.parse(longest).svg(), encoding="utf-8")
-    folder = out / "model"
-    console.print(f"\nThe model is in {folder}, a picture in {picture}. Next:", highlight=False)
+    place = f"\nThe model is in {out / 'model'}, a picture in {picture}. Next:"
+    console.print(place, highlight=False, markup=False, soft_wrap=True)
+    saved = shlex.quote(str(out / "model"))
     for command in (
-        f'gumbeltree predict {folder} "nobody says that the cake is dull ."',
-        f'gumbeltree parse {folder} --draw "although the plot is dull , i loved it ."',
-        f"gumbeltree info {folder}",
+        f'gumbeltree predict {saved} "nobody says that the cake is dull ."',
+        f'gumbeltree parse {saved} --draw "although the plot is dull , i loved it ."',
+        f"gumbeltree info {saved}",
     ):
         console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
 

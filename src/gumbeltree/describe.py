@@ -27,7 +27,12 @@ def describe(name: str) -> dict[str, Any]:
     elif name.endswith(".toml") or name in recipe_names():
         recipe = load_recipe(name)
         config = recipe.model
-        about = {"recipe": name, "description": recipe.description}
+        about = {
+            "recipe": name,
+            "description": recipe.description,
+            "data": dataclasses.asdict(recipe.data),
+            "training": dataclasses.asdict(recipe.training),
+        }
     else:
         known = recipe_names()
         raise ValueError(

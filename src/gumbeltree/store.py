@@ -49,9 +49,10 @@ def save(
     }
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    vocabulary = model.tokenizer.to_str(pretty=True)
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / WEIGHTS, lambda path: save_file(weights, path))
-    replace_file(folder / TOKENIZER, lambda path: model.tokenizer.save(str(path)))
+    replace_file(folder / TOKENIZER, lambda path: path.write_text(vocabulary, encoding="utf-8"))
     replace_file(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 
@@ -84,9 +85,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return config.json of a model folder, checked as far as its outermost keys."""
     path = folder / CONFIG
     if not path.is_file():
+        if (folder / "settings.json").is_file():
+            raise FileNotFoundError(
+                f"{folder} is a training run without a model yet: it was stopped before its first "
+                "evaluation was saved; go on with `gumbeltree train ... --resume`"
+            )
+        seeds = sorted(inner.parent.name for inner in folder.glob("seed-*/model"))
+        if seeds:
+            raise FileNotFoundError(
+                f"{folder} holds a model for each of several seeds; name one, such as "
+                f"{folder / seeds[0]}"
+            )
         raise FileNotFoundError(
-            f"{folder} is no model folder: it has no {CONFIG}; make one with `gumbeltree demo` or "
-            f"`gumbeltree import-reference`{hub_hint(folder)}"
+            f"{folder} is no model folder: it has no {CONFIG}; make one with `gumbeltree train`, "
+            f"`gumbeltree demo` or `gumbeltree import-reference`{hub_hint(folder)}"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

@@ -35,7 +35,7 @@ def prepare(
     test: Test = None,
     pretokenized: Pretokenized = False,
     skip_bad: SkipBad = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing.")] = False,
 ) -> None:
     """Compile ids, labels and the needed word vectors into one compact file.
 

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from gumbeltree.evaluate import Evaluation, wilson
 from gumbeltree.tasks import TASKS
-from gumbeltree.tasks.example import Task
+from gumbeltree.tasks.example import Example, Report, Task
+from gumbeltree.tasks.table import split as divide
 
 if TYPE_CHECKING:
     from gumbeltree.model import SentenceModel
@@ -53,8 +54,13 @@ def _table(model: "SentenceModel", columns: Mapping[str, Any]) -> Task:
         options = " and ".join(f"--{key} COLUMN" for key in missing)
         raise ValueError(f"a table needs the names of its columns; pass {options}")
     task: Task = TASKS["table"](
-        columns["text"], columns.get("text2") or None, columns["label"], model.labels
+        columns["text"],
+        columns.get("text2") or None,
+        columns["label"],
+        model.labels,
+        columns.get("quotes", True),
     )
+    task.pretokenized = columns.get("pretokenized", False)
     return task
 
 
@@ -74,10 +80,16 @@ def check_fit(model: "SentenceModel", task: Task) -> None:
         )
 
 
-def find_file(task: Task, data: Path, split: str) -> Path:
+def find_file(task: Task, data: Path, split: str | None) -> Path:
     """Return the file to evaluate on: `data` itself, or that of a split in the folder."""
     if not data.is_dir():
+        if split is not None:
+            raise ValueError(
+                f"--split chooses a file of a folder, got the file {data}, which is read whole; "
+                "leave --split out"
+            )
         return data
+    split = split or "test"
     found = task.splits(data)
     if split not in found:
         raise FileNotFoundError(
@@ -85,6 +97,31 @@ def find_file(task: Task, data: Path, split: str) -> Path:
             "with one of these, or a file"
         )
     return found[split]
+
+
+def generated(
+    model: "SentenceModel", task: Task, split: str, report: Report
+) -> tuple[Path, list[Example]]:
+    """Return the part of generated data that a model was trained or is to be evaluated on.
+
+    Args:
+        model: its provenance says how much was generated and how it was divided.
+        task: its reader.
+        split: train, dev or test.
+        report: counts the examples.
+    """
+    trained = model.provenance.get("recipe", {}).get("data", {})
+    if not hasattr(task, "generate") or not trained.get("generate"):
+        raise ValueError(
+            f"the task {task.name} reads files, got no --data; pass the folder or the file"
+        )
+    shares = {name: trained[f"{name}_fraction"] for name in ("dev", "test")}
+    shares = {"train": 1 - sum(shares.values()), **shares}
+    examples = list(task.generate(trained["generate"], trained["split_seed"]))
+    parts = divide(len(examples), list(shares.values()), trained["split_seed"])
+    part = [examples[i] for i in dict(zip(shares, parts, strict=True))[split]]
+    report.examples = len(part)
+    return Path(f"generated-{task.name}"), part
 
 
 def print_scores(console: Console, evaluation: Evaluation, labels: tuple[str, ...]) -> None:

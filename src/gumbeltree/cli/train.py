@@ -13,7 +13,7 @@ from rich.table import Table
 from gumbeltree.cli.app import Json, app
 
 if TYPE_CHECKING:
-    from gumbeltree.config import Recipe
+    from gumbeltree.config import Recipe, Settings
 
 Data = Annotated[
     Path | None,
@@ -86,7 +86,7 @@ def train(
     precision: Annotated[
         str | None, typer.Option(help="32, tf32, bf16 or 64; default: the recipe's.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show only the result.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a model by a recipe, and evaluate the best one.
@@ -107,6 +107,7 @@ def train(
 
       torchrun --nproc-per-node 2 -m gumbeltree train sst2 --prepared sst2.safetensors
     """
+    from gumbeltree.config import load_recipe
     from gumbeltree.data.compile import prepare
     from gumbeltree.data.prepared import load_prepared
     from gumbeltree.training.display import Display
@@ -123,6 +124,7 @@ def train(
     more = [] if precision is None else [f"training.precision='{precision}'"]
     more += [] if seed is None else [f"training.seed={seed}"]
     chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized, more)
+    plain = load_recipe(recipe)
     check_device(device)
     name = Path(recipe).stem if recipe.endswith(".toml") else recipe
     where = Path("runs", name) if out is None else out
@@ -133,7 +135,10 @@ def train(
     display = Display(quiet=quiet or not first)
     start = None
     if init is not None:
+        asked = chosen
         chosen, start = start_from(chosen, init)
+        check_settled("--init", asked.model.encoder, plain.model.encoder, chosen.model.encoder)
+        check_settled("--init", asked.data, plain.data, chosen.data)
     if prepared is not None:
         if data or vectors or dev or test:
             raise ValueError(
@@ -141,7 +146,10 @@ def train(
                 "the other"
             )
         compiled = load_prepared(prepared)
+        check_settled("--prepared", chosen.data, plain.data, compiled.data)
+        check_vectors(chosen, compiled.vectors is not None or start is not None)
     else:
+        check_vectors(chosen, vectors is not None or start is not None)
         compiled = prepare(
             chosen,
             data,
@@ -215,6 +223,33 @@ def chosen_recipe(
     return with_settings(recipe, [*(settings or []), *(more or [])])
 
 
+def check_vectors(recipe: "Recipe", known: bool) -> None:
+    """Raise if word vectors would stay what chance made them."""
+    if not known and not recipe.model.embedding.tuned:
+        raise ValueError(
+            "the recipe keeps word vectors as they are, and there are none but random ones; pass "
+            "--vectors, or --set tuned=true"
+        )
+
+
+def check_settled(option: str, asked: "Settings", plain: "Settings", actual: "Settings") -> None:
+    """Raise if a setting was changed from the recipe's that an option settles otherwise.
+
+    Args:
+        option: the option.
+        asked: the settings as changed on the command line.
+        plain: those of the recipe.
+        actual: those that will count.
+    """
+    for name, value in dataclasses.asdict(asked).items():
+        settled = getattr(actual, name)
+        if value not in (getattr(plain, name), settled):
+            raise ValueError(
+                f"{option} comes with {name} = {settled!r}, got {value!r} for it as well; leave "
+                "that out, or make the other anew"
+            )
+
+
 def show(runs: list[dict[str, Any]], result: dict[str, Any], where: Path) -> None:
     """Print what training reached."""
     table = Table()
@@ -238,4 +273,5 @@ def show(runs: list[dict[str, Any]], result: dict[str, Any], where: Path) -> Non
     console = Console()
     console.print(table)
     folder = where if len(runs) == 1 else where / f"seed-{runs[0]['seed']}"
-    console.print(f"The model is in {folder / 'model'}.", highlight=False, soft_wrap=True)
+    place = f"The model is in {folder / 'model'}."
+    console.print(place, highlight=False, markup=False, soft_wrap=True)

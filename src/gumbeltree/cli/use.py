@@ -139,7 +139,8 @@ def predict(
 
 def _labelled(line: "Line", prediction: "Prediction") -> str:
     probability = f"{prediction.probabilities[prediction.label]:.4f}"
-    return "\t".join([prediction.label, probability, *map(streams.one_line, line.texts)])
+    label = streams.one_line(prediction.label)
+    return "\t".join([label, probability, *map(streams.one_line, line.texts)])
 
 
 def _labelled_json(line: "Line", prediction: "Prediction") -> str:
@@ -202,10 +203,16 @@ def encode(
 @app.command()
 def evaluate(
     model: streams.Model,
-    data: Annotated[Path, typer.Option(help="The folder of the task's files, or one file.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of the task's files, or one file; not needed for a model of generated "
+            "data (demo, listops)."
+        ),
+    ] = None,
     split: Annotated[
-        str, typer.Option(help="Which file of the folder: train, dev or test.")
-    ] = "test",
+        str | None, typer.Option(help="Which file of the folder: train, dev or test (default).")
+    ] = None,
     task: Annotated[
         str | None,
         typer.Option(help="snli, sst2, sst5, listops, sick, demo or table; else as trained."),
@@ -233,6 +240,8 @@ def evaluate(
     gumbeltree evaluate runs/snli --data snli_1.0 --split dev
 
     gumbeltree evaluate runs/mine --data films.tsv --text review --label stars --json
+
+    gumbeltree evaluate demo
     """
     from rich.console import Console
 
@@ -243,14 +252,21 @@ def evaluate(
     from gumbeltree.tasks.example import Report
     from gumbeltree.text.ids import TextCounts
 
-    if split not in ("train", "dev", "test"):
+    if split not in (None, "train", "dev", "test"):
         raise ValueError(f"`--split` must be train, dev or test, got {split!r}")
     streams.check_out(predictions)
     loaded = load(model, streams.pick_device(device))
     reader = scores.find_task(loaded, task, {"text": text, "text2": text2, "label": label})
-    path = scores.find_file(reader, data, split)
     counts, report = TextCounts(), Report()
-    examples = list(reader.read(path, split, report, skip_bad))
+    if data is None:
+        split = split or "test"
+        path, examples = scores.generated(loaded, reader, split, report)
+    else:
+        path = scores.find_file(reader, data, split)
+        if data.is_dir():
+            split = split or "test"
+        # a single file is read as one to be evaluated on, whole
+        examples = list(reader.read(path, split or "test", report, skip_bad))
     if not examples:
         raise ValueError(f"{path}: expected examples, got none ({report}); look at the file")
     ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)

@@ -20,9 +20,15 @@ from gumbeltree.fetch import home
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example, Report, Task
 from gumbeltree.tasks.table import split as divide
-from gumbeltree.text.tokenizer import PAD, UNKNOWN, treebank_tokenizer, whitespace_tokenizer
+from gumbeltree.text.tokenizer import (
+    PAD,
+    UNKNOWN,
+    treebank_tokenizer,
+    undo_ptb_escapes,
+    whitespace_tokenizer,
+)
 from gumbeltree.text.vector_cache import cached_vectors
-from gumbeltree.text.vectors import Vectors, first_words, read_vectors
+from gumbeltree.text.vectors import Vectors, first_words
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +47,30 @@ class _Read:
         self.labels: list[str] = []
         self.report = Report()
 
-    def add(self, examples: Iterable[Example]) -> None:
+    def add(self, examples: Iterable[Example], escaped: bool = False) -> None:
+        """Add examples; `escaped` texts are words of a treebank, separated by white space."""
         for example in examples:
-            texts = (self.places.setdefault(text, len(self.places)) for text in example.texts)
-            self.rows.append(tuple(texts))
+            texts = example.texts
+            if escaped:
+                texts = tuple(" ".join(map(undo_ptb_escapes, text.split())) for text in texts)
+            self.rows.append(
+                tuple(self.places.setdefault(text, len(self.places)) for text in texts)
+            )
             self.labels.append(example.label)
+
+    def without(self, texts: set[str]) -> "_Read":
+        """Return the examples that have none of the texts; the others are counted as dropped."""
+        own = list(self.places)
+        rows = [i for i, row in enumerate(self.rows) if not any(own[j] in texts for j in row)]
+        kept = self.part(rows)
+        if len(rows) < len(self.rows):
+            kept.report.dropped["also in another split"] = len(self.rows) - len(rows)
+        return kept
+
+    def examples(self) -> list[tuple[str, ...]]:
+        """Return the texts of each example."""
+        own = list(self.places)
+        return [tuple(own[j] for j in row) for row in self.rows]
 
     def part(self, rows: Sequence[int]) -> "_Read":
         """Return some of the examples, with their own sentences only."""
@@ -107,8 +132,10 @@ def prepare(
     reader = whitespace_tokenizer if task.pretokenized else treebank_tokenizer
     reads = reader([*words, *extra], settings.lower)
     splits, reports = {}, {}
+    trained_on = set(read["train"].examples())
     for name, part in read.items():
         splits[name], reports[name] = _to_ids(part, name, reads, labels, recipe.model.max_words)
+        reports[name]["seen"] = sum(e in trained_on for e in part.examples() if name != "train")
     kept = {"whitespace": whitespace_tokenizer, "treebank": treebank_tokenizer}[settings.tokenizer]
     tokenizer = kept([*words, *extra], settings.lower)
     report: dict[str, Any] = {
@@ -144,7 +171,9 @@ def make_task(recipe: Recipe) -> Task:
                 f"text {settings.text!r} and label {settings.label!r}; pass --text and --label"
             )
         given = None if head.labels == LABELS_FROM_DATA else head.labels
-        table: Task = TASKS["table"](settings.text, settings.text2 or None, settings.label, given)
+        table: Task = TASKS["table"](
+            settings.text, settings.text2 or None, settings.label, given, settings.quotes
+        )
         table.pretokenized = settings.pretokenized
         return table
     task: Task = TASKS[settings.task]()
@@ -174,7 +203,8 @@ def _read_splits(
         if name in files:
             say(f"reading {files[name]}")
             read[name] = part = _Read()
-            part.add(task.read(files[name], name, part.report, skip_bad))
+            escaped = task.pretokenized and task.name == "table"
+            part.add(task.read(files[name], name, part.report, skip_bad), escaped)
             if not part.rows:
                 raise ValueError(
                     f"{files[name]}: expected examples, got none ({part.report}); look at the file"
@@ -191,6 +221,10 @@ def _read_splits(
             part.report.examples = len(part.rows)
         if name == "train" and task.labels is None:
             task.labels = tuple(sorted(set(read[name].labels)))
+    if "train" not in files:
+        read["train"] = read["train"].without(
+            {t for n in read if n != "train" for t in read[n].places}
+        )
     assert task.labels is not None
     if len(task.labels) < 2:
         raise ValueError(
@@ -294,11 +328,7 @@ def _count(splits: Iterable[Split], words: int) -> NDArray[np.int64]:
 
 def _vectors(path: Path, words: list[str], dim: int) -> Vectors:
     """Return word vectors, from the cache where one can be kept."""
-    try:
-        found = cached_vectors(path, words, home() / "vectors", _choice(path, dim))
-    except PermissionError as error:
-        log.info("no cache of word vectors: %s", error)
-        found = read_vectors(path, words, _choice(path, dim))
+    found = cached_vectors(path, words, home() / "vectors", _choice(path, dim))
     if found.dim != dim:
         raise ValueError(
             f"{path}: expected vectors of {dim} numbers, got {found.dim}; take another file, or "

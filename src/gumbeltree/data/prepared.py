@@ -72,6 +72,7 @@ class Prepared:
             dropped = ", ".join(f"{n:,} {reason}" for reason, n in about["dropped"].items())
             text += f"; dropped {dropped}" if dropped else ""
             text += f"; {about['bad']:,} bad lines skipped" if about["bad"] else ""
+            text += f"; {about['seen']:,} of them also in train" if about.get("seen") else ""
             yield text
             yield from (f"  {message}" for message in about["first_bad"])
         words = self.report["vocabulary"]

@@ -10,11 +10,15 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from gumbeltree.ops import exact, reference
+from gumbeltree.ops import exact, fused, reference
 from gumbeltree.ops.problem import TreeProblem, TreeResult
 from gumbeltree.registry import UnknownNameError, suggest
 
-IMPLEMENTATIONS: dict[str, ModuleType] = {"exact": exact, "reference": reference}
+IMPLEMENTATIONS: dict[str, ModuleType] = {
+    "fused": fused,
+    "exact": exact,
+    "reference": reference,
+}
 
 logger = logging.getLogger(__name__)
 _logged: set[str] = set()
@@ -35,7 +39,7 @@ def choose(impl: str, cell: nn.Module, estimator: Any, sample: bool) -> Choice:
             f"unknown implementation {impl!r}; known: {', '.join(names)}.{suggest(impl, names)}"
         )
     if impl != "auto":
-        reason = IMPLEMENTATIONS[impl].unsupported(cell, estimator, sample)
+        reason = IMPLEMENTATIONS[impl].unsupported(cell, estimator, sample, by_name=True)
         if reason is not None:
             raise NotImplementedError(
                 f"impl={impl!r} cannot run this: {reason}; use impl='auto' or 'reference'"

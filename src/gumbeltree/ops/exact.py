@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import Function, FunctionCtx
+from torch.autograd.function import Function
 
 from gumbeltree.ops.exact_backward import backward
 from gumbeltree.ops.exact_forward import Products, forward
 from gumbeltree.ops.exact_tape import Tape
+from gumbeltree.ops.first_derivative import OnlyFirst
 from gumbeltree.ops.problem import TreeProblem, TreeResult
 from gumbeltree.states import NodeState
 
@@ -21,7 +22,7 @@ from gumbeltree.states import NodeState
 HOOKS = ("weight", "gate_bias", "activate", "activate_backward")
 
 
-def unsupported(cell: nn.Module, estimator: Any, sample: bool) -> str | None:
+def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = False) -> str | None:
     """Return why this implementation cannot run a case, or None if it can."""
     missing = [name for name in HOOKS if not hasattr(cell, name)]
     if missing:
@@ -103,20 +104,5 @@ class _ExactTree(Function):
         narrow = [g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]
         if torch.is_grad_enabled():
             cotangents = [x for x in (droot, dnodes, dscores) if x is not None]
-            narrow = _NoSecondDerivative.apply(*narrow, *inputs, *cotangents)
+            narrow = OnlyFirst.apply("exact", 4, *narrow, *inputs, *cotangents)
         return (*narrow, None, None)
-
-
-class _NoSecondDerivative(Function):
-    """Pass gradients through; refuse, with the reason, to differentiate them again."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(x.clone() for x in tensors[:4])
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *_: Tensor) -> None:
-        raise RuntimeError(
-            "the implementation 'exact' has first derivatives only, and its gradient was "
-            "differentiated again (double backward); build the encoder with impl='reference'"
-        )

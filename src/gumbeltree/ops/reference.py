@@ -14,7 +14,7 @@ from gumbeltree.ops.problem import TreeProblem, TreeResult
 from gumbeltree.states import NodeState
 
 
-def unsupported(cell: nn.Module, estimator: Any, sample: bool) -> str | None:
+def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = False) -> str | None:
     """Return why this implementation cannot run a case: it runs everything."""
     return None
 

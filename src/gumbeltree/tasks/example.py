@@ -144,8 +144,8 @@ class Task(ABC):
         if not folder.is_dir():
             kind = "a file" if folder.exists() else "nothing there"
             raise NotADirectoryError(
-                f"{folder}: expected a folder with the {self.name} files, got {kind}; "
-                "pass the folder that holds them"
+                f"{folder}: expected a folder with the {self.name} files, or one file, got {kind}; "
+                "check the path"
             )
         found: dict[str, Path] = {}
         for split, patterns in self.file_names.items():

@@ -281,4 +281,6 @@ def _unreadable(text: str, error: csv.Error) -> MismatchError:
     else:
         expected = "a separator after a closing quote"
     came = f"{shown(text)} ({error})"
-    return MismatchError(expected, came, "double the quotes inside fields, or pass quotes=False")
+    return MismatchError(
+        expected, came, "double the quotes inside fields, or turn quotes off (--set quotes=false)"
+    )

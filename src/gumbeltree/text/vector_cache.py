@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from safetensors.numpy import save_file
 
 from gumbeltree.atomic import replace_file
 from gumbeltree.text.vectors import Progress, Vectors, check_file, distinct, read_vectors
+
+log = logging.getLogger(__name__)
 
 CACHE_FORMAT = "gumbeltree-vectors-1"
 
@@ -46,9 +49,13 @@ def cached_vectors(
     cache = cache_folder / f"{path.name}.{key[:20]}.safetensors"
     vectors = _load_cache(cache, key, asked)
     if vectors is None:
-        cache_folder.mkdir(parents=True, exist_ok=True)
         vectors = read_vectors(path, asked, dim, progress=progress)
-        _save_cache(cache, key, vectors)
+        try:
+            cache_folder.mkdir(parents=True, exist_ok=True)
+            _save_cache(cache, key, vectors)
+        except OSError as error:
+            # what was asked for is here; only the next time will take longer
+            log.warning("word vectors are not kept for the next time: %s", error)
     return vectors
 
 

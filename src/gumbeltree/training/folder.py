@@ -81,7 +81,8 @@ class RunFolder:
         if there:
             self._compare(self.read(SETTINGS))
         self._clean()
-        self.write(SETTINGS, self.settings)
+        if not there:
+            self.write(SETTINGS, self.settings)
 
     def _clean(self) -> None:
         """Remove what a killed process left half done."""
@@ -98,6 +99,7 @@ class RunFolder:
             name = key.removeprefix("recipe.")
             if old.get(key) != new.get(key) and name not in CHANGEABLE:
                 what = "data" if key == "data_digest" else f"`{name}`"
+                what = "model to start from (--init)" if key == "init_digest" else what
                 raise ValueError(
                     f"{self.path} holds a run of another kind: its {what} is {old.get(key)!r}, now "
                     f"it is {new.get(key)!r}; give it what it was started with, or name another "

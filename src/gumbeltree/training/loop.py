@@ -25,7 +25,7 @@ from gumbeltree.evaluate import ScoreError, evaluate
 from gumbeltree.model import SentenceModel
 from gumbeltree.store import load, save
 from gumbeltree.training.display import Display
-from gumbeltree.training.folder import CHECKPOINT, MODEL, RESULT, RunFolder, saving
+from gumbeltree.training.folder import CHECKPOINT, MODEL, RESULT, SETTINGS, RunFolder, saving
 from gumbeltree.training.noise import example_noise, step_seed
 from gumbeltree.training.start import new_model, start_fabric
 from gumbeltree.training.stopping import InterruptedRunError, StopRequest
@@ -89,6 +89,8 @@ def train(
     """
     recipe = with_labels(recipe, prepared)
     check_fit(prepared, recipe)
+    # what the data was made with counts, whatever else the recipe says
+    recipe = dataclasses.replace(recipe, data=prepared.data)
     fabric = start_fabric(device, recipe.training.precision)
     settings: dict[str, Any] = {
         "recipe_name": recipe_name,
@@ -105,7 +107,10 @@ def train(
             stack.enter_context(folder)
         fabric.barrier()
         run = _Run(recipe, prepared, folder, fabric, init, display or Display(quiet=True))
-        return run.finish() if run.progress.finished else run.train()
+        if not run.progress.finished:
+            return run.train()
+        # as it was: neither evaluated nor written again
+        return folder.read(RESULT) if folder.has(RESULT) else run.finish()
 
 
 class _Run:
@@ -146,6 +151,8 @@ class _Run:
         board = TensorBoard(self.folder.path, progress.step) if self.fabric.is_global_zero else None
         with StopRequest() as stop, contextlib.closing(board or contextlib.ExitStack()):
             if self.fabric.is_global_zero:
+                # epochs may be more than before
+                self.folder.write(SETTINGS, self.folder.settings)
                 self.folder.cut_metrics(progress.metrics_size)
             started = time.monotonic() - progress.seconds
             batches = self._batches(progress.epoch)
@@ -351,6 +358,13 @@ class _Run:
 
     def _provenance(self) -> dict[str, Any]:
         progress = self.progress
+        # what bad lines say is nobody's business
+        splits = {
+            name: {key: value for key, value in about.items() if key != "first_bad"}
+            for name, about in self.prepared.report["splits"].items()
+        }
+        counts = {**self.prepared.report, "splits": splits}
+        init = self.folder.settings["init_digest"]
         return {
             "recipe_name": self.folder.settings["recipe_name"],
             "recipe": self.folder.settings["recipe"],
@@ -360,7 +374,8 @@ class _Run:
                 "step": progress.best_step,
                 "epoch": round(progress.best_epoch, 4),
             },
-            "data": {"digest": self.folder.settings["data_digest"], **self.prepared.report},
+            "data": {"digest": self.folder.settings["data_digest"], **counts},
+            **({"init_digest": init} if init else {}),
             "versions": versions(),
         }
 

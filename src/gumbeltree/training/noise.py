@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 _MASK = 0xFFFF_FFFF
+CHUNK = 1 << 22
+"""Numbers made at once."""
 
 
 def example_noise(seed: int, epoch: int, rows: Tensor, columns: int, width: int) -> Tensor:
@@ -31,13 +33,18 @@ def example_noise(seed: int, epoch: int, rows: Tensor, columns: int, width: int)
     # two independent keys of 32 bits for each sentence
     first = _mixed(_mixed(sentence & _MASK, seed), 2 * epoch)
     second = _mixed(_mixed((sentence >> 32) ^ first, seed >> 32), 2 * epoch + 1)
+    noise = torch.empty((len(sentence), width - 1, width - 1), device=device)
     place = torch.arange(width - 1, device=device)
     # layers lie 2^16 apart, so that the noise of a position does not depend on the width
     counter = (place[:, None] << 16) + place  # [T-1, T-1]
-    bits = _mixed(_mixed(counter ^ first[:, None, None], 0) ^ second[:, None, None], 1)
-    # the middle of one of 2^23 equal parts of 0..1, exact in float32, never an end; Eqs. S9, S10
-    u = ((bits >> 9).float() + 0.5) * 2.0**-23
-    return u.log_().neg_().log_().neg_()
+    # a few sentences at a time: integers of long sentences would take eight times the memory
+    some = max(1, CHUNK // max(1, counter.numel()))
+    for a, b, out in zip(first.split(some), second.split(some), noise.split(some), strict=True):
+        bits = _mixed(_mixed(counter ^ a[:, None, None], 0) ^ b[:, None, None], 1)
+        # the middle of one of 2^23 equal parts of 0..1, exact in float32, never an end
+        out.copy_(bits >> 9).add_(0.5).mul_(2.0**-23)
+    # Eqs. S9, S10
+    return noise.log_().neg_().log_().neg_()
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -1,0 +1,209 @@
+"""The leaf LSTM (Eq. 13) on packed words, one Triton kernel a step, forward and backward.
+
+Sizes that shape a launch (`steps`, `rows`) are numbers of the host; how many sentences are still
+running is read on the device. So nothing waits for the device, and a caller may capture the loop
+in a CUDA graph and replay it for other lengths within the same bounds.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# what tl.dot is told; bfloat16 operands have only one way to be multiplied
+PRECISIONS = {"ieee": "ieee", "tf32": "tf32", "bf16": "ieee"}
+
+# Tiles of BM sentences, BD units and their warps, the widest first that still fill the card. A step
+# is bound by how fast each multiprocessor gets its part of W_hh and of the states from the L2
+# cache: wide tiles read less in all, but only as many multiprocessors read as there are tiles.
+# Backward the narrow tile has BM < BD, so that no two warps do the same (see the kernel).
+TILES_FORWARD = ((64, 32, 8), (32, 32, 4), (32, 16, 4), (16, 16, 4))
+TILES_BACKWARD = ((64, 32, 8), (16, 32, 4))
+# an H200 has 132 multiprocessors
+FILLED = 128
+# Summands at a time: narrow tiles then take at most 48 KiB of shared memory, so that programs of
+# two waves run beside each other. IEEE products run without tensor cores and hold their operands
+# in registers, hence the short ones.
+BK_FORWARD, BK_BACKWARD, BK_IEEE = 64, 32, 16
+STAGES = 3
+
+Tile = tuple[int, int, int]
+
+
+class Plan(NamedTuple):
+    """How a pass is launched, the same for each of its steps.
+
+    Attributes:
+        steps: positions.
+        rows: bound of the sentences.
+        back: -1, or 1 if read from the last word to the first.
+        precision: of the products.
+    """
+
+    steps: int
+    rows: int
+    back: int
+    precision: str
+
+    def operand(self, x: Tensor) -> Tensor:
+        """Return `x` in the type of the products."""
+        return x.bfloat16() if self.precision == "bf16" else x
+
+    def positions(self) -> range:
+        """Return the positions in reading order."""
+        return range(self.steps) if self.back < 0 else range(self.steps - 1, -1, -1)
+
+    def grid(self, D: int, BM: int, BD: int) -> tuple[int, int]:
+        """Return the number of tiles of sentences and of units."""
+        return -(-self.rows // BM), -(-D // BD)
+
+    def options(self, D: int, tiles: Sequence[Tile], BK: int) -> dict[str, Any]:
+        """Return what the kernels take as constants."""
+        fill = [tile for tile in tiles if prod(self.grid(D, *tile[:2])) >= FILLED]
+        BM, BD, warps = fill[0] if fill else tiles[-1]
+        return {
+            "BACK": self.back,
+            "PRECISION": PRECISIONS[self.precision],
+            "BM": BM,
+            "BD": BD,
+            "BK": BK_IEEE if self.precision == "ieee" else BK,
+            "num_warps": warps,
+            "num_stages": STAGES,
+        }
+
+
+def lstm(
+    inputs: Tensor,
+    weight_hh: Tensor,
+    start: Tensor,
+    steps: int,
+    rows: int,
+    reverse: bool = False,
+    precision: str = "ieee",
+) -> tuple[Tensor, Tensor]:
+    """Run an LSTM over packed words from a zero state.
+
+    The gates stand in the order i, f, g, o. N may exceed the number of words: rows from
+    start[steps] on are never read, and their states and gradients are zero.
+
+    Args:
+        inputs: W_ih x + b_ih + b_hh of the words `[N, 4D]`, float32 (float64 in the interpreter).
+        weight_hh: `[4D, D]`, of the same type.
+        start: row of the first word at each position, and the number of words at the end, int32
+            `[steps + 1]` on the device. Positions past the longest sentence are empty.
+        steps: bound T of the longest sentence.
+        rows: bound B of the sentences; more of them than this are not seen.
+        reverse: read from the last word to the first.
+        precision: of the matrix products, "ieee", "tf32" or "bf16"; all else is in the type of
+            `inputs`. The weight's gradient is one product of torch, whose setting decides
+            between IEEE and TF32.
+
+    Returns:
+        h and c of each word `[N, D]`, once differentiable in `inputs` and `weight_hh`.
+    """
+    D = weight_hh.shape[1]
+    if precision not in PRECISIONS:
+        raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if weight_hh.shape[0] != 4 * D or inputs.shape[1:] != (4 * D,):
+        raise ValueError(
+            f"`inputs` must be [N, 4D] and `weight_hh` [4D, D], got {list(inputs.shape)} and "
+            f"{list(weight_hh.shape)}"
+        )
+    if start.shape != (steps + 1,):
+        raise ValueError(f"`start` must be [steps + 1] = [{steps + 1}], got {list(start.shape)}")
+    if inputs.dtype != weight_hh.dtype or inputs.dtype not in (torch.float32, torch.float64):
+        raise TypeError(
+            f"`inputs` and `weight_hh` must both be float32, got {inputs.dtype} and "
+            f"{weight_hh.dtype}; under autocast convert `inputs` back"
+        )
+    plan = Plan(steps, rows, 1 if reverse else -1, precision)
+    if torch.is_grad_enabled() and (inputs.requires_grad or weight_hh.requires_grad):
+        states: tuple[Tensor, Tensor] = LSTM.apply(inputs, weight_hh, start, plan)
+        return states
+    h, c, _ = forward(inputs, weight_hh, start, plan, save=False)
+    return h, c
+
+
+class LSTM(torch.autograd.Function):
+    """`forward` and `backward` below, for autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, weight: Tensor, start: Tensor, plan: Plan
+    ) -> tuple[Tensor, Tensor]:
+        """Return the states."""
+        h, c, gates = forward(inputs, weight, start, plan, save=True)
+        ctx.save_for_backward(weight, start, h, c, gates)
+        ctx.plan = plan
+        return h, c
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dh: Tensor, dc: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of `inputs` and `weight`."""
+        weight, start, h, c, gates = ctx.saved_tensors
+        dinputs, dweight = backward(
+            weight, start, h, c, gates, dh, dc, ctx.plan, ctx.needs_input_grad[1]
+        )
+        return dinputs, dweight, None, None
+
+
+def forward(
+    inputs: Tensor, weight: Tensor, start: Tensor, plan: Plan, save: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h, c `[N, D]` and, if `save`, the gates after activation `[N, 4D]`."""
+    from gumbeltree.ops import fused_lstm_kernels as kernels
+
+    N, D = inputs.shape[0], weight.shape[1]
+    inputs, operand = inputs.contiguous(), plan.operand(weight).contiguous()
+    h, c = inputs.new_zeros((N, D)), inputs.new_zeros((N, D))
+    gates = torch.empty_like(inputs) if save else inputs.new_empty(0)
+    options = plan.options(D, TILES_FORWARD, BK_FORWARD)
+    grid = plan.grid(D, options["BM"], options["BD"])
+    # Triton launches on the current device, whichever the tensors are on
+    with torch.cuda.device_of(inputs):
+        for t in plan.positions():
+            kernels.lstm_fwd_kernel[grid](
+                inputs, operand, start, h, c, gates, t, plan.steps, D=D, SAVE=save, **options
+            )
+    return h, c, gates
+
+
+def backward(
+    weight: Tensor,
+    start: Tensor,
+    h: Tensor,
+    c: Tensor,
+    gates: Tensor,
+    dh: Tensor,
+    dc: Tensor,
+    plan: Plan,
+    dweight_needed: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of `inputs` `[N, 4D]` and, if needed, of `weight` `[4D, D]`."""
+    from gumbeltree.ops import fused_lstm_kernels as kernels
+
+    D = weight.shape[1]
+    operand = plan.operand(weight).reshape(4, D, D).transpose(1, 2).contiguous()
+    dh, dc = dh.contiguous(), dc.contiguous()
+    carried = torch.empty_like(c)
+    # rows past the words take part in what follows, so they must be zero
+    dgates = torch.zeros_like(gates)
+    before = torch.zeros_like(h, dtype=operand.dtype) if dweight_needed else h
+    options = plan.options(D, TILES_BACKWARD, BK_BACKWARD)
+    grid = plan.grid(D, options["BM"], options["BD"])
+    with torch.cuda.device_of(gates):
+        for t in reversed(plan.positions()):
+            kernels.lstm_bwd_kernel[grid](
+                *(operand, start, h, c, gates, dh, dc, carried, dgates, before, t, plan.steps),
+                D=D,
+                GATHER=dweight_needed,
+                **options,
+            )
+    if not dweight_needed:
+        return dgates, None
+    # sum over the words of dgates x the state before: one product instead of one a step
+    return dgates, (plan.operand(dgates).t() @ before).to(weight.dtype)

@@ -1,0 +1,258 @@
+"""Triton kernels of the leaf LSTM: one step of all sentences, forward and backward.
+
+Program (i_m, i_d) has BM sentences and BD units of all four gates. Both kernels are one product
+over the states or gradients of the step before, then the cell's elementwise work on the program's
+own tile. A step writes rows of its own position only and reads rows of others, so no program reads
+what another one of the same launch writes, and nothing is added up in a varying order.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def words_at(p_start, t, steps):
+    """Return the first row of the words at position t and their number, 0 outside 0..steps-1."""
+    m_t = (t >= 0) & (t < steps)
+    first = tl.load(p_start + t, mask=m_t, other=0)
+    end = tl.load(p_start + t + 1, mask=m_t, other=0)
+    # rows times 4D may pass 2^31
+    return first.to(tl.int64), (end - first).to(tl.int32)
+
+
+@triton.jit
+def sigmoid(x):
+    """Return the logistic function.
+
+    As tl.sigmoid, but interpreted whenever the kernels are: Triton's own functions of this kind
+    are so only if TRITON_INTERPRET was set before anything imported Triton, as torch may do.
+    """
+    return 1 / (1 + tl.exp(-x))
+
+
+@triton.jit
+def tanh(x):
+    """Return the hyperbolic tangent, from exp only.
+
+    libdevice.tanh does not run in Triton's interpreter. In float32 this one is within 2e-7
+    everywhere (libdevice 6e-8), the size of the rounding of what is added to it; it saturates to
+    -1 and 1 without overflow.
+    """
+    return 2 * sigmoid(2 * x) - 1
+
+
+# t differs at each launch: no variant for t == 1 or multiples of 16
+@triton.jit(do_not_specialize=["t", "steps"])
+def lstm_fwd_kernel(
+    p_inputs,
+    p_weight,
+    p_start,
+    p_h,
+    p_c,
+    p_gates,
+    t,
+    steps,
+    D: tl.constexpr,
+    BACK: tl.constexpr,
+    SAVE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr,
+    BD: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """Make the states of the words at position t from those at t + BACK.
+
+    Args:
+        p_inputs: W_ih x + b `[N, 4D]`.
+        p_weight: W_hh `[4D, D]`, in the type of the products.
+        p_start: first row of each position `[steps + 1]`.
+        p_h: states `[N, D]`, read at t + BACK, written at t.
+        p_c: cell states, likewise.
+        p_gates: i, f, g, o after activation `[N, 4D]`, written if SAVE.
+        t: position of the words.
+        steps: positions in all.
+        D: width of the states.
+        BACK: -1, or 1 if read from the last word to the first.
+        SAVE: whether to keep the gates.
+        PRECISION: of the products.
+        BM: sentences of a program.
+        BD: units of a program.
+        BK: summands at a time.
+    """
+    i_m, i_d = tl.program_id(0), tl.program_id(1)
+    # asked for together, so that they are waited for once
+    first, n = words_at(p_start, t, steps)
+    before, n_before = words_at(p_start, t + BACK, steps)
+    if i_m * BM >= n:
+        return
+    o_m = i_m * BM + tl.arange(0, BM)
+    o_d = i_d * BD + tl.arange(0, BD)
+    # forwards more sentences may stand before than here, backwards fewer
+    m_before = o_m < tl.minimum(n, n_before)
+    m_d = o_d < D
+    m = (o_m < n)[:, None] & m_d[None, :]
+    o_gate = (first + o_m)[:, None] * (4 * D) + o_d[None, :]
+    o_state = (first + o_m)[:, None] * D + o_d[None, :]
+    o_before = (before + o_m)[:, None] * D + o_d[None, :]
+
+    # on their way while the products are worked out
+    b_xi = tl.load(p_inputs + o_gate, mask=m, other=0.0)
+    b_xf = tl.load(p_inputs + o_gate + D, mask=m, other=0.0)
+    b_xg = tl.load(p_inputs + o_gate + 2 * D, mask=m, other=0.0)
+    b_xo = tl.load(p_inputs + o_gate + 3 * D, mask=m, other=0.0)
+    b_before = tl.load(p_c + o_before, mask=m_before[:, None] & m_d[None, :], other=0.0)
+
+    # one product for all gates, column 4 unit + gate: with several in a loop Triton 3.6 lays the
+    # warps along one axis only, and in small tiles they would repeat each other's work
+    o_n = tl.arange(0, 4 * BD)
+    o_unit = i_d * BD + o_n // 4
+    o_row = (o_n % 4) * D + o_unit
+    dtype = p_h.dtype.element_ty
+    b_gates = tl.full((BM, 4 * BD), 0.0, dtype)
+    if i_m * BM < n_before:
+        for k in range(0, D, BK):
+            o_k = k + tl.arange(0, BK)
+            m_k = o_k < D
+            p_a = p_h + (before + o_m)[:, None] * D + o_k[None, :]
+            b_h = tl.load(p_a, mask=m_before[:, None] & m_k[None, :], other=0.0)
+            p_w = p_weight + o_row[None, :] * D + o_k[:, None]
+            b_w = tl.load(p_w, mask=m_k[:, None] & (o_unit < D)[None, :], other=0.0)
+            b_h = b_h.to(b_w.dtype)
+            b_gates = tl.dot(b_h, b_w, b_gates, input_precision=PRECISION, out_dtype=dtype)
+    b_ig, b_fo = tl.split(tl.reshape(b_gates, (BM, BD, 2, 2)))
+    b_i, b_g = tl.split(b_ig)
+    b_f, b_o = tl.split(b_fo)
+
+    b_i = sigmoid(b_i + b_xi)
+    b_f = sigmoid(b_f + b_xf)
+    b_g = tanh(b_g + b_xg)
+    b_o = sigmoid(b_o + b_xo)
+    b_c = b_f * b_before + b_i * b_g
+    tl.store(p_c + o_state, b_c, mask=m)
+    tl.store(p_h + o_state, b_o * tanh(b_c), mask=m)
+    if SAVE:
+        tl.store(p_gates + o_gate, b_i, mask=m)
+        tl.store(p_gates + o_gate + D, b_f, mask=m)
+        tl.store(p_gates + o_gate + 2 * D, b_g, mask=m)
+        tl.store(p_gates + o_gate + 3 * D, b_o, mask=m)
+
+
+@triton.jit(do_not_specialize=["t", "steps"])
+def lstm_bwd_kernel(
+    p_weight,
+    p_start,
+    p_h,
+    p_c,
+    p_gates,
+    p_dh,
+    p_dc,
+    p_carried,
+    p_dgates,
+    p_before,
+    t,
+    steps,
+    D: tl.constexpr,
+    BACK: tl.constexpr,
+    GATHER: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr,
+    BD: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """Make the gates' gradients of the words at position t from those at t - BACK.
+
+    dh_t = dh + dgates_{t-BACK} W_hh for a tile of units is all that dgates_t needs for the same
+    units, so the product comes first and every gradient is worked out once.
+
+    Args:
+        p_weight: W_hh with each gate's part transposed `[4, D, D]`, in the type of the products.
+            TF32 wants both operands stored along the sum.
+        p_start: first row of each position `[steps + 1]`.
+        p_h: states `[N, D]`.
+        p_c: cell states `[N, D]`.
+        p_gates: i, f, g, o after activation `[N, 4D]`.
+        p_dh: gradient of the states from outside `[N, D]`.
+        p_dc: gradient of the cell states from outside `[N, D]`.
+        p_carried: gradient of the cell state before each word `[N, D]`, read at t - BACK, written
+            at t.
+        p_dgates: gradient of the gates before activation `[N, 4D]`, read at t - BACK, written
+            at t.
+        p_before: state h before each word `[N, D]`, written at t if GATHER.
+        t: position of the words.
+        steps: positions in all.
+        D: width of the states.
+        BACK: as in the forward kernel.
+        GATHER: whether to lay out the states before each word.
+        PRECISION: of the products.
+        BM: sentences of a program.
+        BD: units of a program.
+        BK: summands of each gate at a time.
+    """
+    i_m, i_d = tl.program_id(0), tl.program_id(1)
+    first, n = words_at(p_start, t, steps)
+    before, n_before = words_at(p_start, t + BACK, steps)
+    after, n_after = words_at(p_start, t - BACK, steps)
+    if i_m * BM >= n:
+        return
+    o_m = i_m * BM + tl.arange(0, BM)
+    o_d = i_d * BD + tl.arange(0, BD)
+    m_before = o_m < tl.minimum(n, n_before)
+    m_after = o_m < tl.minimum(n, n_after)
+    m_d = o_d < D
+    m = (o_m < n)[:, None] & m_d[None, :]
+    o_state = (first + o_m)[:, None] * D + o_d[None, :]
+    o_before = (before + o_m)[:, None] * D + o_d[None, :]
+    o_after = (after + o_m)[:, None] * D + o_d[None, :]
+    o_gate = (first + o_m)[:, None] * (4 * D) + o_d[None, :]
+
+    # on their way while the product is worked out
+    b_dh = tl.load(p_dh + o_state, mask=m, other=0.0)
+    b_dc = tl.load(p_dc + o_state, mask=m, other=0.0)
+    b_carried = tl.load(p_carried + o_after, mask=m_after[:, None] & m_d[None, :], other=0.0)
+    b_i = tl.load(p_gates + o_gate, mask=m, other=0.0)
+    b_f = tl.load(p_gates + o_gate + D, mask=m, other=0.0)
+    b_g = tl.load(p_gates + o_gate + 2 * D, mask=m, other=0.0)
+    b_o = tl.load(p_gates + o_gate + 3 * D, mask=m, other=0.0)
+    b_c = tl.load(p_c + o_state, mask=m, other=0.0)
+    b_before = tl.load(p_c + o_before, mask=m_before[:, None] & m_d[None, :], other=0.0)
+
+    dtype = p_dgates.dtype.element_ty
+    # a sum for each gate: four short chains of products in flight instead of one long one; the
+    # warps then lie along the units if BM < BD
+    b_si = tl.full((BM, BD), 0.0, dtype)
+    b_sf = tl.full((BM, BD), 0.0, dtype)
+    b_sg = tl.full((BM, BD), 0.0, dtype)
+    b_so = tl.full((BM, BD), 0.0, dtype)
+    if i_m * BM < n_after:
+        for k in range(0, D, BK):
+            o_k = k + tl.arange(0, BK)
+            m_k = o_k < D
+            p_a = p_dgates + (after + o_m)[:, None] * (4 * D) + o_k[None, :]
+            m_a = m_after[:, None] & m_k[None, :]
+            # W_hh[gate, k, unit] as [BK, BD]
+            p_w = p_weight + o_d[None, :] * D + o_k[:, None]
+            m_w = m_k[:, None] & m_d[None, :]
+            b_a = tl.load(p_a, mask=m_a, other=0.0).to(p_weight.dtype.element_ty)
+            b_w = tl.load(p_w, mask=m_w, other=0.0)
+            b_si = tl.dot(b_a, b_w, b_si, input_precision=PRECISION, out_dtype=dtype)
+            b_a = tl.load(p_a + D, mask=m_a, other=0.0).to(p_weight.dtype.element_ty)
+            b_w = tl.load(p_w + D * D, mask=m_w, other=0.0)
+            b_sf = tl.dot(b_a, b_w, b_sf, input_precision=PRECISION, out_dtype=dtype)
+            b_a = tl.load(p_a + 2 * D, mask=m_a, other=0.0).to(p_weight.dtype.element_ty)
+            b_w = tl.load(p_w + 2 * D * D, mask=m_w, other=0.0)
+            b_sg = tl.dot(b_a, b_w, b_sg, input_precision=PRECISION, out_dtype=dtype)
+            b_a = tl.load(p_a + 3 * D, mask=m_a, other=0.0).to(p_weight.dtype.element_ty)
+            b_w = tl.load(p_w + 3 * D * D, mask=m_w, other=0.0)
+            b_so = tl.dot(b_a, b_w, b_so, input_precision=PRECISION, out_dtype=dtype)
+    b_dh += (b_si + b_sf) + (b_sg + b_so)
+    b_y = tanh(b_c)
+
+    b_dc += b_carried + b_dh * b_o * (1 - b_y * b_y)
+    tl.store(p_carried + o_state, b_dc * b_f, mask=m)
+    tl.store(p_dgates + o_gate, b_dc * b_g * b_i * (1 - b_i), mask=m)
+    tl.store(p_dgates + o_gate + D, b_dc * b_before * b_f * (1 - b_f), mask=m)
+    tl.store(p_dgates + o_gate + 2 * D, b_dc * b_i * (1 - b_g * b_g), mask=m)
+    tl.store(p_dgates + o_gate + 3 * D, b_dh * b_y * b_o * (1 - b_o), mask=m)
+    if GATHER:
+        b_h = tl.load(p_h + o_before, mask=m_before[:, None] & m_d[None, :], other=0.0)
+        tl.store(p_before + o_state, b_h, mask=m)

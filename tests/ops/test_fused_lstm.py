@@ -1,0 +1,389 @@
+"""Fused leaf LSTM == LSTMLeaf: states and gradients, both directions.
+
+Without CUDA the kernels run in Triton's interpreter, in float64 against float64. With it the same
+tests run compiled, in float32, where the error may be twice that of plain torch.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gumbeltree.leaves import LSTMLeaf
+from gumbeltree.ops import fused_lstm
+from gumbeltree.packing import Packing
+
+# read when the kernels are defined
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+# read at the first product; torch wants it in deterministic mode
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+pytest.importorskip("triton")
+pytest.importorskip("gumbeltree.ops.fused_lstm_kernels")
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+Values = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One batch; everything random in it comes from `seed`."""
+
+    lengths: tuple[int, ...]
+    D: int = 5
+    reverse: bool = False
+    capacity: int = 0
+    """Rows behind the words."""
+    extra_steps: int = 0
+    extra_rows: int = 0
+    device: str = DEVICE
+    seed: int = 0
+
+
+@dataclass
+class Inputs:
+    packing: Packing
+    start: Tensor
+    steps: int
+    rows: int
+    inputs: Tensor
+    weight: Tensor
+    dh: Tensor
+    dc: Tensor
+
+
+def make_inputs(case: Case) -> Inputs:
+    """Draw a batch in float64; what stands behind the words is NaN."""
+    generator = torch.Generator().manual_seed(case.seed)
+    packing = Packing(torch.tensor(case.lengths), max(case.lengths))
+    N, D = packing.N, case.D
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    def extend(x: Tensor) -> Tensor:
+        behind = x.new_full((case.capacity, x.shape[1]), torch.nan)
+        return torch.cat([x, behind]).to(case.device)
+
+    start = packing.start + [N] * case.extra_steps
+    return Inputs(
+        packing,
+        torch.tensor(start, dtype=torch.int32, device=case.device),
+        packing.steps + case.extra_steps,
+        packing.B + case.extra_rows,
+        extend(draw(N, 4 * D)),
+        (draw(4 * D, D) / D**0.5).to(case.device),
+        extend(draw(N, D)),
+        extend(draw(N, D)),
+    )
+
+
+def run_fused(
+    case: Case, batch: Inputs, dtype: torch.dtype = torch.float64, precision: str = "ieee"
+) -> Values:
+    inputs = batch.inputs.to(dtype).requires_grad_()
+    weight = batch.weight.to(dtype).requires_grad_()
+    h, c = fused_lstm.lstm(
+        inputs, weight, batch.start, batch.steps, batch.rows, case.reverse, precision
+    )
+    dinputs, dweight = torch.autograd.grad(
+        (h, c), (inputs, weight), (batch.dh.to(dtype), batch.dc.to(dtype))
+    )
+    return {"h": h.detach(), "c": c.detach(), "d inputs": dinputs, "d weight": dweight}
+
+
+def run_plain(
+    case: Case, batch: Inputs, dtype: torch.dtype = torch.float64, autocast: bool = False
+) -> Values:
+    """Run `LSTMLeaf` with W_ih = 1 and no bias, so that its words are our `inputs`."""
+    N, D = batch.packing.N, case.D
+    leaf = LSTMLeaf(4 * D, D, reverse=case.reverse).to(case.device, dtype)
+    with torch.no_grad():
+        leaf.weight_ih.copy_(torch.eye(4 * D))
+        leaf.weight_hh.copy_(batch.weight)
+        leaf.bias_ih.zero_()
+    words = batch.inputs[:N].to(dtype).requires_grad_()
+    with torch.autocast(case.device, torch.bfloat16, enabled=autocast):
+        h, c = leaf(words, batch.packing)
+    loss = (h * batch.dh[:N]).sum() + (c * batch.dc[:N]).sum()
+    dwords, dweight = torch.autograd.grad(loss, (words, leaf.weight_hh))
+    values = {"h": h.detach(), "c": c.detach(), "d inputs": dwords, "d weight": dweight}
+    # what stands behind the words is zero
+    return {
+        name: x if name == "d weight" else torch.cat([x, x.new_zeros(case.capacity, x.shape[1])])
+        for name, x in values.items()
+    }
+
+
+def errors(truth: Values, other: Values) -> dict[str, float]:
+    """Return each value's largest error relative to the truth's largest entry; NaN is infinite."""
+    return {
+        name: float(
+            ((other[name].double() - x).abs().max() / x.abs().max().clamp(min=1e-30)).nan_to_num(
+                torch.inf
+            )
+        )
+        for name, x in truth.items()
+    }
+
+
+def check_float32(case: Case) -> None:
+    batch = make_inputs(case)
+    truth = run_plain(case, batch)
+    plain = errors(truth, run_plain(case, batch, torch.float32))
+    found = run_fused(case, batch, torch.float32)
+    for name, error in errors(truth, found).items():
+        assert error <= 2 * plain[name] + 1e-6, (name, error, plain[name])
+    check_behind(case, found)
+
+
+def check_behind(case: Case, values: Values) -> None:
+    for name in ("h", "c", "d inputs"):
+        assert not values[name][len(values[name]) - case.capacity :].any(), name
+
+
+def check(case: Case) -> None:
+    if case.device == "cuda":
+        return check_float32(case)
+    batch = make_inputs(case)
+    found = run_fused(case, batch)
+    worst = errors(run_plain(case, batch), found)
+    assert max(worst.values()) < 1e-10, worst
+    check_behind(case, found)
+
+
+both_directions = pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
+
+
+@both_directions
+@pytest.mark.parametrize("D", [1, 5, 16, 20, 33])
+def test_widths(D: int, reverse: bool) -> None:
+    check(Case((3, 1, 4, 3, 2), D, reverse, seed=D))
+
+
+@both_directions
+@pytest.mark.parametrize(
+    "lengths",
+    [(1,), (6,), (1, 1, 1), (2, 2), (5, 1), (3, *[1] * 17), (3, *[2] * 15, 1), (2,) * 33],
+    ids=str,
+)
+def test_lengths(lengths: tuple[int, ...], reverse: bool) -> None:
+    check(Case(lengths, reverse=reverse, seed=len(lengths)))
+
+
+@both_directions
+def test_rows_behind_the_words_are_never_read(reverse: bool) -> None:
+    check(Case((3, 1, 2), 5, reverse, capacity=4))
+
+
+@both_directions
+def test_bounds_above_what_is_there(reverse: bool) -> None:
+    check(Case((3, 1, 2), 5, reverse, capacity=3, extra_steps=2, extra_rows=30))
+
+
+@both_directions
+@pytest.mark.parametrize(
+    "tile", sorted({*fused_lstm.TILES_FORWARD, *fused_lstm.TILES_BACKWARD}), ids=str
+)
+def test_tiles(tile: fused_lstm.Tile, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_lstm, "TILES_FORWARD", (tile,))
+    monkeypatch.setattr(fused_lstm, "TILES_BACKWARD", (tile,))
+    monkeypatch.setattr(fused_lstm, "BK_IEEE", 64 if reverse else 16)
+    # more than one tile of sentences and of units, the last ones not full
+    check(Case((2, 1, 2) * 22, 34, reverse, capacity=2))
+
+
+def test_tiles_grow_with_the_work() -> None:
+    def tile(rows: int, D: int) -> tuple[int, int]:
+        plan = fused_lstm.Plan(1, rows, -1, "tf32")
+        options = plan.options(D, fused_lstm.TILES_FORWARD, 32)
+        return options["BM"], options["BD"]
+
+    assert tile(1, 1) == tile(128, 300) == (16, 16)
+    assert tile(256, 300) == (32, 16)
+    assert tile(256, 600) == (32, 32)
+    assert tile(256, 1024) == tile(2048, 300) == (64, 32)
+
+
+@both_directions
+@settings(max_examples=6)
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=20).map(tuple),
+    D=st.sampled_from([1, 3, 17]),
+    capacity=st.integers(0, 3),
+    extra=st.integers(0, 2),
+    seed=st.integers(0, 10**6),
+)
+def test_random_batches(
+    reverse: bool, lengths: tuple[int, ...], D: int, capacity: int, extra: int, seed: int
+) -> None:
+    check(Case(lengths, D, reverse, capacity, extra, extra, seed=seed))
+
+
+@both_directions
+def test_float32(reverse: bool) -> None:
+    check_float32(Case((7, 4, 4, 2, 1), 20, reverse, capacity=2))
+
+
+@both_directions
+def test_twice_the_same_bits(reverse: bool) -> None:
+    case = Case((3, 1, 2, 3), 20, reverse)
+    batch = make_inputs(case)
+    first, second = (run_fused(case, batch, torch.float32) for _ in range(2))
+    assert all(torch.equal(x, second[name]) for name, x in first.items())
+
+
+def test_without_gradients_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case((3, 1, 2), 5)
+    batch = make_inputs(case)
+    expected = run_fused(case, batch, torch.float32)
+    inputs, weight = batch.inputs.float(), batch.weight.float()
+    forward, kept = fused_lstm.forward, []
+
+    def record(*args: object, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+        h, c, gates = forward(*args, save=save)
+        kept.append(gates.numel())
+        return h, c, gates
+
+    monkeypatch.setattr(fused_lstm, "forward", record)
+    h, c = fused_lstm.lstm(inputs, weight, batch.start, batch.steps, batch.rows)
+    with torch.no_grad():
+        weight.requires_grad_()
+        fused_lstm.lstm(inputs, weight, batch.start, batch.steps, batch.rows)
+    assert kept == [0, 0]
+    assert torch.equal(h, expected["h"])
+    assert torch.equal(c, expected["c"])
+
+
+@pytest.mark.parametrize("kept", ["inputs", "weight"])
+@pytest.mark.parametrize("output", [0, 1])
+def test_gradient_of_one_input_from_one_output(kept: str, output: int) -> None:
+    case = Case((3, 1, 2), 5, capacity=1)
+    batch = make_inputs(case)
+    (batch.dc if output == 0 else batch.dh).zero_()
+    expected = run_fused(case, batch, torch.float32)
+    x = {"inputs": batch.inputs.float(), "weight": batch.weight.float()}
+    x[kept].requires_grad_()
+    states = fused_lstm.lstm(x["inputs"], x["weight"], batch.start, batch.steps, batch.rows)
+    cotangent = (batch.dh, batch.dc)[output].float()
+    (found,) = torch.autograd.grad(states[output], x[kept], cotangent)
+    assert torch.equal(found, expected[f"d {kept}"])
+
+
+def test_tensors_of_any_layout() -> None:
+    case = Case((3, 1, 2), 5)
+    batch = make_inputs(case)
+    expected = run_fused(case, batch, torch.float32)
+    for name in ("inputs", "weight", "dh", "dc"):
+        setattr(batch, name, getattr(batch, name).t().contiguous().t())
+    found = run_fused(case, batch, torch.float32)
+    assert all(torch.equal(x, found[name]) for name, x in expected.items())
+
+
+def test_wrong_arguments_are_named() -> None:
+    x, w, start = torch.zeros(3, 8), torch.zeros(8, 2), torch.tensor([0, 3], dtype=torch.int32)
+    with pytest.raises(ValueError, match="one of ieee, tf32, bf16, got 'fp8'"):
+        fused_lstm.lstm(x, w, start, 1, 3, precision="fp8")
+    with pytest.raises(ValueError, match=r"got \[3, 8\] and \[8, 3\]"):
+        fused_lstm.lstm(x, torch.zeros(8, 3), start, 1, 3)
+    with pytest.raises(ValueError, match=r"\[steps \+ 1\] = \[3\], got \[2\]"):
+        fused_lstm.lstm(x, w, start, 2, 3)
+    with pytest.raises(TypeError, match=r"must both be float32, got torch\.bfloat16"):
+        fused_lstm.lstm(x.bfloat16(), w, start, 1, 3)
+
+
+@pytest.mark.slow
+@both_directions
+def test_long_sentences(reverse: bool) -> None:
+    check(Case((43, 1, 20, 17, 17, 9) * 6, 50, reverse, capacity=5, extra_steps=3))
+
+
+def snli(reverse: bool, seed: int = 0) -> Case:
+    """Return 256 sentences of at most 43 words, 300D, 8192 rows and 44 steps in all."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(255, generator=generator).mul(0.45).add(2.5).exp().long().clamp(1, 43)
+    lengths = (43, *drawn.tolist())
+    return Case(lengths, 300, reverse, 8192 - sum(lengths), extra_steps=1, device="cuda", seed=seed)
+
+
+@pytest.mark.gpu
+@both_directions
+def test_gpu_ieee(reverse: bool) -> None:
+    check_float32(snli(reverse))
+
+
+@pytest.mark.gpu
+@both_directions
+@pytest.mark.parametrize("D", [32, 100, 301, 600, 1024])
+def test_gpu_other_widths(D: int, reverse: bool) -> None:
+    check_float32(Case((9, 3, 1, 7) * 20, D, reverse, capacity=7, device="cuda"))
+
+
+@pytest.mark.gpu
+@both_directions
+@pytest.mark.parametrize("D", [300, 1024])
+def test_gpu_tf32(D: int, reverse: bool) -> None:
+    case = snli(reverse)
+    case = Case(case.lengths, D, reverse, case.capacity, device="cuda")
+    batch = make_inputs(case)
+    found = run_fused(case, batch, torch.float32, "tf32")
+    worst = errors(run_plain(case, batch), found)
+    # products of 10 bits
+    assert max(worst.values()) < 2e-3, worst
+    check_behind(case, found)
+
+
+@pytest.mark.gpu
+@both_directions
+def test_gpu_bf16(reverse: bool) -> None:
+    case = snli(reverse)
+    batch = make_inputs(case)
+    truth = run_plain(case, batch)
+    plain = errors(truth, run_plain(case, batch, torch.float32, autocast=True))
+    found = run_fused(case, batch, torch.float32, "bf16")
+    for name, error in errors(truth, found).items():
+        assert error <= 2 * plain[name], (name, error, plain[name])
+    check_behind(case, found)
+
+
+@pytest.mark.gpu
+@both_directions
+@pytest.mark.parametrize("precision", ["ieee", "tf32", "bf16"])
+def test_gpu_twice_the_same_bits(precision: str, reverse: bool) -> None:
+    case = snli(reverse)
+    batch = make_inputs(case)
+    first, second = (run_fused(case, batch, torch.float32, precision) for _ in range(2))
+    assert all(torch.equal(x, second[name]) for name, x in first.items())
+
+
+@pytest.mark.gpu
+@both_directions
+def test_gpu_graph_serves_other_lengths(reverse: bool) -> None:
+    cases = [snli(reverse, seed) for seed in (0, 1)]
+    captured, other = (make_inputs(case) for case in cases)
+    values, graph = capture(lambda: run_fused(cases[0], captured, torch.float32, "tf32"))
+    for case, batch in zip(cases[::-1], (other, make_inputs(cases[0])), strict=True):
+        for name in ("start", "inputs", "weight", "dh", "dc"):
+            getattr(captured, name).copy_(getattr(batch, name))
+        graph.replay()
+        expected = run_fused(case, batch, torch.float32, "tf32")
+        assert all(torch.equal(x, values[name]) for name, x in expected.items())
+
+
+def capture(work: Callable[[], Values]) -> tuple[Values, torch.cuda.CUDAGraph]:
+    """Run `work` once to compile its kernels, then capture it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        values = work()
+    return values, graph
