@@ -1,10 +1,18 @@
 """Tiny models for tests: a few words, a few units, weights wide enough for trees to differ."""
 
+import pytest
 import torch
 
 from gumbeltree.config import EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
 from gumbeltree.model import SentenceModel
+from gumbeltree.ops import IMPLEMENTATIONS
 from gumbeltree.text.tokenizer import whitespace_tokenizer
+
+# interpreted kernels take minutes here; tests/ops/test_fused.py has short cases of its own
+IMPLS = [
+    pytest.param(name, marks=pytest.mark.slow) if name == "fused" else name
+    for name in IMPLEMENTATIONS
+]
 
 WORDS = ["the", "dog", "that", "barked", "all", "night", "sleeps", "now", "not", "one", "."]
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from gumbeltree.leaves import LEAVES
-from gumbeltree.ops import IMPLEMENTATIONS
 from tests.golden.make import FILE, compute
+from tests.models import IMPLS
 
 GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))["values"]
 
 
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_golden_values(leaf: str, impl: str) -> None:
     found = compute(leaf, impl)
