@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -32,6 +33,8 @@ def run(out: Path, quick: bool = False, quiet: bool = False) -> None:
         quick: a tiny model that learns nothing, to see that everything works.
         quiet: show no progress.
     """
+    # so small a model is no faster on two threads, and much slower beside other work
+    torch.set_num_threads(1)
     recipe = with_settings(load_recipe("demo"), QUICK if quick else ())
     display = Display(quiet)
     prepared = prepare(recipe)
