@@ -258,19 +258,23 @@ def evaluate(
     loaded = load(model, streams.pick_device(device))
     reader = scores.find_task(loaded, task, {"text": text, "text2": text2, "label": label})
     counts, report = TextCounts(), Report()
-    if data is None:
-        split = split or "test"
-        path, examples = scores.generated(loaded, reader, split, report)
-    else:
-        path = scores.find_file(reader, data, split)
-        if data.is_dir():
+    with streams.progress(quiet, False) as advance:
+        if data is None:
             split = split or "test"
-        # a single file is read as one to be evaluated on, whole
-        examples = list(reader.read(path, split or "test", report, skip_bad))
-    if not examples:
-        raise ValueError(f"{path}: expected examples, got none ({report}); look at the file")
-    ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)
-    evaluation = run(loaded, ids, batch_words)
+            path, examples = scores.generated(loaded, reader, split, report)
+        else:
+            path = scores.find_file(reader, data, split)
+            if data.is_dir():
+                split = split or "test"
+            examples = []
+            # a single file is read as one to be evaluated on, whole
+            for example in reader.read(path, split or "test", report, skip_bad):
+                examples.append(example)
+                advance(1)
+        if not examples:
+            raise ValueError(f"{path}: expected examples, got none ({report}); look at the file")
+        ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)
+        evaluation = run(loaded, ids, batch_words)
     if predictions is not None:
         guesses = [loaded.labels[guess] for guess in evaluation.predictions.tolist()]
         columns = ["text", "text2"][: len(examples[0].texts)]
