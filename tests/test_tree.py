@@ -694,3 +694,9 @@ def test_svg_of_long_sentences_turns_the_words():
     assert "rotate(90" not in short.svg()
     assert long.svg().count("rotate(90") == 60
     assert int(ElementTree.fromstring(long.svg()).get("width")) == 1200
+
+
+def test_a_long_word_in_the_wrong_place_is_shown_in_part():
+    with pytest.raises(ValueError, match=r"got '9{40}'\.\.\.; give the") as caught:
+        Tree.from_brackets("( a b " + "9" * 5_000 + " )")
+    assert len(str(caught.value)) < 200

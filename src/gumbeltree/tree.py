@@ -354,7 +354,7 @@ def _parse(text: str, labelled: bool, binarize: str | None) -> tuple[list[str], 
         else:
             expected = ["a word", "'('", "')'"] if labelled else ["')'"]
         if kind not in expected:
-            found = repr(token) if token else kind
+            found = repr(token[:40]) + ("..." if len(token) > 40 else "") if token else kind
             remedy = "pass one whole tree"
             if opened:
                 needed = "a child" if labelled else "two children"
