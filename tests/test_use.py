@@ -23,6 +23,7 @@ from gumbeltree import array_file
 from gumbeltree.cli import main
 from gumbeltree.evaluate import evaluate, split_of
 from gumbeltree.model import SentenceModel
+from gumbeltree.tasks.demo import generate
 from gumbeltree.tasks.example import BadLineError, Report
 from gumbeltree.text import lines as text_lines
 from gumbeltree.text.lines import read_texts
@@ -595,3 +596,14 @@ def test_folders_without_a_model_say_what_they_are(tmp_path):
     (tmp_path / "seeds" / "seed-3" / "model").mkdir(parents=True)
     message = run("predict", tmp_path / "seeds", "a").refused()
     assert f"name one, such as {tmp_path / 'seeds' / 'seed-3'}" in message
+
+
+def test_evaluate_never_makes_up_another_division(tmp_path):
+    lines = [f"{e.label}\t{e.texts[0]}" for e in generate(30, 9)]
+    (tmp_path / "test.tsv").write_text("\n".join(lines), encoding="utf-8")
+    sizes = ("generate=200", "epochs=1", "embedding_dim=8", "encoder.hidden_dim=8")
+    options = [x for size in sizes for x in ("--set", size)]
+    trained = run("train", "demo", "-q", "--data", tmp_path, "--out", tmp_path / "run", *options)
+    assert trained.code == 0, trained
+    assert "its held-out part cannot be made again" in run("evaluate", tmp_path / "run").refused()
+    assert run("evaluate", tmp_path / "run", "--data", tmp_path, "-q").code == 0

@@ -119,7 +119,19 @@ def generated(
     shares = {"train": 1 - sum(shares.values()), **shares}
     examples = list(task.generate(trained["generate"], trained["split_seed"]))
     parts = divide(len(examples), list(shares.values()), trained["split_seed"])
-    part = [examples[i] for i in dict(zip(shares, parts, strict=True))[split]]
+    made = {name: rows for name, rows in zip(shares, parts, strict=True) if rows}
+    counted = model.provenance.get("data", {}).get("splits", {})
+    if {name: len(rows) for name, rows in made.items()} != {
+        name: about["examples"] for name, about in counted.items()
+    }:
+        # with a test file, say, the rest was divided otherwise: training examples might come back
+        raise ValueError(
+            "the model was trained on files as well as on generated data, so its held-out part "
+            "cannot be made again; pass --data"
+        )
+    if split not in made:
+        raise ValueError(f"expected one of the splits {', '.join(made)}, got {split}; pass --split")
+    part = [examples[i] for i in made[split]]
     report.examples = len(part)
     return Path(f"generated-{task.name}"), part
 
