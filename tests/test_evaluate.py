@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from gumbeltree import data
 from gumbeltree.data import Split
-from gumbeltree.evaluate import Bucket, Evaluation, evaluate, split_of, wilson
+from gumbeltree.data.rows import RowData
+from gumbeltree.evaluate import Bucket, Evaluation, Evaluator, evaluate, split_of, wilson
+from gumbeltree.graphs import Graphs
 from gumbeltree.model import SentenceModel, pad
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.ids import TextCounts
@@ -274,3 +276,103 @@ def test_one_transfer_from_the_device(monkeypatch):
     assert len(list(data.by_length(split, 10))) > 2
     evaluate(SINGLE, split, 10)
     assert len(moved) == 1
+
+
+# again and again
+
+
+def check_same(found, expected):
+    assert found.loss == expected.loss
+    assert np.array_equal(found.predictions, expected.predictions)
+    assert np.array_equal(found.confusion, expected.confusion)
+    assert found.by_length == expected.by_length
+
+
+def disturb(model, seed=0):
+    """Change all weights where they are, as an optimizer does."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_((torch.randn(p.shape, generator=generator) * 0.5).to(p))
+
+
+@pytest.mark.parametrize("kind", ["pair", "single"])
+def test_an_evaluator_sees_the_weights_of_the_moment(kind):
+    model = tiny_model(kind)
+    split = made(2 if kind == "pair" else 1, [3, 1, 5, 6, 10, 11, 2, 7, 7, 9] * 3, 2)
+    rows = np.arange(0, 30, 2)
+    evaluator = Evaluator(model, split, 40, rows)
+    first = evaluator()
+    check_same(first, evaluate(model, split, 40, rows))
+    check_same(evaluator(), first)
+    assert (first.predictions[1::2] == -1).all()
+    disturb(model)
+    second = evaluator()
+    check_same(second, evaluate(model, split, 40, rows))
+    assert second.loss != first.loss
+    assert not np.array_equal(second.predictions, first.predictions)
+
+
+def test_an_evaluator_leaves_the_model_in_its_mode():
+    model = tiny_model("single").train()
+    model.head.eval()
+    evaluator = Evaluator(model, made(1, [3, 1, 5], 2))
+    check_same(evaluator(), evaluator())
+    assert model.training
+    assert model.encoder.training
+    assert not model.head.training
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
+@pytest.mark.parametrize(("kind", "leaf"), [("pair", "affine"), ("single", "bilstm")])
+def test_rows_are_classified_as_padded_batches_are(kind, leaf):
+    # what runs on a CUDA device, in Triton's interpreter
+    pytest.importorskip("triton")
+    columns = 2 if kind == "pair" else 1
+    split = made(columns, [3, 1, 5, 2, 4, 1], 2)
+    expected = evaluate(tiny_model(kind, impl="exact", leaf=leaf), split, 20)
+    evaluator = Evaluator(tiny_model(kind, impl="fused", leaf=leaf), split, 20)
+    device = torch.device("cpu")
+    evaluator.row_data, evaluator.graphs = RowData(evaluator.part, device), Graphs(device)
+    evaluator.placed = [evaluator.row_data.place(rows, False) for rows in evaluator.batches]
+    assert len(evaluator.placed) > 1
+    found = evaluator()
+    assert found.predictions.tolist() == expected.predictions.tolist()
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert len(evaluator.graphs.seen) > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["pair", "single"])
+def test_gpu_every_pass_of_an_evaluator_gives_the_same(kind):
+    pytest.importorskip("triton")
+    torch.set_float32_matmul_precision("highest")
+    model = tiny_model(kind, embedding_dim=12, hidden_dim=40, leaf="lstm").cuda()
+    lengths = (np.random.default_rng(3).geometric(0.08, 400) % 40 + 1).tolist()
+    split = made(2 if kind == "pair" else 1, lengths, 2)
+    evaluator = Evaluator(model, split, 600)
+    assert evaluator.row_data is not None
+    passes = [evaluator() for _ in range(3)]
+    # the first runs, the second captures, the third replays
+    assert evaluator.graphs.captured
+    for later in passes[1:]:
+        assert later.accuracy == passes[0].accuracy
+        assert later.loss == pytest.approx(passes[0].loss, rel=1e-6)
+        assert np.array_equal(later.predictions, passes[0].predictions)
+    # and on a CPU, but for ties
+    plain = evaluate(tiny_model(kind, embedding_dim=12, hidden_dim=40, leaf="lstm"), split)
+    assert (plain.predictions == passes[0].predictions).mean() > 0.98
+    assert passes[0].loss == pytest.approx(plain.loss, rel=1e-2)
+    disturb(model)
+    changed = evaluator()
+    assert changed.loss == pytest.approx(evaluate(model, split, 600).loss, rel=1e-6)
+    assert changed.loss != passes[0].loss
+    # another setting of torch is another graph
+    graphs = len(evaluator.graphs.captured)
+    with torch.autocast("cuda", torch.bfloat16):
+        narrow = [evaluator() for _ in range(3)]
+    assert len(evaluator.graphs.captured) > graphs
+    assert narrow[0].loss == pytest.approx(narrow[2].loss, rel=1e-6)
+    assert narrow[0].loss == pytest.approx(changed.loss, rel=0.2)
+    assert narrow[0].loss != changed.loss
+    assert evaluator().loss == pytest.approx(changed.loss, rel=1e-6)

@@ -4,9 +4,12 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gumbeltree.training import noise as module
-from gumbeltree.training.noise import example_noise, step_seed
+from gumbeltree.estimators import keyed_noise as module
+from gumbeltree.estimators.keyed_noise import CHUNK, keyed_noise, mixed, mixed_number, sentence_keys
+from gumbeltree.training.noise import example_keys, example_noise, step_seed
 
 EULER = 0.5772156649015329
 
@@ -52,7 +55,7 @@ def test_both_tails_are_there():
 
 @pytest.mark.parametrize("value", [0, 1, 511, 512, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF])
 def test_noise_is_finite_whatever_the_bits(monkeypatch, value):
-    monkeypatch.setattr(module, "_mixed", lambda bits, key: torch.full_like(bits, value))
+    monkeypatch.setattr(module, "mixed", lambda bits, key: torch.full_like(bits, value))
     x = noise(width=3)
     assert x.isfinite().all()
     # u is the middle of its part of 0..1, exactly
@@ -178,6 +181,75 @@ def test_noise_does_not_touch_the_global_generator():
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(99)
     assert torch.equal(noise(), x)
+
+
+# keys
+
+
+def test_keys_are_32_bits_each():
+    keys = sentence_keys(2**31, 19, torch.tensor([0, 1, 2**33, 2**62]))
+    assert keys.shape == (4, 2)
+    assert keys.dtype == torch.int64
+    assert ((keys >= 0) & (keys < 2**32)).all()
+    assert (keys >= 2**31).any()
+    bits = torch.arange(1_000)
+    assert ((mixed(bits, 3) >= 0) & (mixed(bits, 3) < 2**32)).all()
+    # nothing is lost
+    assert len(mixed(bits, 3).unique()) == 1_000
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32))
+def test_one_number_is_mixed_as_many_are(bits, key):
+    assert mixed_number(bits, key) == int(mixed(torch.tensor(bits), key))
+
+
+def test_keys_differ_by_seed_epoch_example_and_column():
+    rows = torch.tensor([0, 1, 2, 2**32, 2**32 + 1])
+    settings = itertools.product((0, 1, 2**16, 2**31), (0, 1, 2))
+    keys = torch.cat([example_keys(seed, epoch, rows, 2) for seed, epoch in settings])
+    assert len(keys) == 120
+    assert len(keys.unique(dim=0)) == 120
+
+
+def test_the_noise_of_examples_is_that_of_their_keys():
+    rows = torch.tensor([9, 4, 2**33])
+    keys = example_keys(3, 2, rows, 2)
+    assert keys.shape == (6, 2)
+    assert torch.equal(keyed_noise(keys, 7), example_noise(3, 2, rows, 2, 7))
+    # first sentences of all, then the second ones; a pair's are neighbours by number
+    numbers = torch.cat([2 * rows, 2 * rows + 1])
+    assert torch.equal(keys, sentence_keys(3, 2, numbers))
+    assert torch.equal(keyed_noise(keys.flip(0), 7), keyed_noise(keys, 7).flip(0))
+
+
+def test_noise_does_not_depend_on_how_much_is_made_at_once(monkeypatch):
+    keys = sentence_keys(1, 1, torch.arange(7))
+    whole = keyed_noise(keys, 12)
+    assert whole.numel() < CHUNK
+    for chunk in (1, 300, 121):
+        monkeypatch.setattr(module, "CHUNK", chunk)
+        assert torch.equal(keyed_noise(keys, 12), whole)
+
+
+def test_kernels_compute_the_same_noise():
+    # interpreted, or compiled where there is a device
+    pytest.importorskip("triton")
+    from tests.ops.noise_kernel import noise_kernel
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    keys = sentence_keys(7, 3, torch.tensor([0, 12, 2**33]))
+    width, layers = 1 << 13, (0, 1, 77, 4_000)
+    found = torch.zeros(len(layers), 3, width, device=device)
+
+    places = torch.tensor(layers, dtype=torch.int32, device=device)
+    noise_kernel[(len(layers), 3)](keys.to(device), places, found, 3, WIDTH=width)
+    counter = (torch.tensor(layers)[:, None, None] << 16) + torch.arange(width)
+    bits = mixed(mixed(counter ^ keys[:, :1], 0) ^ keys[:, 1:], 1)
+    expected = -torch.log(-torch.log(((bits >> 9).double() + 0.5) / 2**23))
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=1e-6, atol=1e-6)
+    # these are the numbers of `keyed_noise`
+    noise = keyed_noise(keys, 79)[:, layers[:3]].transpose(0, 1)  # [layers, B, 78]
+    torch.testing.assert_close(found[:3, :, :78].cpu(), noise, rtol=1e-6, atol=1e-6)
 
 
 # golden values: published seeds keep their meaning

@@ -81,7 +81,7 @@ def test_training_follows_the_authors(name):
     )
     assert training.clip == 5.0
     assert training.anneal_rate == 0.0
-    assert training.precision == "32"
+    assert training.precision == "tf32"
     assert training.seed == 0
     # stopping never comes before the learning rate was halved twice
     assert training.stop_after > 2 * (training.patience + 1)

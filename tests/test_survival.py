@@ -19,6 +19,7 @@ import gumbeltree.atomic
 import gumbeltree.store
 from gumbeltree import load
 from gumbeltree.training import loop
+from gumbeltree.training import step as steps
 from gumbeltree.training.folder import RunFolder
 from gumbeltree.training.loop import NotFiniteError, train
 from tests.test_training import SMALL, contents, demo, metrics, small  # noqa: F401
@@ -685,15 +686,15 @@ def test_what_is_not_finite_is_never_saved(
 ):
     recipe = small("epochs=1")
     with monkeypatch.context() as patch:
-        step, clip = loop._Run._step, loop._Run._clip
+        step, clip = loop._Run._step, steps.clip
 
         def broken(run, rows):
             if run.progress.step == 3 and place == "gradient":
-                patch.setattr(loop._Run, "_clip", lambda run: clip(run) * value)
+                patch.setattr(steps, "clip", lambda *given: clip(*given) * value)
             step(run, rows)
             if run.progress.step == 3:
                 if place == "loss":
-                    run.loss += value
+                    run.step.loss += value
                 elif place == "weights":
                     with torch.no_grad():
                         run.model.head.output.bias[0] = value

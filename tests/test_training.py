@@ -18,6 +18,7 @@ from gumbeltree.config import TrainingConfig, load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
 from gumbeltree.evaluate import evaluate
 from gumbeltree.training import loop
+from gumbeltree.training import step as steps
 from gumbeltree.training.loop import evaluation_points, new_optimizer, train
 from gumbeltree.training.noise import example_noise, step_seed
 from gumbeltree.training.seeds import summarize
@@ -100,9 +101,9 @@ def accuracies(monkeypatch, *values):
     left = list(values)
 
     def fake(model, split, **options):
-        return SimpleNamespace(accuracy=left.pop(0) if left else 0.0, loss=1.0)
+        return lambda: SimpleNamespace(accuracy=left.pop(0) if left else 0.0, loss=1.0)
 
-    monkeypatch.setattr(loop, "evaluate", fake)
+    monkeypatch.setattr(loop, "Evaluator", fake)
 
 
 # learning
@@ -168,24 +169,33 @@ def test_one_step_worked_by_hand(demo, tmp_path, optimizer, clip):
 def test_optimizers_have_the_parameters_of_the_paper():
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)
-    adam = new_optimizer(TrainingConfig(optimizer="adam", learning_rate=0.25), model)
+    cpu = torch.device("cpu")
+    adam = new_optimizer(TrainingConfig(optimizer="adam", learning_rate=0.25), model, cpu)
     assert type(adam) is torch.optim.Adam
     (group,) = adam.param_groups
     assert (group["lr"], group["betas"], group["eps"]) == (0.25, (0.9, 0.999), 1e-8)
     assert group["weight_decay"] == 0
     assert [p is model.weight for p in group["params"]] == [True]
-    adadelta = new_optimizer(TrainingConfig(optimizer="adadelta", learning_rate=1.0), model)
+    adadelta = new_optimizer(TrainingConfig(optimizer="adadelta", learning_rate=1.0), model, cpu)
     assert type(adadelta) is torch.optim.Adadelta
     (group,) = adadelta.param_groups
     assert (group["lr"], group["rho"], group["eps"]) == (1.0, 0.9, 1e-6)
+    # on a CUDA device steps are captured; nothing else differs
+    for name, plain in (("adam", adam), ("adadelta", adadelta)):
+        (group,) = plain.param_groups
+        config = TrainingConfig(optimizer=name, learning_rate=group["lr"])
+        captured = new_optimizer(config, model, torch.device("cuda")).param_groups[0]
+        assert (group["capturable"], captured["capturable"]) == (False, True)
+        for key in {"lr", "betas", "rho", "eps", "weight_decay"} & group.keys():
+            assert captured[key] == group[key], key
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.01])
 def test_gradients_are_clipped(demo, tmp_path, monkeypatch, clip):
     norms = []
 
-    def spied(config, model):
-        optimizer = new_optimizer(config, model)
+    def spied(config, model, device):
+        optimizer = new_optimizer(config, model, device)
         optimizer.register_step_pre_hook(
             lambda *_: norms.append(
                 float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
@@ -303,7 +313,7 @@ def test_dropout_differs_from_step_to_step(demo, tmp_path):
 
 def test_every_epoch_reads_every_example_once_in_an_order_of_its_own(demo, tmp_path, monkeypatch):
     seen, noises = [], []
-    step, noise = loop._Run._step, loop.example_noise
+    step, noise = loop._Run._step, steps.example_noise
 
     def spied(run, rows):
         seen.append((run.progress.epoch, rows.tolist()))
@@ -311,7 +321,7 @@ def test_every_epoch_reads_every_example_once_in_an_order_of_its_own(demo, tmp_p
 
     monkeypatch.setattr(loop._Run, "_step", spied)
     monkeypatch.setattr(
-        loop, "example_noise", lambda *given: noises.append(given[:2]) or noise(*given)
+        steps, "example_noise", lambda *given: noises.append(given[:2]) or noise(*given)
     )
     # enough batches for several to be sorted by length together
     train(small("seed=3", "batch_size=5"), demo, tmp_path / "run")
@@ -409,9 +419,9 @@ def test_the_train_loss_is_that_since_the_last_evaluation(demo, tmp_path, monkey
     step = loop._Run._step
 
     def spied(run, rows):
-        before = float(run.loss)
+        before = float(run.step.loss)
         step(run, rows)
-        losses.append((len(rows), float(run.loss) - before))
+        losses.append((len(rows), float(run.step.loss) - before))
 
     monkeypatch.setattr(loop._Run, "_step", spied)
     train(small("batch_size=33", "epochs=1"), demo, tmp_path / "run")
@@ -603,6 +613,18 @@ def test_a_request_to_stop_saves_between_evaluations(demo, tmp_path, monkeypatch
     # nothing is done twice, and the loss of the steps before counts
     assert len(steps) == 10 - step
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
+def test_gpu_a_run_goes_on_on_another_device(demo, tmp_path, optimizer):
+    # where a step is captured the optimizer keeps all of its state on the device
+    for epochs, device in enumerate(["cpu", "cuda", "cpu", "cuda"], 1):
+        recipe = small(f"optimizer={optimizer}", f"epochs={epochs}")
+        result = train(recipe, demo, tmp_path / "run", device=device, resume=True)
+        assert result["steps"] == 7 * epochs
+    losses = [line["train_loss"] for line in metrics(tmp_path / "run")]
+    assert np.isfinite(losses).all()
 
 
 # starting from a model

@@ -71,7 +71,10 @@ class EncoderConfig(Settings):
     attention: bool = False
     """Pool all tree nodes by attention instead of taking the root."""
     impl: str = "auto"
-    """Implementation of the merge: auto, exact or reference."""
+    """Implementation of the merge: auto, fused, exact or reference."""
+    trees: str = setting("learned", choices=("learned", "left", "right", "balanced", "random"))
+    """learned, or trees that do not depend on the words: left- and right-branching, balanced, or
+    random (drawn anew at each reading in training, fixed for each length otherwise)."""
     kind: str = "gumbel_tree"
     """The paper's encoder, gumbel_tree, or a baseline that builds no tree: bag or lstm."""
 

@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional as F
 
 from gumbeltree.data import Split, by_length
+from gumbeltree.data.rows import RowData
+from gumbeltree.graphs import Graphs
 from gumbeltree.model import SentenceModel, evaluating
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.ids import TextCounts, TextReader, chunks
@@ -140,8 +143,6 @@ def evaluate(
 ) -> Evaluation:
     """Classify the examples of a split, greedy trees, without dropout.
 
-    Scores stay on the model's device until the end, so that nothing waits for it before.
-
     Args:
         model: left in the mode it is in.
         split: labelled ids.
@@ -151,44 +152,125 @@ def evaluate(
     Raises:
         ValueError: If a score is NaN or infinite, or if labels or rows do not fit.
     """
-    classes = len(model.labels)
-    rows = np.arange(len(split)) if rows is None else _checked_rows(rows, len(split))
-    part = dataclasses.replace(split, sentences=split.sentences[rows], labels=split.labels[rows])
-    if len(part) and not 0 <= part.labels.min() <= part.labels.max() < classes:
-        raise ValueError(
-            f"labels must lie in 0..{classes - 1} for {', '.join(model.labels)}, got "
-            f"{part.labels.min()}..{part.labels.max()}; number them by the model's labels"
+    return Evaluator(model, split, words, rows)()
+
+
+class Evaluator:
+    """Evaluates a model on one split again and again, as training does.
+
+    Scores stay on the model's device until the end, so that nothing waits for it before. On a CUDA
+    device a batch is captured as a graph when it comes again. Arguments are those of `evaluate`.
+    """
+
+    def __init__(
+        self,
+        model: SentenceModel,
+        split: Split,
+        words: int = 16_384,
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.model, self.split = model, split
+        classes = len(model.labels)
+        self.rows = np.arange(len(split)) if rows is None else _checked_rows(rows, len(split))
+        part = dataclasses.replace(
+            split, sentences=split.sentences[self.rows], labels=split.labels[self.rows]
         )
-    device = model.embedding.weight.device
-    loss = torch.zeros(1, dtype=torch.float64, device=device)
-    wrong = torch.zeros(1, dtype=torch.int64, device=device)
-    taken: list[NDArray[np.int64]] = []
-    predicted = [loss.new_empty(0)]
-    with torch.inference_mode(), evaluating(model):
-        for chosen in by_length(part, words):
-            batch = part.batch(chosen).to(device)
+        if len(part) and not 0 <= part.labels.min() <= part.labels.max() < classes:
+            raise ValueError(
+                f"labels must lie in 0..{classes - 1} for {', '.join(model.labels)}, got "
+                f"{part.labels.min()}..{part.labels.max()}; number them by the model's labels"
+            )
+        self.part = part
+        self.batches = list(by_length(part, words))
+        self.device = model.embedding.weight.device
+        self.row_data: RowData | None = None
+        if self.device.type == "cuda" and model.why_not_rows(sample=False) is None:
+            self.row_data, self.graphs = RowData(part, self.device), Graphs(self.device)
+            self.placed = [self.row_data.place(rows, rounded=False) for rows in self.batches]
+
+    def __call__(self) -> Evaluation:
+        """Evaluate the model as it now is."""
+        part, classes = self.part, len(self.model.labels)
+        loss = torch.zeros(1, dtype=torch.float64, device=self.device)
+        wrong = torch.zeros(1, dtype=torch.int64, device=self.device)
+        labels = torch.from_numpy(part.labels).to(self.device)
+        predicted = [loss.new_empty(0)]
+        with torch.inference_mode(), evaluating(self.model):
+            for number, chosen in enumerate(self.batches):
+                logits = self._scores(number).double()  # [B, C]
+                gold = labels[torch.from_numpy(chosen).to(self.device)]
+                loss = loss + F.cross_entropy(logits, gold, reduction="sum")
+                wrong = wrong + (~logits.isfinite()).any(-1).sum()
+                predicted.append(logits.argmax(-1).double())
+            # one transfer for all of it
+            results = torch.cat([loss, wrong.double(), *predicted]).cpu().numpy()
+        if results[1]:
+            raise ScoreError(
+                f"the model gives NaN or infinite scores for {results[1]:.0f} of {len(part)} "
+                "examples; its weights are broken: train it anew, with a lower learning rate"
+            )
+        order = np.concatenate([np.empty(0, np.int64), *self.batches])
+        classified = np.empty(len(part), dtype=np.int64)
+        classified[order] = results[2:].astype(np.int64)
+        confusion = np.zeros((classes, classes), dtype=np.int64)
+        np.add.at(confusion, (part.labels, classified), 1)
+        predictions = np.full(len(self.split), -1, dtype=np.int64)
+        predictions[self.rows] = classified
+        mean = float(results[0]) / len(part) if len(part) else math.nan
+        return Evaluation(mean, confusion, predictions, _buckets(part, classified))
+
+    def _scores(self, number: int) -> Tensor:
+        """Return the class scores of a batch `[B, C]`; the next call may overwrite them."""
+        model, rows = self.model, self.row_data
+        if rows is None:
+            batch = self.part.batch(self.batches[number]).to(self.device)
             columns = zip(batch.ids, batch.lengths, strict=True)
-            logits = model(*(x for column in columns for x in column)).double()  # [B, C]
-            loss = loss + F.cross_entropy(logits, batch.labels, reduction="sum")
-            wrong = wrong + (~logits.isfinite()).any(-1).sum()
-            taken.append(chosen)
-            predicted.append(logits.argmax(-1).double())
-        # one transfer for all of it
-        results = torch.cat([loss, wrong.double(), *predicted]).cpu().numpy()
-    if results[1]:
-        raise ScoreError(
-            f"the model gives NaN or infinite scores for {results[1]:.0f} of {len(part)} examples; "
-            "its weights are broken: train it anew, with a lower learning rate"
-        )
-    order = np.concatenate([np.empty(0, np.int64), *taken])
-    classified = np.empty(len(part), dtype=np.int64)
-    classified[order] = results[2:].astype(np.int64)
-    confusion = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(confusion, (part.labels, classified), 1)
-    predictions = np.full(len(split), -1, dtype=np.int64)
-    predictions[rows] = classified
-    mean = float(results[0]) / len(part) if len(part) else math.nan
-    return Evaluation(mean, confusion, predictions, _buckets(part, classified))
+            scores: Tensor = model(*(x for column in columns for x in column))
+            return scores
+        shape, numbers = self.placed[number]
+
+        def function(numbers: Tensor) -> Tensor:
+            batch = rows.read(numbers, shape)
+            return model.score_rows(batch.ids, batch.layout)
+
+        # settings of torch that decide which kernels run
+        autocast, products = torch.is_autocast_enabled("cuda"), torch.get_float32_matmul_precision()
+        key = (shape, autocast, products)
+        found: Tensor = self.graphs(key, function, numbers)
+        return found
+
+
+def merge_orders(model: SentenceModel, split: Split, words: int = 16_384) -> dict[str, Any]:
+    """Return the merges that a model makes in each sentence of a split, greedy.
+
+    Args:
+        model: left in the mode it is in.
+        split: of which each sentence is read once, however many examples it is in.
+        words: most words of a batch, padding included.
+
+    Returns:
+        Arrays for a file: `sentence`, the place in the split's table of sentences; `length`, its
+        words; `order`, the merges of all of them, one after the other, length - 1 each.
+    """
+    sentences = np.unique(split.sentences).astype(np.int32)
+    alone = dataclasses.replace(
+        split, sentences=sentences[:, None], labels=np.zeros(len(sentences), np.int64)
+    )
+    device = model.embedding.weight.device
+    orders: list[NDArray[np.uint16]] = [np.empty(0, np.uint16)] * len(sentences)
+    lengths = alone.lengths[:, 0]
+    with torch.inference_mode(), evaluating(model):
+        for rows in by_length(alone, words):
+            batch = alone.batch(rows).to(device)
+            encoding = model.encoder(model.embed(batch.ids[0]), batch.lengths[0])
+            found = encoding.order.cpu().numpy().astype(np.uint16)
+            for row, order in zip(rows, found, strict=True):
+                orders[row] = order[: lengths[row] - 1]
+    return {
+        "sentence": sentences,
+        "length": lengths.astype(np.uint16),
+        "order": np.concatenate([np.empty(0, np.uint16), *orders]),
+    }
 
 
 def split_of(

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumbeltree.ops.layout import Layout
+from gumbeltree.ops.triton_support import precision_of, why_not
 from gumbeltree.packing import Packing
 from gumbeltree.registry import Registry
 from gumbeltree.states import NodeState
@@ -32,7 +34,7 @@ class AffineLeaf(nn.Module):
         nn.init.kaiming_normal_(self.weight)
         nn.init.zeros_(self.bias)
 
-    def forward(self, words: Tensor, packing: Packing) -> NodeState:
+    def forward(self, words: Tensor, packing: Packing | Layout) -> NodeState:
         """Return the leaf states of packed `words`."""
         return NodeState(*F.linear(words, self.weight, self.bias).chunk(2, dim=-1))
 
@@ -75,10 +77,35 @@ class LSTMLeaf(nn.Module):
         D = self.weight_hh.shape[1]
         nn.init.ones_(self.bias_ih[D : 2 * D])
 
-    def forward(self, words: Tensor, packing: Packing) -> NodeState:
+    def forward(self, words: Tensor, packing: Packing | Layout) -> NodeState:
         """Return the leaf states of packed `words`; finished sentences cost nothing."""
-        D = self.weight_hh.shape[1]
         inputs = F.linear(words, self.weight_ih, self.bias_ih + self.bias_hh)  # [N, 4D]
+        if isinstance(packing, Layout):
+            return self._fused(inputs, packing)
+        if self.weight_hh.is_cuda and why_not(self.weight_hh) is None:
+            return self._fused(inputs, Layout.of(packing))
+        return self._plain(inputs, packing)
+
+    def _fused(self, inputs: Tensor, layout: Layout) -> NodeState:
+        """Run one kernel a step, nothing read back from the device."""
+        from gumbeltree.ops.fused_lstm import lstm
+
+        weight = self.weight_hh
+        precision = precision_of(weight.device.type)
+        states = lstm(
+            inputs.to(weight.dtype),
+            weight,
+            layout.start,
+            layout.T,
+            layout.B,
+            self.reverse,
+            precision,
+        )
+        return NodeState(*states)
+
+    def _plain(self, inputs: Tensor, packing: Packing) -> NodeState:
+        """Run a loop of torch operations."""
+        D = self.weight_hh.shape[1]
         # the cell state keeps at least the precision of its weights, also under autocast
         h = c = self.weight_hh.new_zeros((packing.B, D))
         hs: list[Tensor] = []
@@ -112,7 +139,7 @@ class BidirectionalLSTMLeaf(nn.Module):
         self.forwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init)
         self.backwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init, reverse=True)
 
-    def forward(self, words: Tensor, packing: Packing) -> NodeState:
+    def forward(self, words: Tensor, packing: Packing | Layout) -> NodeState:
         """Return the leaf states of packed `words`."""
         both = zip(self.forwards(words, packing), self.backwards(words, packing), strict=True)
         return NodeState(*(torch.cat(pair, dim=-1) for pair in both))

@@ -3,8 +3,9 @@
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -15,12 +16,16 @@ from torch import Tensor, nn
 from gumbeltree.classifier import Head
 from gumbeltree.config import ModelConfig
 from gumbeltree.encoders import ENCODERS
+from gumbeltree.encoders.captured import CapturedEncoder
 from gumbeltree.hub import HubModel
+from gumbeltree.ops.layout import Layout
 from gumbeltree.states import Encoding
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader, batches, chunks
 from gumbeltree.tree import Tree
 
 logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
 
 
 class Prediction(NamedTuple):
@@ -46,6 +51,7 @@ class SentenceModel(nn.Module, HubModel):
         self.config = config
         self.tokenizer = tokenizer
         self.provenance = {}
+        self._captured: CapturedEncoder | None = None
         self.embedding = nn.Embedding(tokenizer.get_vocab_size(), config.encoder.embedding_dim)
         self.embedding.weight.requires_grad_(config.embedding.tuned)
         self.dropout = nn.Dropout(config.embedding.dropout)
@@ -99,6 +105,36 @@ class SentenceModel(nn.Module, HubModel):
         scores = self.head(*vectors.chunk(2))
         return scores
 
+    def score_rows(
+        self,
+        ids: Tensor,
+        layout: Layout,
+        *,
+        keys: Tensor | None = None,
+        temperature: Tensor | None = None,
+    ) -> Tensor:
+        """Return class scores `[B, C]` of words laid out in rows; no value is read back.
+
+        Args:
+            ids: word ids `[cap]`.
+            layout: where words stand; for pairs the first sentences, then the second ones.
+            keys: of the noise for training; see `GumbelTreeEncoder.encode_rows`.
+            temperature: likewise.
+        """
+        encoding = self.encoder.encode_rows(
+            self.embed(ids), layout, keys=keys, temperature=temperature
+        )
+        pairs = self.config.head.kind == "pair"
+        scores: Tensor = self.head(*encoding.vector.chunk(2 if pairs else 1))
+        return scores
+
+    def why_not_rows(self, sample: bool) -> str | None:
+        """Return why `score_rows` cannot run, or None if it can."""
+        if self.config.encoder.kind != "gumbel_tree":
+            return f"the encoder {self.config.encoder.kind!r} has no such kernels"
+        choice = self.encoder.explain(sample)
+        return None if choice.name == "fused" else f"it merges with {choice.name!r}"
+
     def encode(
         self,
         texts: Sequence[str],
@@ -119,9 +155,11 @@ class SentenceModel(nn.Module, HubModel):
         """
         texts = checked_texts(texts)
         vectors = np.empty((len(texts), self.config.encoder.hidden_dim), dtype=np.float32)
-        for start, (sentences,) in self._read([texts], batch_size, pretokenized, counts):
-            for rows, encoding in self._encode(sentences, batch_size):
-                vectors[[start + row for row in rows]] = encoding.vector.float().cpu().numpy()
+        read = self._read([texts], batch_size, pretokenized, counts)
+        # the next texts are tokenised while the device encodes these
+        for start, (sentences,) in ahead(read) if self._is_captured() else read:
+            found = self._vectors(sentences, batch_size)
+            vectors[start : start + len(found)] = found.float().cpu().numpy()
         return vectors
 
     def parse(
@@ -227,23 +265,50 @@ class SentenceModel(nn.Module, HubModel):
         if counts is None and reader.counts.cut:
             logger.warning("%s", reader.counts)
 
+    def _is_captured(self) -> bool:
+        """Return whether sentences are encoded by captured graphs."""
+        device = self.embedding.weight.device
+        return device.type == "cuda" and self.why_not_rows(sample=False) is None
+
     def _encode(
         self, sentences: Sequence[Sentence], batch_size: int
     ) -> Iterator[tuple[list[int], Encoding]]:
-        """Yield rows of `sentences` and their encodings, a batch of similar lengths at a time."""
+        """Yield rows of `sentences` and their encodings, a batch of similar lengths at a time.
+
+        An encoding may be overwritten when the next one is asked for.
+        """
         device = self.embedding.weight.device
+        captured = self._is_captured()
+        if captured and (self._captured is None or not self._captured.fits()):
+            self._captured = CapturedEncoder(self)
         for rows in batches([len(sentence.ids) for sentence in sentences], batch_size):
-            ids, lengths = pad([sentences[row].ids for row in rows])
+            chosen = [sentences[row].ids for row in rows]
             with torch.inference_mode(), evaluating(self):
-                encoding = self.encoder(self.embed(ids.to(device)), lengths.to(device))
+                if captured and self._captured is not None:
+                    encoding = self._captured(chosen)
+                else:
+                    ids, lengths = pad(chosen)
+                    encoding = self.encoder(self.embed(ids.to(device)), lengths.to(device))
             yield rows, encoding
 
     def _vectors(self, sentences: Sequence[Sentence], batch_size: int) -> Tensor:
         """Return vectors `[len(sentences), D]` on the model's device."""
-        vectors = self.embedding.weight.new_empty(len(sentences), self.config.encoder.hidden_dim)
+        weight = self.embedding.weight
+        vectors = weight.new_empty(len(sentences), self.config.encoder.hidden_dim)
         for rows, encoding in self._encode(sentences, batch_size):
-            vectors[rows] = encoding.vector.to(vectors.dtype)
+            places = torch.tensor(rows).to(weight.device, non_blocking=True)
+            vectors[places] = encoding.vector.to(vectors.dtype)
         return vectors
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield the items of an iterator, each made in a thread while the one before is used."""
+    end = object()
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, items, end)
+            yield cast("Item", item)
 
 
 @contextmanager

@@ -189,26 +189,28 @@ def test_bounds_above_what_is_there(reverse: bool) -> None:
 
 @both_directions
 @pytest.mark.parametrize(
-    "tile", sorted({*fused_lstm.TILES_FORWARD, *fused_lstm.TILES_BACKWARD}), ids=str
+    "tile", sorted({fused_lstm.FORWARD, fused_lstm.BACKWARD, fused_lstm.IEEE}), ids=str
 )
 def test_tiles(tile: fused_lstm.Tile, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_lstm, "TILES_FORWARD", (tile,))
-    monkeypatch.setattr(fused_lstm, "TILES_BACKWARD", (tile,))
-    monkeypatch.setattr(fused_lstm, "BK_IEEE", 64 if reverse else 16)
+    BM, BD, BK, warps, stages = tile
+    # longer sums of IEEE products would not fit a multiprocessor
+    monkeypatch.setattr(fused_lstm, "IEEE", (BM, BD, min(BK, 64), warps, stages))
     # more than one tile of sentences and of units, the last ones not full
     check(Case((2, 1, 2) * 22, 34, reverse, capacity=2))
 
 
-def test_tiles_grow_with_the_work() -> None:
-    def tile(rows: int, D: int) -> tuple[int, int]:
-        plan = fused_lstm.Plan(1, rows, -1, "tf32")
-        options = plan.options(D, fused_lstm.TILES_FORWARD, 32)
-        return options["BM"], options["BD"]
-
-    assert tile(1, 1) == tile(128, 300) == (16, 16)
-    assert tile(256, 300) == (32, 16)
-    assert tile(256, 600) == (32, 32)
-    assert tile(256, 1024) == tile(2048, 300) == (64, 32)
+def test_ieee_products_have_tiles_of_their_own() -> None:
+    names = ("BM", "BD", "BK", "num_warps", "num_stages")
+    for precision, told in fused_lstm.PRECISIONS.items():
+        plan = fused_lstm.Plan(1, 70, -1, precision)
+        for tile in (fused_lstm.FORWARD, fused_lstm.BACKWARD):
+            options = plan.options(tile)
+            expected = fused_lstm.IEEE if precision == "ieee" else tile
+            assert tuple(options[name] for name in names) == expected
+            assert options["PRECISION"] == told
+    # every sentence and every unit is in a tile
+    assert plan.grid(33, 64, 16) == (2, 3)
+    assert plan.grid(32, 70, 16) == (1, 2)
 
 
 @both_directions

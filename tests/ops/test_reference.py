@@ -228,7 +228,7 @@ def test_soft_weights_tend_to_one_hot_as_the_temperature_falls() -> None:
 
 def test_choice_explains_itself() -> None:
     cell, st = TreeLSTMCell(2), StraightThroughGumbel()
-    why = "not 'fused': it is new, and runs when asked for by name"
+    why = "not 'fused': its kernels run on CUDA devices, the weights are on cpu"
     assert choose("auto", cell, st, True) == ("exact", why)
     assert choose("reference", cell, st, True) == ("reference", "asked for by name")
     soft = GumbelTreeEncoder(EncoderConfig(2, 2, estimator="soft"))

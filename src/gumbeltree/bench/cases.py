@@ -73,12 +73,15 @@ class PairModel(nn.Module):
         return scores
 
 
-def snli_step(impl: str, mode: str, recipe: str, pairs: int, seeds: int) -> Step:
+def snli_step(
+    impl: str, mode: str, recipe: str, pairs: int, seeds: int, device: str = "cpu"
+) -> Step:
     """Return a function that runs one inference or training step, a new batch at each call."""
     torch.manual_seed(0)
     config = load_recipe(recipe).model
-    model = PairModel(config, impl).train(mode == "training")
-    batches = [snli_batch(pairs, config.encoder.embedding_dim, seed) for seed in range(seeds)]
+    model = PairModel(config, impl).to(device).train(mode == "training")
+    drawn = [snli_batch(pairs, config.encoder.embedding_dim, seed) for seed in range(seeds)]
+    batches = [Batch._make(x.to(device) for x in batch) for batch in drawn]
     optimizer = torch.optim.Adam(model.parameters())
     calls = 0
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gumbeltree import __version__
+from gumbeltree.bench import cuda
 from gumbeltree.bench.cases import Step, growth_step, largest_error, snli_step, way_step
 from gumbeltree.bench.memory import measure
 
@@ -47,8 +48,10 @@ def run(
     progress: Console,
 ) -> None:
     """Measure everything and report it."""
-    if device != "cpu":
-        raise ValueError(f"`--device` must be cpu, got {device!r}; other devices come with `fused`")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"`--device` must be cpu or cuda, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("no CUDA device is to be found here; pass --device cpu")
     if plot is not None:
         _pyplot()
         if plot.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -56,6 +59,9 @@ def run(
     for path in (plot, json_file):
         if path is not None and path.is_dir():
             raise IsADirectoryError(f"{path} is a folder; name a file")
+    if device == "cuda":
+        cuda.run(json_file, plot, quick, out, progress)
+        return
     sizes = QUICK if quick else Sizes()
     with progress.status("checking that exact equals reference") as status:
         error = largest_error()
@@ -226,11 +232,12 @@ def show(report: dict[str, Any], out: Console) -> None:
     out.print(table)
 
 
-def draw_growth(growth: dict[str, Any], path: Path) -> None:
+def draw_growth(growth: dict[str, Any], path: Path, machine: str = "CPU") -> None:
     """Draw time and memory over sentence length, both axes logarithmic."""
     plt = _pyplot()
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    colours = {"reference": "#d55e00", "exact": "#0072b2"}
+    fast = "exact" if any(row["impl"] == "exact" for row in growth["rows"]) else "fused"
+    colours = {"reference": "#d55e00", fast: "#0072b2"}
     panels = {
         "inference": ("inference, ms", lambda row: row["inference"]["median"] * 1e3),
         "training": ("training step, ms", lambda row: row["training"]["median"] * 1e3),
@@ -239,9 +246,11 @@ def draw_growth(growth: dict[str, Any], path: Path) -> None:
     for axis, (name, (title, value)) in zip(axes, panels.items(), strict=True):
         for impl, colour in colours.items():
             rows = [row for row in growth["rows"] if row["impl"] == impl]
+            if not rows:
+                continue
             label = impl
-            if impl == "exact":
-                label = f"exact, T^{growth['exponents'][name]:.2f}"
+            if impl == fast:
+                label = f"{fast}, T^{growth['exponents'][name]:.2f}"
             words = [row["words"] for row in rows]
             axis.plot(words, [value(row) for row in rows], "o-", color=colour, label=label)
         axis.set(title=title, xlabel="words T", xscale="log", yscale="log")
@@ -250,7 +259,7 @@ def draw_growth(growth: dict[str, Any], path: Path) -> None:
         axis.minorticks_off()
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
-    figure.suptitle(f"One sentence of T words, {growth['width']}D, CPU")
+    figure.suptitle(f"One sentence of T words, {growth['width']}D, {machine}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -14,10 +14,19 @@ from gumbeltree.cli.app import Json, app
 
 @app.command()
 def info(
-    name: Annotated[str, typer.Argument(help="A recipe, a recipe's .toml file or a model folder.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A recipe, a recipe's .toml file, a model folder, a name of `gumbeltree models`, "
+            "or hub:ORG/NAME."
+        ),
+    ],
     as_json: Json = False,
 ) -> None:
     """Describe a recipe or a model: parts and parameters, word vectors not counted.
+
+    Where a packaged model has the name of the recipe that it was trained by, both are shown: the
+    settings of the recipe, and what the model reaches. A folder of that name comes before both.
 
     Example: gumbeltree info snli-300d
     """
@@ -48,6 +57,7 @@ def info(
             "head": f"{head['kind']}, {head['hidden_layers']} x {head['hidden_dim']}, "
             f"labels {', '.join(head['labels'])}",
             "merge": f"{choice['name']}: {choice['reason']}",
+            **({"model": _trained(about["pretrained"])} if "pretrained" in about else {}),
         },
     )
 
@@ -66,6 +76,52 @@ def recipes() -> None:
     for name in recipe_names():
         table.add_row(name, Text(load_recipe(name).description))
     Console().print(table)
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the trained models that come with the package; commands take them by name.
+
+    Example: gumbeltree models
+
+    Example: gumbeltree parse sst2-100d --draw "i love this very much ."
+    """
+    from gumbeltree.packaged import pretrained_models
+
+    found = [model.as_dict() for model in pretrained_models()]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    if not found:
+        typer.echo("No model comes with this copy of the package; train one: gumbeltree recipes")
+        return
+    table = Table(box=None)
+    for column in ("model", "what it is", "trained on", "accuracy", "size"):
+        table.add_column(column)
+    for about in found:
+        kind = "pairs" if about["kind"] == "pair" else "sentences"
+        labels = Text(f"{kind}: {', '.join(about['labels'])}")
+        table.add_row(
+            about["name"], labels, _data(about), _accuracy(about), f"{about['bytes'] / 1e6:.1f} MB"
+        )
+    Console().print(table)
+
+
+def _trained(about: dict[str, Any]) -> str:
+    """Return a line on the packaged model of a recipe."""
+    size = f"{about['bytes'] / 1e6:.1f} MB"
+    return f"packaged, trained on {_data(about)}, accuracy {_accuracy(about)}, {size}"
+
+
+def _data(about: dict[str, Any]) -> str:
+    if about["examples"] is None:
+        return str(about["task"] or "not recorded")
+    return f"{about['task']}, {about['examples']:,} examples"
+
+
+def _accuracy(about: dict[str, Any]) -> str:
+    values = ((split, about[f"{split}_accuracy"]) for split in ("dev", "test"))
+    return ", ".join(f"{split} {x:.2%}" for split, x in values if x is not None) or "not recorded"
 
 
 def _list(console: Console, lines: dict[str, Any]) -> None:
@@ -124,7 +180,7 @@ def demo(
 
 @app.command()
 def bench(
-    device: Annotated[str, typer.Option(help="Where to measure: cpu.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where to measure: cpu or cuda.")] = "cpu",
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all figures to this file.")
     ] = None,
@@ -135,9 +191,11 @@ def bench(
         bool, typer.Option("--quick", help="Tiny sizes: shows that it works, measures nothing.")
     ] = False,
 ) -> None:
-    """Measure `exact` against `reference` on SNLI's real sentence lengths; minutes.
+    """Measure speed and memory on SNLI's real sentence lengths; minutes.
 
-    Correctness is checked first. Example: gumbeltree bench --device cpu --json cpu.json
+    On a CPU `exact` against `reference`; on a CUDA device whole training steps, inference, growth
+    with sentence length and encoding of a million sentences with `fused`. Correctness is checked
+    first. Example: gumbeltree bench --device cuda --json cuda.json
     """
     from gumbeltree.bench.run import run
 

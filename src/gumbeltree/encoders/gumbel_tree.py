@@ -8,11 +8,15 @@ from torch.nn import functional as F
 
 from gumbeltree.cells import CELLS
 from gumbeltree.config import EncoderConfig
+from gumbeltree.encoders.fixed_trees import fixed_order
 from gumbeltree.encoders.inputs import check_finite, check_noise, check_order, check_words
 from gumbeltree.estimators import ESTIMATORS
 from gumbeltree.estimators.gumbel import check_temperature, gumbel_noise
+from gumbeltree.estimators.keyed_noise import keyed_noise
 from gumbeltree.leaves import LEAVES
 from gumbeltree.ops import Choice, build_tree, choose
+from gumbeltree.ops.fused import merge
+from gumbeltree.ops.layout import Layout
 from gumbeltree.ops.problem import TreeProblem
 from gumbeltree.packing import Packing
 from gumbeltree.states import Encoding, NodeState
@@ -42,7 +46,9 @@ class GumbelTreeEncoder(nn.Module):
         self.scale = 1 / math.sqrt(D) if config.score == "scaled_dot" else 1.0
         self.temperature = config.temperature
         nn.init.normal_(self.query, std=0.01)
-        self.explain()
+        if config.impl != "fused":
+            # of what the kernels need, the device is not known yet
+            self.explain()
 
     @property
     def temperature(self) -> float:
@@ -104,6 +110,10 @@ class GumbelTreeEncoder(nn.Module):
         else:
             check_noise(noise, lengths, self.query, T)
             noise = noise[:, :merges, :merges]
+        if self.config.trees != "learned":
+            if order is None:
+                order = fixed_order(self.config.trees, lengths, packing.T, noise)
+            sample, noise = False, None
         leaves = self.leaf(words, packing)
         if torch.is_autocast_enabled(embedded.device.type):
             # products may be narrow under autocast; states stay as wide as the weights
@@ -140,6 +150,49 @@ class GumbelTreeEncoder(nn.Module):
         if weights is not None:
             weights = widen_nodes(weights[..., None], more)[..., 0]
         return Encoding(vector, merged, nodes, scores, layer_probabilities(scores), weights)
+
+    def encode_rows(
+        self,
+        words: Tensor,
+        layout: Layout,
+        *,
+        keys: Tensor | None = None,
+        temperature: Tensor | None = None,
+    ) -> Encoding:
+        """Encode sentences that stand as a layout says, with `fused`; no value is read back.
+
+        So the whole call can be captured in a CUDA graph and replayed on other sentences.
+
+        Args:
+            words: word vectors `[cap, E]`; rows beyond the words may be anything finite.
+            layout: where words stand.
+            keys: of the noise that merges are sampled with, int64 `[B, 2]` (`keyed_noise`); None:
+                the highest score.
+            temperature: one number on the device, needed with `keys`; it stands for
+                `self.temperature`.
+        """
+        leaves = NodeState(*(x.to(self.query.dtype) for x in self.leaf(words, layout)))
+        order = None
+        lengths = layout.lengths[layout.rank].long()
+        if self.config.trees != "learned":
+            drawn = self.config.trees == "random" and keys is not None
+            noise = keyed_noise(keys, layout.T) if drawn and keys is not None else None
+            order, keys = fixed_order(self.config.trees, lengths, layout.T, noise), None
+        result = merge(
+            leaves,
+            layout,
+            self.cell,
+            self.query * self.scale,
+            noise=keys,
+            temperature=temperature,
+            order=order,
+            keep_nodes=self.config.attention,
+        )
+        vector = result.vector
+        if self.config.attention:
+            assert result.nodes is not None
+            vector, _ = attend(result.nodes.h, lengths)
+        return Encoding(vector, result.order)
 
 
 def attend(h: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,11 @@
 """`exact` as Triton kernels on a CUDA device, a few small ones a step; see ops/README.md.
 
-`fused_forward.py` merges, `fused_backward.py` undoes the merges, `fused_kernels.py` has the
-kernels; here they become one differentiable function.
+`fused_forward.py` merges, `fused_backward.py` undoes the merges, each with a file of kernels; here
+they become one differentiable function.
 """
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from torch.autograd.function import Function
 from gumbeltree.cells.treelstm import TreeLSTMCell
 from gumbeltree.estimators.st_gumbel import StraightThroughGumbel
 from gumbeltree.ops.first_derivative import OnlyFirst
+from gumbeltree.ops.layout import Layout
+from gumbeltree.ops.overlap import Overlap
 from gumbeltree.ops.problem import TreeProblem, TreeResult
 from gumbeltree.ops.triton_support import WIDEST, precision_of, why_not
 from gumbeltree.states import NodeState
@@ -32,8 +35,6 @@ def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = F
         return f"its kernels are those of the cell TreeLSTMCell, got {type(cell).__name__}"
     if sample and type(estimator) is not StraightThroughGumbel:
         return f"its kernels know StraightThroughGumbel only, got {type(estimator).__name__}"
-    if not by_name:
-        return "it is new, and runs when asked for by name"
     if cell.weight.shape[1] > 2 * WIDEST:
         return f"its tiles fit {WIDEST} units, the cell has {cell.weight.shape[1] // 2}"
     return why_not(cell.weight, by_name)
@@ -41,63 +42,118 @@ def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = F
 
 def build_tree(problem: TreeProblem) -> TreeResult:
     """Merge each sentence into one node."""
-    packing = problem.packing
     cell: Any = problem.cell
-    leaves = torch.cat(problem.leaves, dim=-1)  # [N, 2D]
-    inputs = (leaves, cell.weight, cell.gate_bias(), problem.query * problem.scale)
+    leaves = problem.leaves.h
+    with torch.no_grad():
+        temperature = torch.full((), problem.temperature, dtype=leaves.dtype, device=leaves.device)
+    noise = problem.noise if problem.sample else None
+    return merge(
+        problem.leaves,
+        Layout.of(problem.packing),
+        cell,
+        problem.query * problem.scale,
+        noise=None if noise is None else noise.to(leaves.dtype),
+        temperature=temperature,
+        order=problem.order,
+        keep_nodes=problem.keep_nodes,
+        keep_scores=problem.keep_scores,
+    )
+
+
+def merge(
+    leaves: NodeState,
+    layout: Layout,
+    cell: TreeLSTMCell,
+    query: Tensor,
+    *,
+    noise: Tensor | None = None,
+    temperature: Tensor | None = None,
+    order: Tensor | None = None,
+    keep_nodes: bool = False,
+    keep_scores: bool = False,
+) -> TreeResult:
+    """Merge sentences that stand as a layout says; nothing is read back from the device.
+
+    Args:
+        leaves: states of the words, each `[cap, D]`; rows beyond the words are never used.
+        layout: where words stand.
+        cell: composition.
+        query: the scaled query `[D]`.
+        noise: sampling is with noise, see `fused_forward.forward`; None: the highest score.
+        temperature: of Eq. 8, one number on the device.
+        order: forced merges, see `TreeProblem`.
+        keep_nodes: return the states of all nodes.
+        keep_scores: return all scores.
+    """
+    inputs = (torch.cat(leaves, dim=-1), cell.weight, cell.gate_bias(), query)
     record = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    root, order, nodes, scores = _FusedTree.apply(*inputs, problem, record)
-    vector = root.index_select(0, packing.rank)
-    if nodes is not None:
-        nodes = NodeState(*packing.unpack_nodes(nodes).chunk(2, dim=-1))
-    return TreeResult(vector, order, nodes, scores)
+    given = _Given(
+        layout,
+        None if noise is None else noise.contiguous(),
+        temperature,
+        None if order is None else order.contiguous(),
+        keep_nodes,
+        keep_scores,
+        precision_of(query.device.type),
+        record,
+    )
+    root, merged, made, scores = _FusedTree.apply(*inputs, given)
+    nodes = None
+    if made is not None:
+        rows, exists = layout.node_rows()
+        nodes = NodeState(*torch.where(exists[..., None], made[rows], 0.0).chunk(2, dim=-1))
+    return TreeResult(root.index_select(0, layout.rank), merged, nodes, scores)
+
+
+class _Given(NamedTuple):
+    """What the merge needs beside what is differentiated."""
+
+    layout: Layout
+    noise: Tensor | None
+    temperature: Tensor | None
+    order: Tensor | None
+    keep_nodes: bool
+    keep_scores: bool
+    precision: str
+    record: bool
 
 
 class _FusedTree(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        leaves: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        query: Tensor,
-        problem: TreeProblem,
-        record: bool,
+        ctx: Any, leaves: Tensor, weight: Tensor, bias: Tensor, query: Tensor, given: _Given
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         # triton is imported when it is needed, not before
-        from gumbeltree.ops.fused_forward import Layout, Trees, forward, root_nodes
+        from gumbeltree.ops.fused_forward import forward
 
-        packing, device = problem.packing, leaves.device.type
-        N, B, D = packing.N, packing.B, query.shape[0]
-        layout = Layout.of(packing)
-        noise, forced = problem.noise, problem.order
-        ctx.precision = precision_of(device)
-        with torch.autocast(device, enabled=False):
-            trees: Trees = forward(
+        with torch.autocast(leaves.device.type, enabled=False):
+            trees = forward(
                 leaves,
                 weight,
                 bias,
                 query,
-                layout,
-                noise=noise.to(leaves.dtype).contiguous()
-                if problem.sample and noise is not None
-                else None,
-                forced=None if forced is None else forced.contiguous(),
-                temperature=problem.temperature,
-                record=record,
-                keep_scores=problem.keep_scores,
-                precision=ctx.precision,
+                given.layout,
+                noise=given.noise,
+                forced=given.order,
+                temperature=given.temperature,
+                record=given.record,
+                keep_scores=given.keep_scores,
+                precision=given.precision,
             )
-        root = trees.states[trees.node_state[root_nodes(layout)], :D]
-        nodes = None
-        if problem.keep_nodes:
-            made = trees.states[trees.node_state]
-            nodes = torch.cat([made[:N], made[N + B :]])
-        scores = trees.scores if problem.keep_scores else None
+        root = trees.states[trees.node_state[given.layout.root_nodes()], : query.shape[0]]
+        nodes = trees.states[trees.node_state] if given.keep_nodes else None
+        scores = trees.scores if given.keep_scores else None
         ctx.mark_non_differentiable(trees.order)
         ctx.set_materialize_grads(False)
-        ctx.layout, ctx.sample, ctx.temperature = layout, problem.sample, problem.temperature
-        if record:
+        ctx.given, ctx.shares = given, None
+        if given.record:
+            if Overlap.current is not None and given.noise is not None and given.layout.T > 1:
+                from gumbeltree.ops.fused_backward import score_shares
+
+                # needed at the start of the backward pass, and the head comes in between
+                ctx.shares = Overlap.current.start(
+                    partial(score_shares, trees, weight, query, given.layout, given.precision)
+                )
             ctx.save_for_backward(leaves, weight, bias, query, *trees)
         return root, trees.order, nodes, scores
 
@@ -109,27 +165,26 @@ class _FusedTree(Function):
         from gumbeltree.ops.fused_forward import Trees
 
         leaves, weight, bias, query, *trees = ctx.saved_tensors
-        N, B = ctx.layout.cap, ctx.layout.B
+        given: _Given = ctx.given
+        if ctx.shares is not None and Overlap.current is not None:
+            Overlap.current.wait()
         with torch.no_grad(), torch.autocast(leaves.device.type, enabled=False):
-            spread = None
-            if dnodes is not None:
-                spread = dnodes.new_zeros((2 * N, dnodes.shape[1]))
-                spread[:N], spread[N + B :] = dnodes[:N], dnodes[N:]
             gradients = backward(
                 Trees(*trees),
                 weight,
                 query,
-                ctx.layout,
+                given.layout,
                 droot,
-                dnodes=spread,
+                dnodes=None if dnodes is None else dnodes.contiguous(),
                 dscores=None if dscores is None else dscores.contiguous(),
-                sample=ctx.sample,
-                temperature=ctx.temperature,
-                precision=ctx.precision,
+                sample=given.noise is not None,
+                temperature=given.temperature,
+                precision=given.precision,
+                shares=ctx.shares,
             )
         result: tuple[Tensor, ...] = tuple(gradients)
         if torch.is_grad_enabled():
             cotangents = [x for x in (droot, dnodes, dscores) if x is not None]
             inputs = (leaves, weight, bias, query)
             result = OnlyFirst.apply("fused", 4, *result, *inputs, *cotangents)
-        return (*result, None, None)
+        return (*result, None)

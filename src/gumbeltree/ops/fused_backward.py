@@ -1,4 +1,4 @@
-"""Backward pass of `fused`: undo the merges from the roots down, three small kernels a step.
+"""Backward pass of `fused`: undo the merges from the roots down, two small kernels a step.
 
 The algorithm is that of `exact_backward.py` with every node's gradient kept complete; the large
 products stand before and behind the loop.
@@ -9,13 +9,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gumbeltree.ops import fused_kernels as kernels
-from gumbeltree.ops.fused_forward import BD, BM, Layout, Trees, root_nodes
+from gumbeltree.ops import fused_backward_kernels as kernels
+from gumbeltree.ops.fused_forward import Trees
+from gumbeltree.ops.layout import Layout
+from gumbeltree.ops.triton_support import (
+    batched_product,
+    dot_precision,
+    operand,
+    product,
+)
 
-# tiles and warps, measured on one H200
-UNDO = (64, 32, 64, 4, 3)
-DOTS = (4, 256)
-SEND_BD = 32
+# tiles, warps and stages, measured on one H200
+UNDO = (64, 64, 64, 4, 3)
+SHARES = (4, 256, 4)
+SEND = {16: (64, 4), 32: (64, 4), 64: (64, 8)}
+"""Units and warps of a program that sends to so many nodes."""
+SPLITS = 4
+"""Parts of the sum over candidates in the weight's gradient."""
+WHOLE = 64
+"""Sentences of so many nodes, rounded up, are sent to by one program a block of units."""
 
 
 class Gradients(NamedTuple):
@@ -25,6 +37,36 @@ class Gradients(NamedTuple):
     weight: Tensor
     bias: Tensor
     query: Tensor
+
+
+class Shares(NamedTuple):
+    """What a unit of each candidate's score sends down, whatever the layer; before the loop.
+
+    Attributes:
+        dgates: to its gates, `[4 cap, 5D]`; the last cap rows are zero, for the merges.
+        v_h: to h of both children, `[3 cap, 2D]`.
+        v_c: to c of both children, `[3 cap, 2D]`.
+    """
+
+    dgates: Tensor
+    v_h: Tensor
+    v_c: Tensor
+
+
+def score_shares(
+    trees: Trees, weight: Tensor, query: Tensor, layout: Layout, precision: str
+) -> Shares:
+    """Send a unit of every score through its candidate's cell: one kernel, one product."""
+    T, cap, D = layout.T, layout.cap, query.shape[0]
+    dgates = trees.states.new_empty((4 * cap, 5 * D))
+    dgates[3 * cap :].zero_()
+    v_c = trees.states.new_empty((3 * cap, 2 * D))
+    BM, BD, warps = SHARES
+    kernels.score_backward_kernel[(-(-3 * cap // BM), -(-D // BD))](
+        query, trees.states, trees.gates, trees.left, trees.right, trees.node_state, layout.start,
+        dgates, v_c, T, cap, D=D, BM=BM, BD=BD, num_warps=warps,
+    )  # fmt: skip
+    return Shares(dgates, product(dgates[: 3 * cap], weight, precision), v_c)
 
 
 def backward(
@@ -37,8 +79,9 @@ def backward(
     dnodes: Tensor | None = None,
     dscores: Tensor | None = None,
     sample: bool,
-    temperature: float = 1.0,
+    temperature: Tensor | None = None,
     precision: str = "ieee",
+    shares: Shares | None = None,
 ) -> Gradients:
     """Return the gradients of leaves, weight, bias and scaled query.
 
@@ -48,78 +91,96 @@ def backward(
         query: the scaled query `[D]`.
         layout: as in the forward pass.
         droot: gradient of the roots' h by rank `[B, D]`.
-        dnodes: gradient of all nodes `[2 cap, 2D]`, each read at the layer where it is born.
+        dnodes: gradient of all nodes `[2 cap, 2D]`, each read at the layer where it is born; zero
+            where there is none.
         dscores: gradient of the scores `[B, T-1, T-1]`, zero where there is no candidate.
         sample: whether the forward pass sampled.
-        temperature: as in the forward pass.
+        temperature: as in the forward pass; needed if it sampled.
         precision: of the products: ieee, tf32 or bf16.
+        shares: `score_shares`, if they were already begun.
     """
     B, T, cap, D = layout.B, layout.T, layout.cap, query.shape[0]
     states, kind, device = trees.states, trees.states.dtype, trees.states.device
-    scored = sample or dscores is not None
+    scored = (sample or dscores is not None) and T > 1
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=kind, device=device)
 
     G = zeros(2 * cap, 2 * D)
     if droot is not None:
-        G[root_nodes(layout), :D] = droot.to(kind)
-    dgates, merge_dgates = zeros(3 * cap, 5 * D), zeros(cap, 5 * D)
+        G[layout.root_nodes(), :D] = droot.to(kind)
     sigma = zeros(3 * cap)
-    tiles, words = -(-D // BD), layout.start[T:]
-    v_h = v_c = numbers = dgates
-    if scored and T > 1:
-        v_c = torch.empty((3 * cap, 2 * D), dtype=kind, device=device)
-        kernels.score_backward_kernel[(-(-3 * cap // BM), tiles)](
-            query, states, trees.gates, trees.left, trees.right, trees.node_state, layout.start,
-            words, dgates, v_c, cap, D=D, BM=BM, BD=BD,
-        )  # fmt: skip
-        v_h = dgates @ weight.to(kind)  # [3 cap, 2D]
-        numbers = torch.empty((B, T, 2), dtype=kind, device=device)
+    v_h = v_c = stored = rest = sigma
+    if scored:
+        shares = shares or score_shares(trees, weight, query, layout, precision)
+        dgates, v_h, v_c = shares
+    else:
+        dgates = zeros(cap, 5 * D)
+    merge_dgates = dgates[-cap:]
     has_dnodes, has_dscores = dnodes is not None, dscores is not None
     extra = G if dnodes is None else dnodes
     outside = sigma if dscores is None else dscores
-    BJ = max(16, 1 << T.bit_length())  # T nodes, and one lane more
-    weight_t = weight.t().contiguous()
+    BT = max(16, 1 << (T - 1).bit_length())
+    whole = BT <= WHOLE
+    BJ = BT if whole else 32
+    BU, warps = SEND[BJ]
+    pieces = -(-D // BU)
+    # numbers of a layer are read from one half while those of the layer below go to the other
+    numbers = torch.empty((2, B, 2, pieces, T) if sample else (2, 0), dtype=kind, device=device)
+    parts = 2 if scored else 1
+    if scored:
+        rest = torch.empty((cap, 2 * D), dtype=kind, device=device)
+        if not whole:
+            stored = torch.empty((B, 2, T), dtype=kind, device=device)
+    weight_t = operand(weight.t(), precision)
+    tau = sigma if temperature is None else temperature
 
     def send(t: int) -> None:
-        kernels.send_kernel[(B, -(-D // SEND_BD))](
-            t, G, extra, states, trees.gates, merge_dgates, v_h, v_c, numbers, trees.y, trees.rows,
-            trees.left, trees.right, trees.node_state, trees.chosen, trees.position, sigma, outside,
-            layout.sentence, layout.lengths, layout.start, temperature, B, T, cap, D=D, BJ=BJ,
-            BD=SEND_BD, SAMPLE=sample, HAS_DSCORES=has_dscores, HAS_DNODES=has_dnodes,
+        here, below = numbers[t % 2], numbers[(t + 1) % 2]
+        if scored and not whole:
+            kernels.score_gradients_kernel[(B,)](
+                t, here, trees.y, outside, layout.sentence, tau, layout.lengths, stored, B, T,
+                BT=BT, PIECES=pieces, SAMPLE=sample, HAS_DSCORES=has_dscores,
+            )  # fmt: skip
+        blocks = -(-(T - t) // BJ) if scored else 1
+        kernels.send_kernel[(B, pieces, blocks)](
+            t, G, rest, extra, states, trees.gates, merge_dgates, v_h, v_c, here, below, trees.y,
+            stored, trees.rows, trees.left, trees.right, trees.node_state, trees.chosen,
+            trees.position, sigma, outside, layout.sentence, layout.lengths, layout.start, tau,
+            B, T, cap, D=D, BJ=BJ, BD=BU, PIECES=pieces, PARTS=parts, WHOLE=whole, SAMPLE=sample,
+            HAS_DSCORES=has_dscores, HAS_DNODES=has_dnodes, num_warps=warps,
         )  # fmt: skip
 
+    BM, BN, BK, undo_warps, stages = UNDO
     if T > 1:
         send(T - 1)
     for t in reversed(range(T - 1)):
-        kernels.undo_kernel[(-(-B // UNDO[0]), -(-2 * D // UNDO[1]))](
-            t, weight_t, G, merge_dgates, trees.left, trees.right, trees.chosen, layout.start,
-            D=D, BM=UNDO[0], BN=UNDO[1], BK=UNDO[2], PRECISION=precision, num_warps=UNDO[3],
-            num_stages=UNDO[4],
+        kernels.undo_kernel[(-(-B // BM), -(-2 * D // BN), parts)](
+            t, weight_t, G, rest, merge_dgates, trees.left, trees.right, trees.chosen, layout.start,
+            D=D, BM=BM, BN=BN, BK=BK, PARTS=parts, PRECISION=dot_precision(precision),
+            num_warps=undo_warps, num_stages=stages,
         )  # fmt: skip
-        if sample:
-            kernels.dots_kernel[(B, -(-(T - 1 - t) // DOTS[0]))](
-                t, G, extra, states, trees.left, trees.right, trees.node_state, trees.position,
-                trees.rows, numbers, layout.lengths, layout.start, B, T, cap, D=D, BJ=DOTS[0],
-                BK=DOTS[1], HAS_DNODES=has_dnodes,
-            )  # fmt: skip
         if scored or t > 0:
             send(t)
-    if scored:
-        dgates *= sigma[:, None]
-    # merges that are none have no gradient, and candidate 0 is none
-    dgates.index_add_(0, trees.chosen.long(), merge_dgates)
-    row = torch.arange(cap, device=device)
-    is_word = (row < words)[:, None]
     dleaves = G[:cap] if dnodes is None else G[:cap] + dnodes[:cap]
-    h = states[:, :D]
-    children = [
-        h[trees.node_state[side.clamp(min=0).long()].long()] for side in (trees.left, trees.right)
-    ]
-    return Gradients(
-        torch.where(is_word, dleaves, 0.0),
-        dgates.t() @ torch.cat(children, dim=1),
-        dgates.sum(0),
-        sigma @ h[cap:],
-    )
+
+    def finish() -> tuple[Tensor, Tensor, Tensor]:
+        # all gates' gradients times all children, the bias as a child that is always one
+        width = -(-(2 * D + 1) // 4) * 4
+        children = torch.empty((len(dgates), width), dtype=kind, device=device)
+        kernels.children_kernel[(len(dgates),)](
+            states, trees.left, trees.right, trees.node_state, trees.chosen, sigma, layout.start,
+            children, T, cap, len(dgates) - cap, D=D, WIDTH=width,
+            BW=1 << (width - 1).bit_length(), num_warps=2,
+        )  # fmt: skip
+        # in parts: a product of so few rows and columns would leave most of the card idle
+        parts = SPLITS if len(dgates) % SPLITS == 0 else 1
+        both = batched_product(
+            dgates.view(parts, -1, 5 * D).transpose(1, 2),
+            children.view(parts, -1, width),
+            precision,
+        ).sum(0)  # [5D, width]
+        dquery = sigma @ states[cap:, :D]
+        return both[:, : 2 * D].contiguous(), both[:, 2 * D].contiguous(), dquery
+
+    return Gradients(dleaves, *finish())

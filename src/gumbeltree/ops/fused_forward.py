@@ -11,58 +11,22 @@ whole pass can be captured in a CUDA graph and replayed on other sentences:
 - states: of word r in row r, of candidate c in row cap + c; `node_state` has the row of each node.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gumbeltree.ops import fused_kernels as kernels
-from gumbeltree.packing import Packing
+from gumbeltree.ops import fused_forward_kernels as kernels
+from gumbeltree.ops.layout import Layout
+from gumbeltree.ops.triton_support import dot_precision, operand, product
 
 BM, BD, BK = 64, 16, 32
 """Sentences, units and inner dimension of a tile."""
 WARPS, STAGES = 8, 3
+BLOCK = 1024
+"""Numbers that a program sets at the beginning."""
 ROUNDING = 16
 """Scores within so many units of rounding of the best count as equal; see ops/argmax.py."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where words stand; all tensors on the device, all sizes fixed.
-
-    Attributes:
-        B: sentences; T: most words of one; cap: rows for words.
-        start: row of the first word at each position, and the number of words, int32 `[T + 1]`.
-        lengths: words of each sentence, longest first, int32 `[B]`.
-        sentence: the caller's place of each sentence, int64 `[B]`.
-        previous: row of the word before each word, int32 `[cap]`; anything for first words.
-    """
-
-    B: int
-    T: int
-    cap: int
-    start: Tensor
-    lengths: Tensor
-    sentence: Tensor
-    previous: Tensor
-
-    @classmethod
-    def of(cls, packing: Packing) -> "Layout":
-        """Return the layout of a packing, without spare rows."""
-        device = packing.lengths.device
-        start = torch.tensor(packing.start, dtype=torch.int32, device=device)
-        return cls.from_start(packing.N, start, packing.lengths, packing.sentence)
-
-    @classmethod
-    def from_start(cls, cap: int, start: Tensor, lengths: Tensor, sentence: Tensor) -> "Layout":
-        """Return a layout with the words before each word looked up on the device."""
-        row = torch.arange(cap, dtype=torch.int32, device=start.device)
-        position = torch.searchsorted(start, row, right=True) - 1  # [cap]
-        position = position.clamp(max=len(start) - 2)
-        before = row - start[position] + start[(position - 1).clamp(min=0)]
-        B, T = len(lengths), len(start) - 1
-        return cls(B, T, cap, start, lengths.int(), sentence, before.int())
 
 
 class Trees(NamedTuple):
@@ -101,7 +65,7 @@ def forward(
     *,
     noise: Tensor | None = None,
     forced: Tensor | None = None,
-    temperature: float = 1.0,
+    temperature: Tensor | None = None,
     record: bool = False,
     keep_scores: bool = False,
     precision: str = "ieee",
@@ -114,9 +78,10 @@ def forward(
         bias: `[5D]`, with the offset of the forget gates.
         query: the scaled query `[D]`.
         layout: where words stand.
-        noise: `[B, T-1, T-1]` in the caller's order, for sampling.
+        noise: for sampling, in the caller's order: `[B, T-1, T-1]`, or the two keys of each
+            sentence's noise, int64 `[B, 2]` (`training.noise`).
         forced: merges to make, int64 `[B, T-1]`.
-        temperature: of Eq. 8.
+        temperature: of Eq. 8, one number on the device; needed where sampling is recorded.
         record: keep what the backward pass needs.
         keep_scores: return all scores.
         precision: of the products: ieee, tf32 or bf16.
@@ -130,32 +95,36 @@ def forward(
     def empty(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=kind, device=device)
 
-    def integers(*shape: int, fill: int = 0) -> Tensor:
-        return torch.full(shape, fill, dtype=torch.int32, device=device)
+    def integers(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int32, device=device)
 
     # zero where there is no word or candidate: sums over all rows need no selection
     states = torch.zeros((4 * cap, 2 * D), dtype=kind, device=device)
     row = torch.arange(cap, dtype=torch.int32, device=device)
-    leaves = torch.where((row < layout.start[T])[:, None], leaves, 0.0)
-    states[:cap] = leaves
+    torch.where((row < layout.start[T])[:, None], leaves, leaves.new_zeros(()), out=states[:cap])
     gates = empty(3 * cap if record else 0, 5 * D)
     partial, score = empty(3 * cap, tiles), empty(3 * cap)
     # products of each node with the weights, as left child (with the bias) and as right child
     gates_lr = empty(2 * cap, 10 * D)
     both = torch.cat(weight.split(D, dim=1))  # [10D, D]
-    torch.mm(leaves[:, :D], both.t(), out=gates_lr[:cap])
-    gates_lr[:cap, : 5 * D] += bias
-    none = integers(2 * cap, fill=-1)
-    left, right = torch.cat([layout.previous, none]), torch.cat([row, none])
-    node_state = torch.cat([row, row])
+    product(
+        states[:cap, :D],
+        both.t(),
+        precision,
+        out=gates_lr[:cap],
+        bias=torch.cat([bias, torch.zeros_like(bias)]),
+    )
+    left, right, node_state = integers(3 * cap), integers(3 * cap), integers(2 * cap)
     chosen, position = integers(cap), integers(cap)
-    rank = torch.arange(B, dtype=torch.int32, device=device)[:, None]
     node, cand = integers(2, B, T), integers(2, B, T)
-    node[0] = layout.start[:-1] + rank
-    cand[0, :, :-1] = layout.start[1:-1] + rank
-    order = torch.full((B, T - 1), -1, device=device)
+    order = torch.empty((B, T - 1), dtype=torch.int64, device=device)
+    kernels.begin_kernel[(-(-max(3 * cap, B * T) // BLOCK),)](
+        left, right, node_state, node, cand, order, layout.previous, layout.start, B, T, cap,
+        BLOCK=BLOCK,
+    )  # fmt: skip
+    # what lies outside a layer is never read
     rows = integers(T - 1 if record else 0, B, T - 1)
-    y = torch.zeros(rows.shape if sample else (0,), dtype=kind, device=device)
+    y = torch.empty(rows.shape if sample else (0,), dtype=kind, device=device)
     shape = (B, T - 1, T - 1) if keep_scores else (0,)
     scores = torch.full(shape, -torch.inf, dtype=kind, device=device)
     if T == 1:
@@ -164,34 +133,29 @@ def forward(
         )
 
     kernels.first_layer_kernel[(-(-cap // BM), tiles)](
-        gates_lr, bias, query, states, gates, partial, left, layout.start, layout.previous,
-        layout.start[T:], cap, D, BM=BM, BD=BD, TILES=tiles, RECORD=record,
+        gates_lr, query, states, gates, partial, layout.start, layout.previous,
+        T, cap, D=D, BM=BM, BD=BD, TILES=tiles, RECORD=record,
     )  # fmt: skip
-    score[:cap] = partial[:cap].sum(1)
+    torch.sum(partial[:cap], 1, out=score[:cap])
     size = query.norm()
     slack = ROUNDING * torch.finfo(kind).eps
     BT = max(16, 1 << (T - 1).bit_length())
+    weight, dots = operand(weight, precision), dot_precision(precision)
     for t in range(T - 1):
         kernels.select_kernel[(B,)](
             t, cand, node, score, partial, score if noise is None else noise,
             order if forced is None else forced, order, rows, y, scores, chosen, position,
             node_state, left, right, layout.lengths, layout.start, layout.sentence, size,
-            temperature, B, T, cap, SLACK=slack, BT=BT,
+            size if temperature is None else temperature, B, T, cap, SLACK=slack, BT=BT,
             TILES=tiles, BTILES=1 << (tiles - 1).bit_length(), SAMPLE=sample,
-            FORCED=forced is not None, RECORD=record, KEEP_SCORES=keep_scores, num_warps=1,
+            FROM_KEYS=noise is not None and noise.dtype == torch.int64,
+            FORCED=forced is not None, RECORD=record, KEEP_SCORES=keep_scores,
+            num_warps=max(1, min(8, BT // 128)),
         )  # fmt: skip
         if t + 3 <= T:
             kernels.compose_kernel[(-(-B // BM), tiles)](
                 t, weight, bias, query, states, gates_lr, gates, partial, node_state, left, right,
-                layout.start, cap, D, BM=BM, BD=BD, BK=BK, TILES=tiles, RECORD=record,
-                PRECISION=precision, num_warps=WARPS, num_stages=STAGES,
+                layout.start, cap, D=D, BM=BM, BD=BD, BK=BK, TILES=tiles, RECORD=record,
+                PRECISION=dots, num_warps=WARPS, num_stages=STAGES,
             )  # fmt: skip
     return Trees(order, scores, states, gates, left, right, node_state, chosen, position, rows, y)
-
-
-def root_nodes(layout: Layout) -> Tensor:
-    """Return the root node of each sentence by rank, int64 `[B]`."""
-    rank = torch.arange(layout.B, device=layout.start.device)
-    lengths = layout.lengths.long()
-    made = layout.cap + layout.start[(lengths - 1).clamp(min=0)] + rank
-    return torch.where(lengths > 1, made, rank)

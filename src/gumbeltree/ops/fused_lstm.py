@@ -5,8 +5,6 @@ running is read on the device. So nothing waits for the device, and a caller may
 in a CUDA graph and replay it for other lengths within the same bounds.
 """
 
-from collections.abc import Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -16,21 +14,16 @@ from torch.autograd.function import once_differentiable
 # what tl.dot is told; bfloat16 operands have only one way to be multiplied
 PRECISIONS = {"ieee": "ieee", "tf32": "tf32", "bf16": "ieee"}
 
-# Tiles of BM sentences, BD units and their warps, the widest first that still fill the card. A step
-# is bound by how fast each multiprocessor gets its part of W_hh and of the states from the L2
-# cache: wide tiles read less in all, but only as many multiprocessors read as there are tiles.
-# Backward the narrow tile has BM < BD, so that no two warps do the same (see the kernel).
-TILES_FORWARD = ((64, 32, 8), (32, 32, 4), (32, 16, 4), (16, 16, 4))
-TILES_BACKWARD = ((64, 32, 8), (16, 32, 4))
-# an H200 has 132 multiprocessors
-FILLED = 128
-# Summands at a time: narrow tiles then take at most 48 KiB of shared memory, so that programs of
-# two waves run beside each other. IEEE products run without tensor cores and hold their operands
-# in registers, hence the short ones.
-BK_FORWARD, BK_BACKWARD, BK_IEEE = 64, 32, 16
-STAGES = 3
+# Tiles of BM sentences and BD units, summands at a time, warps and stages, measured on one H200. A
+# step is bound by how fast each multiprocessor gets its part of W_hh and of the states from the L2
+# cache. Tensor cores of that generation work on 64 rows at a time.
+FORWARD = (64, 16, 64, 4, 3)
+BACKWARD = (64, 16, 128, 4, 3)
+# IEEE products run without tensor cores and hold their operands in registers: short sums, small
+# tiles
+IEEE = (16, 16, 16, 4, 3)
 
-Tile = tuple[int, int, int]
+Tile = tuple[int, int, int, int, int]
 
 
 class Plan(NamedTuple):
@@ -60,18 +53,17 @@ class Plan(NamedTuple):
         """Return the number of tiles of sentences and of units."""
         return -(-self.rows // BM), -(-D // BD)
 
-    def options(self, D: int, tiles: Sequence[Tile], BK: int) -> dict[str, Any]:
+    def options(self, tile: Tile) -> dict[str, Any]:
         """Return what the kernels take as constants."""
-        fill = [tile for tile in tiles if prod(self.grid(D, *tile[:2])) >= FILLED]
-        BM, BD, warps = fill[0] if fill else tiles[-1]
+        BM, BD, BK, warps, stages = IEEE if self.precision == "ieee" else tile
         return {
             "BACK": self.back,
             "PRECISION": PRECISIONS[self.precision],
             "BM": BM,
             "BD": BD,
-            "BK": BK_IEEE if self.precision == "ieee" else BK,
+            "BK": BK,
             "num_warps": warps,
-            "num_stages": STAGES,
+            "num_stages": stages,
         }
 
 
@@ -161,7 +153,7 @@ def forward(
     inputs, operand = inputs.contiguous(), plan.operand(weight).contiguous()
     h, c = inputs.new_zeros((N, D)), inputs.new_zeros((N, D))
     gates = torch.empty_like(inputs) if save else inputs.new_empty(0)
-    options = plan.options(D, TILES_FORWARD, BK_FORWARD)
+    options = plan.options(FORWARD)
     grid = plan.grid(D, options["BM"], options["BD"])
     # Triton launches on the current device, whichever the tensors are on
     with torch.cuda.device_of(inputs):
@@ -187,13 +179,13 @@ def backward(
     from gumbeltree.ops import fused_lstm_kernels as kernels
 
     D = weight.shape[1]
-    operand = plan.operand(weight).reshape(4, D, D).transpose(1, 2).contiguous()
+    operand = plan.operand(weight).t().contiguous()
     dh, dc = dh.contiguous(), dc.contiguous()
     carried = torch.empty_like(c)
     # rows past the words take part in what follows, so they must be zero
     dgates = torch.zeros_like(gates)
     before = torch.zeros_like(h, dtype=operand.dtype) if dweight_needed else h
-    options = plan.options(D, TILES_BACKWARD, BK_BACKWARD)
+    options = plan.options(BACKWARD)
     grid = plan.grid(D, options["BM"], options["BD"])
     with torch.cuda.device_of(gates):
         for t in reversed(plan.positions()):

@@ -9,6 +9,8 @@ what another one of the same launch writes, and nothing is added up in a varying
 import triton
 import triton.language as tl
 
+from gumbeltree.ops.fused_math import dot, sigmoid, tanh
+
 
 @triton.jit
 def words_at(p_start, t, steps):
@@ -18,27 +20,6 @@ def words_at(p_start, t, steps):
     end = tl.load(p_start + t + 1, mask=m_t, other=0)
     # rows times 4D may pass 2^31
     return first.to(tl.int64), (end - first).to(tl.int32)
-
-
-@triton.jit
-def sigmoid(x):
-    """Return the logistic function.
-
-    As tl.sigmoid, but interpreted whenever the kernels are: Triton's own functions of this kind
-    are so only if TRITON_INTERPRET was set before anything imported Triton, as torch may do.
-    """
-    return 1 / (1 + tl.exp(-x))
-
-
-@triton.jit
-def tanh(x):
-    """Return the hyperbolic tangent, from exp only.
-
-    libdevice.tanh does not run in Triton's interpreter. In float32 this one is within 2e-7
-    everywhere (libdevice 6e-8), the size of the rounding of what is added to it; it saturates to
-    -1 and 1 without overflow.
-    """
-    return 2 * sigmoid(2 * x) - 1
 
 
 # t differs at each launch: no variant for t == 1 or multiples of 16
@@ -117,8 +98,7 @@ def lstm_fwd_kernel(
             b_h = tl.load(p_a, mask=m_before[:, None] & m_k[None, :], other=0.0)
             p_w = p_weight + o_row[None, :] * D + o_k[:, None]
             b_w = tl.load(p_w, mask=m_k[:, None] & (o_unit < D)[None, :], other=0.0)
-            b_h = b_h.to(b_w.dtype)
-            b_gates = tl.dot(b_h, b_w, b_gates, input_precision=PRECISION, out_dtype=dtype)
+            b_gates = dot(b_h, b_w, b_gates, PRECISION)
     b_ig, b_fo = tl.split(tl.reshape(b_gates, (BM, BD, 2, 2)))
     b_i, b_g = tl.split(b_ig)
     b_f, b_o = tl.split(b_fo)
@@ -165,8 +145,8 @@ def lstm_bwd_kernel(
     units, so the product comes first and every gradient is worked out once.
 
     Args:
-        p_weight: W_hh with each gate's part transposed `[4, D, D]`, in the type of the products.
-            TF32 wants both operands stored along the sum.
+        p_weight: W_hh transposed `[D, 4D]`, in the type of the products: TF32 wants both operands
+            stored along the sum.
         p_start: first row of each position `[steps + 1]`.
         p_h: states `[N, D]`.
         p_c: cell states `[N, D]`.
@@ -186,7 +166,7 @@ def lstm_bwd_kernel(
         PRECISION: of the products.
         BM: sentences of a program.
         BD: units of a program.
-        BK: summands of each gate at a time.
+        BK: summands at a time.
     """
     i_m, i_d = tl.program_id(0), tl.program_id(1)
     first, n = words_at(p_start, t, steps)
@@ -217,34 +197,17 @@ def lstm_bwd_kernel(
     b_before = tl.load(p_c + o_before, mask=m_before[:, None] & m_d[None, :], other=0.0)
 
     dtype = p_dgates.dtype.element_ty
-    # a sum for each gate: four short chains of products in flight instead of one long one; the
-    # warps then lie along the units if BM < BD
-    b_si = tl.full((BM, BD), 0.0, dtype)
-    b_sf = tl.full((BM, BD), 0.0, dtype)
-    b_sg = tl.full((BM, BD), 0.0, dtype)
-    b_so = tl.full((BM, BD), 0.0, dtype)
+    b_sum = tl.full((BM, BD), 0.0, dtype)
     if i_m * BM < n_after:
-        for k in range(0, D, BK):
+        for k in range(0, 4 * D, BK):
             o_k = k + tl.arange(0, BK)
-            m_k = o_k < D
+            m_k = o_k < 4 * D
             p_a = p_dgates + (after + o_m)[:, None] * (4 * D) + o_k[None, :]
-            m_a = m_after[:, None] & m_k[None, :]
-            # W_hh[gate, k, unit] as [BK, BD]
-            p_w = p_weight + o_d[None, :] * D + o_k[:, None]
-            m_w = m_k[:, None] & m_d[None, :]
-            b_a = tl.load(p_a, mask=m_a, other=0.0).to(p_weight.dtype.element_ty)
-            b_w = tl.load(p_w, mask=m_w, other=0.0)
-            b_si = tl.dot(b_a, b_w, b_si, input_precision=PRECISION, out_dtype=dtype)
-            b_a = tl.load(p_a + D, mask=m_a, other=0.0).to(p_weight.dtype.element_ty)
-            b_w = tl.load(p_w + D * D, mask=m_w, other=0.0)
-            b_sf = tl.dot(b_a, b_w, b_sf, input_precision=PRECISION, out_dtype=dtype)
-            b_a = tl.load(p_a + 2 * D, mask=m_a, other=0.0).to(p_weight.dtype.element_ty)
-            b_w = tl.load(p_w + 2 * D * D, mask=m_w, other=0.0)
-            b_sg = tl.dot(b_a, b_w, b_sg, input_precision=PRECISION, out_dtype=dtype)
-            b_a = tl.load(p_a + 3 * D, mask=m_a, other=0.0).to(p_weight.dtype.element_ty)
-            b_w = tl.load(p_w + 3 * D * D, mask=m_w, other=0.0)
-            b_so = tl.dot(b_a, b_w, b_so, input_precision=PRECISION, out_dtype=dtype)
-    b_dh += (b_si + b_sf) + (b_sg + b_so)
+            p_w = p_weight + o_d[None, :] * (4 * D) + o_k[:, None]
+            b_a = tl.load(p_a, mask=m_after[:, None] & m_k[None, :], other=0.0)
+            b_w = tl.load(p_w, mask=m_k[:, None] & m_d[None, :], other=0.0)
+            b_sum = dot(b_a, b_w, b_sum, PRECISION)
+    b_dh += b_sum
     b_y = tanh(b_c)
 
     b_dc += b_carried + b_dh * b_o * (1 - b_y * b_y)

@@ -5,7 +5,8 @@ last.checkpoint    everything needed to go on, written whole or not at all
 metrics.jsonl      one line for each evaluation
 tensorboard/       the same for TensorBoard, where it is installed
 model/             the best model so far
-result.json        written at the end
+dev_orders.npz     its merges of the development sentences, written at the end
+result.json        written last of all
 """
 
 import hashlib
@@ -19,15 +20,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from gumbeltree.atomic import replace_file
 from gumbeltree.store import CONFIG, TOKENIZER, WEIGHTS
 
 SETTINGS, CHECKPOINT, METRICS = "settings.json", "last.checkpoint", "metrics.jsonl"
-RESULT, MODEL, LOCK = "result.json", "model", ".lock"
+RESULT, ORDERS, MODEL, LOCK = "result.json", "dev_orders.npz", "model", ".lock"
 MAGIC = b"gumbeltree checkpoint 1\n"
 
 CHANGEABLE = ("training.epochs", "training.stop_after", "training.checkpoint_seconds")
@@ -111,6 +114,16 @@ class RunFolder:
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         with saving(self.path / name):
             replace_file(self.path / name, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def write_arrays(self, name: str, arrays: dict[str, NDArray[Any]]) -> None:
+        """Write arrays, compressed, whole or not at all."""
+
+        def write(path: Path) -> None:
+            with open(path, "wb") as file:
+                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+        with saving(self.path / name):
+            replace_file(self.path / name, write)
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a JSON file."""

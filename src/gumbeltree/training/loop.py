@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import logging
 import math
 import platform
 import time
@@ -13,7 +14,6 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gumbeltree import __version__
 from gumbeltree.config import Recipe, TrainingConfig
@@ -21,15 +21,25 @@ from gumbeltree.data.compile import with_labels
 from gumbeltree.data.prepared import Prepared, check_fit
 from gumbeltree.data.split import Split, shuffled
 from gumbeltree.estimators.gumbel import annealed_temperature
-from gumbeltree.evaluate import ScoreError, evaluate
+from gumbeltree.evaluate import Evaluator, ScoreError, merge_orders
 from gumbeltree.model import SentenceModel
 from gumbeltree.store import load, save
 from gumbeltree.training.display import Display
-from gumbeltree.training.folder import CHECKPOINT, MODEL, RESULT, SETTINGS, RunFolder, saving
-from gumbeltree.training.noise import example_noise, step_seed
+from gumbeltree.training.folder import (
+    CHECKPOINT,
+    MODEL,
+    ORDERS,
+    RESULT,
+    SETTINGS,
+    RunFolder,
+    saving,
+)
 from gumbeltree.training.start import new_model, start_fabric
+from gumbeltree.training.step import CapturedStep, EagerStep, Step, why_not_captured
 from gumbeltree.training.stopping import InterruptedRunError, StopRequest
 from gumbeltree.training.tensorboard import TensorBoard
+
+logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 16
 """On accelerators and over several processes, steps between two looks at the loss and at requests
@@ -131,7 +141,7 @@ class _Run:
         self.splits: dict[str, Split] = prepared.splits
         self.progress = Progress()
         self.model = new_model(recipe.model, prepared, self.config.seed, init)
-        optimizer = new_optimizer(self.config, self.model)
+        optimizer = new_optimizer(self.config, self.model, fabric.device)
         self.best: SentenceModel | None = None
         self.unsaved = False
         module, self.optimizer = fabric.setup(self.model, optimizer)
@@ -139,11 +149,20 @@ class _Run:
         self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
             optimizer, "max", factor=0.5, patience=self.config.patience
         )
-        self.loss = torch.zeros((), dtype=torch.float64, device=fabric.device)
-        self.norm = torch.zeros((), dtype=torch.float64, device=fabric.device)
+        self.step = self._new_step(optimizer)
+        self.evaluator: Evaluator | None = None
         if folder.has(CHECKPOINT):
             self._load()
         self.saved_at = time.monotonic()
+
+    def _new_step(self, optimizer: torch.optim.Optimizer) -> Step:
+        """Return what updates the weights, captured where that can be."""
+        reason = why_not_captured(self.fabric, self.model)
+        logger.info("training steps are %s", reason or "captured as CUDA graphs")
+        train = self.splits["train"]
+        if reason is None:
+            return CapturedStep(self.fabric, self.model, optimizer, train, self.config)
+        return EagerStep(self.fabric, self.module, self.model, self.optimizer, train, self.config)
 
     def train(self) -> dict[str, Any]:
         """Train to the end, or until stopped."""
@@ -168,7 +187,11 @@ class _Run:
                     if looks:
                         self._check_finite()
                     self.display.step(
-                        progress.epoch + 1, config.epochs, len(rows), self.loss, progress.examples
+                        progress.epoch + 1,
+                        config.epochs,
+                        len(rows),
+                        self.step.loss,
+                        progress.examples,
                     )
                     if progress.batch in due:
                         line = self._evaluate(len(batches))
@@ -202,43 +225,19 @@ class _Run:
         )
 
     def _step(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        """Do one update on the examples of `rows`, this process's share of them."""
-        config, fabric, progress = self.config, self.fabric, self.progress
-        rank, world = fabric.global_rank, fabric.world_size
+        """Do one update on the examples of `rows`."""
+        config, progress = self.config, self.progress
         if config.anneal_rate:
             self.model.encoder.temperature = annealed_temperature(progress.step, config.anneal_rate)
-        mine = rows[rank::world]
-        # fewer examples than processes: one is read twice, and counts once
-        weight = 1.0 if len(mine) else 0.0
-        batch = self.splits["train"].batch(mine if len(mine) else rows[:1]).to(fabric.device)
-        width = max(ids.shape[1] for ids in batch.ids)
-        noise = example_noise(
-            config.seed, progress.epoch, batch.rows.to(fabric.device), len(batch.ids), width
-        )
-        torch.manual_seed(step_seed(config.seed, progress.step, rank))
-        columns = zip(batch.ids, batch.lengths, strict=True)
-        scores = self.module(*(x for column in columns for x in column), noise=noise)
-        total = weight * F.cross_entropy(scores, batch.labels, reduction="sum")
-        # processes' gradients are averaged: this makes it the mean over all examples
-        fabric.backward(total * (world / len(rows)))
-        norm = self._clip()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.loss += total.detach()
-        self.norm += norm
+        self.step(rows, progress.epoch, progress.step)
         progress.examples += len(rows)
-
-    def _clip(self) -> Tensor:
-        limit = self.config.clip or math.inf
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        return nn.utils.clip_grad_norm_(parameters, limit)
 
     def _is_cheap(self) -> bool:
         """Return whether looking at the loss costs nothing."""
         return self.fabric.device.type == "cpu" and self.fabric.world_size == 1
 
     def _check_finite(self) -> None:
-        if not math.isfinite(float(self.loss) + float(self.norm)):
+        if not math.isfinite(float(self.step.loss) + float(self.step.norm)):
             self._fail("the loss is")
 
     def _check_weights(self) -> None:
@@ -270,7 +269,7 @@ class _Run:
         """Evaluate, remember the best model, adapt the learning rate; return a metrics line."""
         progress = self.progress
         self._check_finite()
-        loss = float(self._sum(self.loss))
+        loss = float(self._sum(self.step.loss))
         accuracy, dev_loss = self._accuracy(self.model, "dev")
         epoch = progress.epoch + progress.batch / batches
         if accuracy > progress.best_accuracy:
@@ -292,8 +291,8 @@ class _Run:
         if self.config.anneal_rate:
             line["temperature"] = self.model.encoder.temperature
         self.schedule.step(accuracy)
-        self.loss.zero_()
-        self.norm.zero_()
+        self.step.loss.zero_()
+        self.step.norm.zero_()
         progress.examples = 0
         return line
 
@@ -301,9 +300,15 @@ class _Run:
         """Return accuracy and loss on a split, each process taking a share of it."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
         split = self.splits[name]
+        rows = np.arange(rank, len(split), world)
+        if model is not self.model:
+            evaluator = Evaluator(model, split, rows=rows)
+        else:
+            # the development split comes again and again
+            evaluator = self.evaluator = self.evaluator or Evaluator(model, split, rows=rows)
         with self.fabric.autocast():
             try:
-                part = evaluate(model, split, rows=np.arange(rank, len(split), world))
+                part = evaluator()
             except ScoreError:
                 self._fail("scores are")
         if world == 1:
@@ -327,7 +332,7 @@ class _Run:
         """Write the best model and the state; only what is finite is ever written."""
         self._check_finite()
         self._check_weights()
-        loss = self._sum(self.loss)
+        loss = self._sum(self.step.loss)
         if self.fabric.is_global_zero:
             if self.unsaved and self.best is not None:
                 with saving(self.folder.path / MODEL):
@@ -348,11 +353,17 @@ class _Run:
         state = self.folder.load_checkpoint()
         self.progress = Progress(**state["progress"])
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        saved = state["optimizer"]
+        for group, own in zip(saved["param_groups"], self.optimizer.param_groups, strict=True):
+            # how it computes belongs to the device, not to the state
+            for name in ("capturable", "fused", "foreach"):
+                if name in own:
+                    group[name] = own[name]
+        self.optimizer.load_state_dict(saved)
         self.schedule.load_state_dict(state["schedule"])
         if self.fabric.is_global_zero:
             # the sum over all processes goes on in one of them
-            self.loss += self.progress.loss
+            self.step.loss += self.progress.loss
         if self.progress.epoch < self.config.epochs and not self._stale():
             self.progress.finished = False
 
@@ -398,6 +409,7 @@ class _Run:
                 result[f"{name}_accuracy"], result[f"{name}_loss"] = accuracy, loss
         result["labels"] = list(self.recipe.model.head.labels)
         result["versions"] = versions()
+        result["machine"] = machine(self.fabric.device)
         if self.fabric.is_global_zero:
             provenance = self._provenance()
             for name in ("dev_accuracy", "test_accuracy"):
@@ -405,18 +417,26 @@ class _Run:
                     provenance["metrics"][name] = result[name]
             with saving(folder.path / MODEL):
                 save(best, folder.path / MODEL, provenance)
+            folder.write_arrays(ORDERS, merge_orders(best, self.splits["dev"]))
             folder.write(RESULT, result)
         self.fabric.barrier()
         self.display.finished(result)
         return result
 
 
-def new_optimizer(config: TrainingConfig, model: nn.Module) -> torch.optim.Optimizer:
+def new_optimizer(
+    config: TrainingConfig, model: nn.Module, device: torch.device
+) -> torch.optim.Optimizer:
     """Return the optimizer that a recipe names, over the parameters that are trained."""
     parameters = [p for p in model.parameters() if p.requires_grad]
+    cuda = device.type == "cuda"
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=config.learning_rate)
-    return torch.optim.Adadelta(parameters, lr=config.learning_rate, rho=0.9, eps=1e-6)
+        return torch.optim.Adam(
+            parameters, lr=config.learning_rate, capturable=cuda, fused=cuda or None
+        )
+    return torch.optim.Adadelta(
+        parameters, lr=config.learning_rate, rho=0.9, eps=1e-6, capturable=cuda
+    )
 
 
 def evaluation_points(batches: int, evaluations: int) -> set[int]:
@@ -433,6 +453,13 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
+
+
+def machine(device: torch.device) -> str:
+    """Return the name of what training runs on."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"
 
 
 def _digest(model: SentenceModel) -> str:

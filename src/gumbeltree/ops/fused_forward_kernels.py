@@ -1,0 +1,322 @@
+"""Triton kernels of `fused`, forward; rows, nodes and candidates are laid out as in fused_forward.
+
+Legend: t step, b rank of a sentence (sentences sorted by length), r = start[t+1] + b the merge that
+sentence makes at step t, D state width. Programs whose sentences have all ended return at once.
+"""
+
+import triton
+import triton.language as tl
+
+from gumbeltree.ops.fused_math import dot, sigmoid, tanh
+
+# these differ from launch to launch: no variant for 1 or for multiples of 16
+SIZES = ["t", "B", "T", "cap"]
+
+
+@triton.jit(do_not_specialize=SIZES)
+def begin_kernel(
+    left, right, node_state, node, cand, order, previous, start, B, T, cap, BLOCK: tl.constexpr
+):
+    """Lay out the first layer: children of the pairs of words, nodes and candidates by position."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    word = i < cap
+    before = tl.load(previous + i, mask=word, other=-1)
+    tl.store(left + i, before, mask=i < 3 * cap)
+    tl.store(right + i, tl.where(word, i, -1), mask=i < 3 * cap)
+    tl.store(node_state + i, tl.where(word, i, i - cap), mask=i < 2 * cap)
+    b, t = i // T, i % T
+    inside = b < B
+    here = tl.load(start + t, mask=inside, other=0)
+    after = tl.load(start + t + 1, mask=inside, other=0)
+    tl.store(node + i, here + b, mask=inside)
+    tl.store(cand + i, after + b, mask=inside)
+    tl.store(order + i, -1, mask=i < B.to(tl.int64) * (T - 1))
+
+
+@triton.jit
+def activate(i, f_l, f_r, g, o, c_l, c_r):
+    """Return activated gates and the new state (Eqs. 1-3)."""
+    i, f_l, f_r, g, o = sigmoid(i), sigmoid(f_l), sigmoid(f_r), tanh(g), sigmoid(o)
+    c = f_l * c_l + f_r * c_r + i * g
+    return i, f_l, f_r, g, o, o * tanh(c), c
+
+
+@triton.jit
+def store_candidate(
+    row, m, o_d, i, f_l, f_r, g, o, h, c, query, states, gates, partial, i_d,
+    cap, D: tl.constexpr, TILES: tl.constexpr, RECORD: tl.constexpr,
+):  # fmt: skip
+    """Store candidates `row` [BM]: state, activated gates, this tile's share of the score."""
+    m_d = m[:, None] & (o_d < D)[None, :]
+    at = states + (cap + row)[:, None] * (2 * D) + o_d[None, :]
+    tl.store(at, h, mask=m_d)
+    tl.store(at + D, c, mask=m_d)
+    if RECORD:
+        at = gates + row[:, None] * (5 * D) + o_d[None, :]
+        tl.store(at, i, mask=m_d)
+        tl.store(at + D, f_l, mask=m_d)
+        tl.store(at + 2 * D, f_r, mask=m_d)
+        tl.store(at + 3 * D, g, mask=m_d)
+        tl.store(at + 4 * D, o, mask=m_d)
+    q = tl.load(query + o_d, mask=o_d < D, other=0.0)
+    share = tl.sum(tl.where(m_d, h * q[None, :], 0.0), axis=1)
+    tl.store(partial + row * TILES + i_d, share, mask=m)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def first_layer_kernel(
+    gates_lr, query, states, gates, partial, start, previous,
+    T, cap, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, TILES: tl.constexpr,
+    RECORD: tl.constexpr,
+):  # fmt: skip
+    """Compose every pair of neighbouring words; candidate r is the pair that ends with word r."""
+    i_m, i_d = tl.program_id(0), tl.program_id(1)
+    lo = tl.load(start + 1)
+    N = tl.load(start + T)
+    if (i_m + 1) * BM <= lo or i_m * BM >= N:
+        return
+    row = (i_m * BM + tl.arange(0, BM)).to(tl.int64)
+    o_d = i_d * BD + tl.arange(0, BD)
+    m = (row >= lo) & (row < N)
+    m_d = m[:, None] & (o_d < D)[None, :]
+    before = tl.load(previous + row, mask=m, other=0).to(tl.int64)
+    at_l = gates_lr + before[:, None] * (10 * D) + o_d[None, :]
+    at_r = gates_lr + row[:, None] * (10 * D) + 5 * D + o_d[None, :]
+    # no list in a kernel: five gates, one after the other; the bias is in the left products
+    i = tl.load(at_l, mask=m_d, other=0.0) + tl.load(at_r, mask=m_d, other=0.0)
+    f_l = tl.load(at_l + D, mask=m_d, other=0.0) + tl.load(at_r + D, mask=m_d, other=0.0)
+    f_r = tl.load(at_l + 2 * D, mask=m_d, other=0.0) + tl.load(at_r + 2 * D, mask=m_d, other=0.0)
+    g = tl.load(at_l + 3 * D, mask=m_d, other=0.0) + tl.load(at_r + 3 * D, mask=m_d, other=0.0)
+    o = tl.load(at_l + 4 * D, mask=m_d, other=0.0) + tl.load(at_r + 4 * D, mask=m_d, other=0.0)
+    c_l = tl.load(states + before[:, None] * (2 * D) + D + o_d[None, :], mask=m_d, other=0.0)
+    c_r = tl.load(states + row[:, None] * (2 * D) + D + o_d[None, :], mask=m_d, other=0.0)
+    i, f_l, f_r, g, o, h, c = activate(i, f_l, f_r, g, o, c_l, c_r)
+    store_candidate(
+        row, m, o_d, i, f_l, f_r, g, o, h, c, query, states, gates, partial, i_d,
+        cap, D, TILES, RECORD,
+    )  # fmt: skip
+
+
+@triton.jit
+def mixed(bits, KEY: tl.constexpr):
+    """Scramble 32 bits; the same as `training.noise`."""
+    bits = bits.to(tl.uint32) + KEY
+    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    return bits ^ (bits >> 16)
+
+
+@triton.jit
+def gumbel(keys, own, t, j):
+    """Return the noise of sentence `own` at layer t, positions j, from the sentence's two keys."""
+    first = tl.load(keys + 2 * own).to(tl.uint32)
+    second = tl.load(keys + 2 * own + 1).to(tl.uint32)
+    counter = (j + (t << 16)).to(tl.uint32)
+    bits = mixed(mixed(counter ^ first, 0) ^ second, 0x9E3779B9)
+    # 23 bits: exact in float32
+    u = ((bits >> 9).to(tl.int32).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+    return -tl.log(-tl.log(u))
+
+
+@triton.jit(do_not_specialize=SIZES)
+def select_kernel(
+    t, cand, node, score, partial, noise, forced, order, tape_rows, tape_y, scores_out,
+    chosen, position, node_state, left, right, lengths, start, sentence, size, temperature,
+    B, T, cap, SLACK: tl.constexpr, BT: tl.constexpr, TILES: tl.constexpr, BTILES: tl.constexpr,
+    SAMPLE: tl.constexpr, FROM_KEYS: tl.constexpr, FORCED: tl.constexpr, RECORD: tl.constexpr,
+    KEEP_SCORES: tl.constexpr,
+):  # fmt: skip
+    """Choose the merge of each sentence at step t (Eq. S8), and move what stands right of it.
+
+    Rows of candidates and nodes are read from one half of their buffers and written to the other.
+    """
+    b = tl.program_id(0)
+    length = tl.load(lengths + b)
+    now = tl.load(start + t + 1)
+    last = tl.load(start + t)
+    own = tl.load(sentence + b)
+    K = length - 1 - t
+    if K < 1:
+        return
+    r = (now + b).to(tl.int64)
+    j = tl.arange(0, BT)
+    inside = j < K
+    row = b.to(tl.int64) * T
+    half = (t % 2) * B.to(tl.int64) * T + row
+    other = ((t + 1) % 2) * B.to(tl.int64) * T + row
+    # everything that is read, before anything that is written
+    c = tl.load(cand + half + j, mask=inside, other=0)
+    n_here = tl.load(node + half + j, mask=inside, other=0)
+    n_next = tl.load(node + half + j + 1, mask=inside, other=0)
+    c_next = tl.load(cand + half + j + 1, mask=j < K - 1, other=0)
+    s = tl.load(score + c, mask=inside, other=-float("inf"))
+    if t > 0:
+        # the two candidates of the last merge: their scores are still in parts
+        a = (cap + 2 * (last + b)).to(tl.int64)
+        tile = tl.arange(0, BTILES)
+        m_tile = tile < TILES
+        s_a = tl.sum(tl.load(partial + a * TILES + tile, mask=m_tile, other=0.0))
+        s_b = tl.sum(tl.load(partial + (a + 1) * TILES + tile, mask=m_tile, other=0.0))
+        s = tl.where(inside & (c == a), s_a, s)
+        s = tl.where(inside & (c == a + 1), s_b, s)
+        tl.store(score + c, s, mask=inside & ((c == a) | (c == a + 1)))
+    layer = (own * (T - 1) + t) * (T - 1)
+    if KEEP_SCORES:
+        tl.store(scores_out + layer + j, s, mask=inside)
+    if SAMPLE:
+        if FROM_KEYS:
+            s += gumbel(noise, own, t, j).to(s.dtype)
+        else:
+            s += tl.load(noise + layer + j, mask=inside, other=0.0)
+    best = tl.max(s)
+    if FORCED:
+        k = tl.load(forced + own * (T - 1) + t).to(tl.int32)
+    else:
+        slack = SLACK * tl.maximum(tl.abs(best), tl.load(size))
+        k = tl.min(tl.where(inside & (s >= best - slack), j, BT))
+    tl.store(order + own * (T - 1) + t, k)
+    if RECORD:
+        tape = (t * B.to(tl.int64) + b) * (T - 1) + j
+        tl.store(tape_rows + tape, c, mask=inside)
+        if SAMPLE:
+            e = tl.where(inside, tl.exp((s - best) / tl.load(temperature)), 0.0)
+            tl.store(tape_y + tape, e / tl.sum(e), mask=inside)
+    merged = tl.sum(tl.where(j == k, c, 0))
+    tl.store(chosen + r, merged)
+    tl.store(position + r, k)
+    tl.store(node_state + cap + r, cap + merged)
+    if K == 1:
+        return
+    # layer t + 1: K nodes, K - 1 candidates
+    n = tl.where(j > k, n_next, n_here)
+    n = tl.where(j == k, cap + r, n)
+    tl.store(node + other + j, n, mask=inside)
+    before = tl.sum(tl.where(j == k - 1, n, 0))
+    after = tl.sum(tl.where(j == k + 1, n, 0))
+    born = cap + 2 * r
+    tl.store(left + born, tl.where(k > 0, before, -1))
+    tl.store(right + born, cap + r)
+    tl.store(left + born + 1, cap + r)
+    tl.store(right + born + 1, tl.where(k < K - 1, after, -1))
+    moved = tl.where(j >= k, c_next, c)
+    moved = tl.where(j == k - 1, born, moved)
+    moved = tl.where(j == k, born + 1, moved)
+    tl.store(cand + other + j, moved, mask=j < K - 1)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def compose_kernel(
+    t, weight, bias, query, states, gates_lr, gates, partial, node_state, left, right, start,
+    cap, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+    TILES: tl.constexpr, RECORD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Project the nodes made at step t, and compose the two candidates beside each (Eqs. 1-3)."""
+    i_m, i_d = tl.program_id(0), tl.program_id(1)
+    # sentences that go on after this merge
+    n = tl.load(start + t + 3) - tl.load(start + t + 2)
+    first = tl.load(start + t + 1)
+    if i_m * BM >= n:
+        return
+    b = i_m * BM + tl.arange(0, BM)
+    m = b < n
+    r = (first + b).to(tl.int64)
+    born = cap + 2 * r
+    o_d = i_d * BD + tl.arange(0, BD)
+    m_o = o_d < D
+    m_d = m[:, None] & m_o[None, :]
+    new = tl.load(node_state + cap + r, mask=m, other=0).to(tl.int64)
+    before = tl.load(left + born, mask=m, other=-1).to(tl.int64)
+    after = tl.load(right + born + 1, mask=m, other=-1).to(tl.int64)
+    m_b, m_a = m & (before >= 0), m & (after >= 0)
+    m_bd, m_ad = m_b[:, None] & m_o[None, :], m_a[:, None] & m_o[None, :]
+
+    # the neighbours' products and states: on their way while the products are worked out
+    at = gates_lr + before[:, None] * (10 * D) + o_d[None, :]
+    b_i = tl.load(at, mask=m_bd, other=0.0)
+    b_fl = tl.load(at + D, mask=m_bd, other=0.0)
+    b_fr = tl.load(at + 2 * D, mask=m_bd, other=0.0)
+    b_g = tl.load(at + 3 * D, mask=m_bd, other=0.0)
+    b_o = tl.load(at + 4 * D, mask=m_bd, other=0.0)
+    at = gates_lr + after[:, None] * (10 * D) + 5 * D + o_d[None, :]
+    a_i = tl.load(at, mask=m_ad, other=0.0)
+    a_fl = tl.load(at + D, mask=m_ad, other=0.0)
+    a_fr = tl.load(at + 2 * D, mask=m_ad, other=0.0)
+    a_g = tl.load(at + 3 * D, mask=m_ad, other=0.0)
+    a_o = tl.load(at + 4 * D, mask=m_ad, other=0.0)
+    at_b = tl.load(node_state + before, mask=m_b, other=0).to(tl.int64)
+    at_a = tl.load(node_state + after, mask=m_a, other=0).to(tl.int64)
+    c_new = tl.load(states + new[:, None] * (2 * D) + D + o_d[None, :], mask=m_d, other=0.0)
+    c_b = tl.load(states + at_b[:, None] * (2 * D) + D + o_d[None, :], mask=m_bd, other=0.0)
+    c_a = tl.load(states + at_a[:, None] * (2 * D) + D + o_d[None, :], mask=m_ad, other=0.0)
+
+    kind = query.dtype.element_ty
+    # ten gates in two wide products, gate by gate within a unit: i fl fr g o as left child and
+    # i fl fr as right child, then g o as right child
+    o_8 = tl.arange(0, 8 * BD)
+    unit_8 = i_d * BD + o_8 // 8
+    gate_8 = o_8 % 8
+    w_8 = tl.where(gate_8 < 5, gate_8 * D, (gate_8 - 5) * D) + unit_8
+    w_8 = w_8 * (2 * D) + tl.where(gate_8 < 5, 0, D)
+    o_2 = tl.arange(0, 2 * BD)
+    unit_2 = i_d * BD + o_2 // 2
+    w_2 = ((3 + o_2 % 2) * D + unit_2) * (2 * D) + D
+    acc_8 = tl.full((BM, 8 * BD), 0.0, dtype=kind)
+    acc_2 = tl.full((BM, 2 * BD), 0.0, dtype=kind)
+    for i_k in range(0, D, BK):
+        o_k = i_k + tl.arange(0, BK)
+        m_k = o_k < D
+        h = tl.load(
+            states + new[:, None] * (2 * D) + o_k[None, :],
+            mask=m[:, None] & m_k[None, :],
+            other=0.0,
+        )
+        m_w = m_k[:, None] & (unit_8 < D)[None, :]
+        acc_8 = dot(
+            h, tl.load(weight + w_8[None, :] + o_k[:, None], mask=m_w, other=0.0), acc_8, PRECISION
+        )
+        m_w = m_k[:, None] & (unit_2 < D)[None, :]
+        acc_2 = dot(
+            h, tl.load(weight + w_2[None, :] + o_k[:, None], mask=m_w, other=0.0), acc_2, PRECISION
+        )
+    even, odd = tl.split(tl.reshape(acc_8, (BM, BD, 2, 2, 2)))
+    even_0, even_1 = tl.split(even)
+    odd_0, odd_1 = tl.split(odd)
+    l_i, l_o = tl.split(even_0)
+    l_fr, r_fl = tl.split(even_1)
+    l_fl, r_i = tl.split(odd_0)
+    l_g, r_fr = tl.split(odd_1)
+    r_g, r_o = tl.split(tl.reshape(acc_2, (BM, BD, 2)))
+    l_i += tl.load(bias + o_d, mask=m_o, other=0.0)[None, :]
+    l_fl += tl.load(bias + D + o_d, mask=m_o, other=0.0)[None, :]
+    l_fr += tl.load(bias + 2 * D + o_d, mask=m_o, other=0.0)[None, :]
+    l_g += tl.load(bias + 3 * D + o_d, mask=m_o, other=0.0)[None, :]
+    l_o += tl.load(bias + 4 * D + o_d, mask=m_o, other=0.0)[None, :]
+    at = gates_lr + (cap + r)[:, None] * (10 * D) + o_d[None, :]
+    tl.store(at, l_i, mask=m_d)
+    tl.store(at + D, l_fl, mask=m_d)
+    tl.store(at + 2 * D, l_fr, mask=m_d)
+    tl.store(at + 3 * D, l_g, mask=m_d)
+    tl.store(at + 4 * D, l_o, mask=m_d)
+    at += 5 * D
+    tl.store(at, r_i, mask=m_d)
+    tl.store(at + D, r_fl, mask=m_d)
+    tl.store(at + 2 * D, r_fr, mask=m_d)
+    tl.store(at + 3 * D, r_g, mask=m_d)
+    tl.store(at + 4 * D, r_o, mask=m_d)
+
+    # left of the new node
+    i, f_l, f_r, g, o, h, c = activate(
+        b_i + r_i, b_fl + r_fl, b_fr + r_fr, b_g + r_g, b_o + r_o, c_b, c_new
+    )
+    store_candidate(
+        born, m_b, o_d, i, f_l, f_r, g, o, h, c, query, states, gates, partial, i_d,
+        cap, D, TILES, RECORD,
+    )  # fmt: skip
+    # right of it
+    i, f_l, f_r, g, o, h, c = activate(
+        l_i + a_i, l_fl + a_fl, l_fr + a_fr, l_g + a_g, l_o + a_o, c_new, c_a
+    )
+    store_candidate(
+        born + 1, m_a, o_d, i, f_l, f_r, g, o, h, c, query, states, gates, partial, i_d,
+        cap, D, TILES, RECORD,
+    )  # fmt: skip

@@ -1,0 +1,52 @@
+"""Work that nobody waits for yet, beside the main stream of a CUDA device."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+
+class Overlap:
+    """While this is entered, implementations may start work on a second stream.
+
+    Whoever enters it promises to use no gradient before leaving: leaving waits for all that was
+    started. A training step that is captured as a graph does so; there, work on two streams
+    becomes two branches of the graph.
+
+    Args:
+        device: a CUDA device.
+    """
+
+    current: ClassVar["Overlap | None"] = None
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.side = torch.cuda.Stream(device)
+        self.kept: list[Any] = []
+
+    def __enter__(self) -> "Overlap":
+        Overlap.current = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Overlap.current = None
+        self.wait()
+        self.kept.clear()
+
+    def start(self, work: Callable[[], Result]) -> Result:
+        """Start work that follows everything on the main stream so far; wait before using it."""
+        self.side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.side):
+            result = work()
+        # memory of the main stream that the work reads must not be given away before its end
+        self.kept += [work, result]
+        return result
+
+    def wait(self) -> None:
+        """Let the main stream wait for everything started."""
+        if not self.kept:
+            # a graph that is being captured must not depend on a stream outside of it
+            return
+        torch.cuda.current_stream(self.device).wait_stream(self.side)

@@ -1,0 +1,112 @@
+"""Compile every Triton kernel for a card of compute capability 9; no card is needed.
+
+Run as a program of its own, without TRITON_INTERPRET: `python -m tests.ops.compile_kernels`.
+"""
+
+import itertools
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gumbeltree.ops import fused_backward, fused_forward, fused_lstm
+from gumbeltree.ops import fused_backward_kernels as backward
+from gumbeltree.ops import fused_forward_kernels as forward
+from gumbeltree.ops import fused_lstm_kernels as lstm
+
+SIZES = {"t", "B", "T", "cap", "steps", "offset"}
+INT32 = {
+    *("cand", "node", "tape_rows", "chosen", "position", "node_state", "left", "right"),
+    *("lengths", "start", "previous", "rows", "p_start"),
+}
+INT64 = {"order", "forced", "sentence"}
+OPERANDS = {"weight", "weight_t", "p_weight", "p_before"}
+
+
+def compiled(
+    kernel: Any, constants: dict[str, Any], warps: int = 4, stages: int = 3, **kinds: str
+) -> None:
+    """Compile a kernel; print what it needs. `kinds` replaces the types of some arguments."""
+
+    def kind(name: str) -> str:
+        if name in constants:
+            return "constexpr"
+        if name in kinds:
+            return kinds[name]
+        if name in SIZES:
+            return "i32"
+        return "*i32" if name in INT32 else "*i64" if name in INT64 else "*fp32"
+
+    names = kernel.arg_names
+    signature = {name: kind(name) for name in names}
+    source = ASTSource(
+        kernel,
+        signature,
+        {(names.index(name),): value for name, value in constants.items()},
+        {
+            (i,): [["tt.divisibility", 16]]
+            for i, name in enumerate(names)
+            if signature[name].startswith("*")
+        },
+    )
+    options = {"num_warps": warps, "num_stages": stages}
+    result = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert result.metadata.shared <= 227 * 1024, (kernel.__name__, result.metadata.shared)
+    print(kernel.__name__, constants, f"{result.metadata.shared / 1024:.0f} KiB", flush=True)
+
+
+def main() -> None:
+    """Compile all kernels as they are launched."""
+    D = 300
+    tiles = -(-D // fused_forward.BD)
+    compiled(forward.begin_kernel, {"BLOCK": fused_forward.BLOCK})
+    for record in (True, False):
+        shape = {"D": D, "BM": fused_forward.BM, "BD": fused_forward.BD, "TILES": tiles}
+        compiled(forward.first_layer_kernel, {**shape, "RECORD": record})
+    for precision in ("tf32", "bf16", "ieee"):
+        dots = "ieee" if precision == "bf16" else precision
+        operands = dict.fromkeys(OPERANDS, "*bf16") if precision == "bf16" else {}
+        constants = {**shape, "BK": fused_forward.BK, "RECORD": True, "PRECISION": dots}
+        warps, stages = fused_forward.WARPS, fused_forward.STAGES
+        compiled(forward.compose_kernel, constants, warps, stages, **operands)
+        BM, BN, BK, warps, stages = fused_backward.UNDO
+        for parts in (1, 2):
+            constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PARTS": parts, "PRECISION": dots}
+            compiled(backward.undo_kernel, constants, warps, stages, **operands)
+        for kernel, tile, flag in (
+            (lstm.lstm_fwd_kernel, fused_lstm.FORWARD, "SAVE"),
+            (lstm.lstm_bwd_kernel, fused_lstm.BACKWARD, "GATHER"),
+        ):
+            BM, BD, BK, warps, stages = fused_lstm.IEEE if precision == "ieee" else tile
+            constants = {"D": D, "BACK": -1, flag: True, "PRECISION": dots}
+            constants |= {"BM": BM, "BD": BD, "BK": BK}
+            compiled(kernel, constants, warps, stages, **operands)
+    for BT, (sample, keys, forced, scores) in itertools.product(
+        (16, 4096), [(True, True, False, False), (True, False, True, True), (False,) * 4]
+    ):
+        constants = {"SLACK": 1e-6, "BT": BT, "TILES": tiles, "BTILES": 32, "SAMPLE": sample}
+        constants |= {"FROM_KEYS": keys, "FORCED": forced, "RECORD": True, "KEEP_SCORES": scores}
+        noise = "*i64" if keys else "*fp32"
+        compiled(forward.select_kernel, constants, max(1, min(8, BT // 128)), noise=noise)
+    for BJ, (BD, warps) in fused_backward.SEND.items():
+        pieces = -(-D // BD)
+        for whole, sample, dscores, dnodes in (
+            (True, True, False, False),
+            (True, False, False, True),
+            (True, True, True, True),
+            (False, True, False, False),
+        ):
+            constants = {"D": D, "BJ": BJ, "BD": BD, "PIECES": pieces, "WHOLE": whole}
+            constants |= {"PARTS": 2 if sample or dscores else 1, "SAMPLE": sample}
+            constants |= {"HAS_DSCORES": dscores, "HAS_DNODES": dnodes}
+            compiled(backward.send_kernel, constants, warps)
+    constants = {"BT": 4096, "PIECES": 5, "SAMPLE": True, "HAS_DSCORES": True}
+    compiled(backward.score_gradients_kernel, constants)
+    BM, BD, warps = fused_backward.SHARES
+    compiled(backward.score_backward_kernel, {"D": D, "BM": BM, "BD": BD}, warps)
+    compiled(backward.children_kernel, {"D": D, "WIDTH": 604, "BW": 1024}, 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Trees that do not depend on the words: which they are, and an encoder that uses them."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from gumbeltree import EncoderConfig, GumbelTreeEncoder, Tree, load
+from gumbeltree.config import load_recipe, with_settings
+from gumbeltree.data.compile import prepare, with_labels
+from gumbeltree.encoders.fixed_trees import fixed_order
+from gumbeltree.estimators.gumbel import gumbel_noise
+from gumbeltree.ops import IMPLEMENTATIONS
+from gumbeltree.training.loop import train
+from gumbeltree.training.start import new_model
+
+KINDS = ["left", "right", "balanced", "random"]
+MADE = {
+    "left": Tree.left_branching,
+    "right": Tree.right_branching,
+    "balanced": Tree.balanced,
+}
+
+
+def words(count):
+    return [f"w{i}" for i in range(count)]
+
+
+def check_merges(order, lengths):
+    """Every step merges two neighbours that are there, and nothing comes after the end."""
+    for row, length in zip(order.tolist(), lengths.tolist(), strict=True):
+        Tree(words(length), row[: length - 1])
+        assert set(row[length - 1 :]) <= {-1}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_trees_of_every_length(kind):
+    longest = 40
+    lengths = torch.arange(1, longest + 1)
+    # in any order, and with noise, which changes nothing
+    lengths = lengths[torch.randperm(longest)]
+    order = fixed_order(kind, lengths, longest, gumbel_noise((longest,) + (longest - 1,) * 2))
+    assert order.dtype == torch.int64
+    assert order.shape == (longest, longest - 1)
+    for row, length in zip(order.tolist(), lengths.tolist(), strict=True):
+        expected = MADE[kind](words(length))
+        assert Tree(words(length), row[: length - 1]) == expected
+        assert row[: length - 1] == list(expected.order)
+        assert set(row[length - 1 :]) <= {-1}
+    assert torch.equal(fixed_order(kind, lengths, longest), order)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tree_of_a_sentence_does_not_depend_on_the_batch(kind):
+    lengths = torch.tensor([7, 1, 2, 12, 7])
+    together = fixed_order(kind, lengths, 15)
+    check_merges(together, lengths)
+    assert torch.equal(together[0], together[4])
+    for place, length in enumerate(lengths):
+        alone = fixed_order(kind, length[None], int(length))
+        assert alone.shape == (1, length - 1)
+        assert torch.equal(alone[0], together[place, : length - 1])
+
+
+def test_random_trees_without_noise_are_one_for_each_length():
+    lengths = torch.arange(1, 31)
+    order = fixed_order("random", lengths, 30)
+    check_merges(order, lengths)
+    assert torch.equal(fixed_order("random", lengths, 30), order)
+    # none of the regular ones, where chance would hardly make one
+    for kind in MADE:
+        other = fixed_order(kind, lengths, 30)
+        assert not (order[7:] == other[7:]).all(1).any()
+    # nor one tree cut shorter and shorter, nor one chance for all: the first merge is anywhere
+    assert len({tuple(row[:5]) for row in order[7:].tolist()}) > 15
+    place = (order[7:, 0] + 0.5) / (lengths[7:] - 1)
+    assert place.min() < 0.25
+    assert place.max() > 0.75
+
+
+def test_random_trees_with_noise_are_uniform():
+    count, length = 8_000, 6
+    generator = torch.Generator().manual_seed(7)
+    noise = gumbel_noise((count, 8, 8), generator=generator)
+    lengths = torch.full((count,), length)
+    order = fixed_order("random", lengths, 9, noise)
+    check_merges(order, lengths)
+    for step in range(length - 1):
+        left = length - 1 - step
+        counts = torch.bincount(order[:, step], minlength=left).double()
+        assert len(counts) == left
+        # five standard errors of a count
+        p = 1 / left
+        bound = 5 * (count * p * (1 - p)) ** 0.5
+        assert ((counts - count * p).abs() <= bound).all(), counts
+    # two steps are independent: all 20 pairs of places come up as often
+    pairs = torch.bincount(order[:, 0] * 4 + order[:, 1], minlength=20).double()
+    assert ((pairs - count / 20).abs() < 5 * (count / 20) ** 0.5).all()
+    other = fixed_order("random", lengths, 9, gumbel_noise((count, 8, 8), generator=generator))
+    # all steps are the same with a chance of 1 in 5!
+    assert 0.003 < (order == other).all(1).double().mean() < 0.02
+    # noise outside the sentence is never read
+    noise[:, :, length - 1 :] = torch.inf
+    noise[:, length - 1 :] = torch.nan
+    assert torch.equal(fixed_order("random", lengths, 9, noise), order)
+
+
+# the encoder
+
+
+def encoder_of(trees, impl, leaf="affine", seed=0):
+    torch.manual_seed(seed)
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, trees=trees, impl=impl, leaf=leaf)).double()
+    for p in encoder.parameters():
+        torch.nn.init.normal_(p, std=0.8)
+    return encoder
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("trees", KINDS)
+@pytest.mark.parametrize("training", [True, False])
+def test_the_encoder_merges_as_it_is_told(impl, trees, training):
+    if impl == "fused":
+        pytest.importorskip("triton")
+        if torch.cuda.is_available():
+            pytest.skip("kernels are compiled here, and know no float64")
+    encoder = encoder_of(trees, impl).train(training)
+    lengths = torch.tensor([3, 5, 1, 2])
+    embedded = torch.randn(4, 6, 3, dtype=torch.float64)
+    noise = gumbel_noise((4, 5, 5))
+    encoding = encoder(embedded, lengths, noise=noise)
+    expected = fixed_order(trees, lengths, 6, noise if training else None)
+    assert torch.equal(encoding.order, expected)
+    # a gradient that reaches everything but the choice
+    gradients = torch.autograd.grad(
+        encoding.vector.square().sum(), list(encoder.parameters()), allow_unused=True
+    )
+    for (name, _), gradient in zip(encoder.named_parameters(), gradients, strict=True):
+        moved = gradient is not None and bool((gradient != 0).any())
+        assert moved == (name != "query"), name
+    # the same as a learned encoder's that is forced
+    learned = GumbelTreeEncoder(dataclasses.replace(encoder.config, trees="learned", impl="exact"))
+    learned.double().load_state_dict(encoder.state_dict())
+    forced = learned(embedded, lengths, order=expected, sample=False)
+    torch.testing.assert_close(encoding.vector, forced.vector, rtol=1e-12, atol=1e-12)
+    assert torch.equal(forced.order, expected)
+
+
+@pytest.mark.parametrize("trees", KINDS)
+def test_merges_that_are_given_go_first(trees):
+    encoder = encoder_of(trees, "exact")
+    order = torch.tensor([[1, 2, 1, 0], [0, 0, -1, -1]])
+    embedded = torch.randn(2, 5, 3, dtype=torch.float64)
+    assert torch.equal(encoder(embedded, torch.tensor([5, 3]), order=order).order, order)
+
+
+def test_random_trees_are_drawn_anew_in_training_only():
+    encoder = encoder_of("random", "exact")
+    embedded, lengths = torch.randn(8, 12, 3, dtype=torch.float64), torch.full((8,), 12)
+    first, second = (encoder(embedded, lengths).order for _ in range(2))
+    assert not torch.equal(first, second)
+    assert len({tuple(row) for row in first.tolist()}) == 8
+    encoder.eval()
+    first, second = (encoder(embedded, lengths).order for _ in range(2))
+    assert torch.equal(first, second)
+    assert len({tuple(row) for row in first.tolist()}) == 1
+
+
+def test_unknown_trees_are_refused():
+    with pytest.raises(ValueError, match=r"`model.encoder.trees` must be .*balanced.* 'lefty'"):
+        with_settings(load_recipe("demo"), ["encoder.trees=lefty"])
+
+
+# a model
+
+
+@pytest.mark.parametrize("trees", ["left", "random"])
+def test_a_model_with_fixed_trees_trains_and_comes_back(tmp_path, monkeypatch, trees):
+    monkeypatch.setenv("GUMBELTREE_HOME", str(tmp_path / "home"))
+    settings = [
+        "data.generate=120",
+        "epochs=1",
+        "batch_size=20",
+        "embedding_dim=5",
+        "encoder.hidden_dim=6",
+        "head.hidden_dim=5",
+        f"encoder.trees={trees}",
+    ]
+    recipe = with_settings(load_recipe("demo"), settings)
+    prepared = prepare(recipe)
+    result = train(recipe, prepared, tmp_path / "run")
+    assert 0 <= result["dev_accuracy"] <= 1
+    model = load(tmp_path / "run")
+    assert model.config.encoder.trees == trees
+    text = "one two three four five"
+    order = fixed_order(trees, torch.tensor([5]), 5)[0].tolist()
+    assert model.parse(text) == Tree(text.split(), order)
+    start = new_model(with_labels(recipe, prepared).model, prepared, recipe.training.seed)
+    assert torch.equal(model.encoder.query, start.encoder.query)
+    assert not torch.equal(model.encoder.cell.weight, start.encoder.cell.weight)

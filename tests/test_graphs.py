@@ -1,0 +1,228 @@
+"""Captured functions: what runs when, what is kept, and on a CUDA device for real."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+
+from gumbeltree.graphs import Graphs
+
+
+def test_on_a_cpu_a_function_runs_each_time():
+    graphs = Graphs(torch.device("cpu"))
+    calls = []
+
+    def function(numbers):
+        calls.append(numbers.tolist())
+        return numbers * 2
+
+    for n in range(3):
+        found = graphs("key", function, np.array([n, 7]))
+        assert found.tolist() == [2 * n, 14]
+        assert found.dtype == torch.int64
+    assert calls == [[0, 7], [1, 7], [2, 7]]
+    assert graphs("key", lambda numbers: None, np.array([1])) is None
+    assert not graphs.captured
+
+
+# with a device that is made up
+
+
+class Here(torch.Tensor):
+    """Numbers that stay where they are."""
+
+    def to(self, *_, **__):
+        return self.clone()
+
+
+class FakeGraph:
+    """Notes what is done with it, and runs its function again on replay."""
+
+    log: list
+    recording = None
+
+    def capture_begin(self, pool, capture_error_mode):
+        assert pool == "pool"
+        assert capture_error_mode == "thread_local"
+        FakeGraph.recording = self
+
+    def capture_end(self):
+        assert FakeGraph.recording is self
+        FakeGraph.recording = None
+
+    def replay(self):
+        assert FakeGraph.recording is None
+        self.log.append(("replay", self.key, self.numbers.tolist()))
+        self.out.copy_(self.numbers * 2)
+
+
+class FakeStream:
+    def __init__(self, *_):
+        pass
+
+    def wait_stream(self, _):
+        pass
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """What happens on the device that is made up: how, which key, which numbers."""
+    real = torch.from_numpy
+    monkeypatch.setattr(torch, "from_numpy", lambda x: real(x).as_subclass(Here))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
+    monkeypatch.setattr(FakeGraph, "log", [], raising=False)
+    return FakeGraph.log
+
+
+def call(graphs, key, *numbers):
+    def function(x):
+        graph = FakeGraph.recording
+        if graph is None:
+            FakeGraph.log.append(("run", key, x.tolist()))
+            return x * 2
+        FakeGraph.log.append(("capture", key, x.tolist()))
+        # a captured function is not run: what it returns is there after a replay only
+        graph.key, graph.numbers, graph.out = key, x, torch.full_like(x, -1)
+        return graph.out
+
+    return graphs(key, function, np.array(numbers)).tolist()
+
+
+def test_first_runs_second_captures_third_replays(log):
+    graphs = Graphs(torch.device("cuda"))
+    assert call(graphs, "a", 1, 2) == [2, 4]
+    assert log == [("run", "a", [1, 2])]
+    assert call(graphs, "a", 3, 4) == [6, 8]
+    assert log[1:] == [("capture", "a", [3, 4]), ("replay", "a", [3, 4])]
+    assert call(graphs, "a", 5, 6) == [10, 12]
+    assert call(graphs, "a", 5, 6) == [10, 12]
+    assert log[3:] == [("replay", "a", [5, 6])] * 2
+    # another key begins anew
+    assert call(graphs, "b", 7) == [14]
+    assert log[5:] == [("run", "b", [7])]
+
+
+def test_the_least_recently_used_go_first(log):
+    graphs = Graphs(torch.device("cuda"), most=2)
+    for key in "aabbacc":
+        call(graphs, key, 1)
+    # a was used after b
+    assert list(graphs.captured) == ["a", "c"]
+    log.clear()
+    call(graphs, "a", 2)
+    call(graphs, "c", 3)
+    assert [what for what, *_ in log] == ["replay", "replay"]
+    # one that went is captured at once: its first call has been
+    assert call(graphs, "b", 4) == [8]
+    assert [x[:2] for x in log[2:]] == [("capture", "b"), ("replay", "b")]
+    assert list(graphs.captured) == ["c", "b"]
+    assert len({id(x.graph) for x in graphs.captured.values()}) == 2
+
+
+def test_a_function_that_fails_leaves_nothing_behind(log):
+    graphs = Graphs(torch.device("cuda"))
+    call(graphs, "a", 1)
+
+    def broken(numbers):
+        raise KeyError("oh")
+
+    with pytest.raises(KeyError, match="oh"):
+        graphs("a", broken, np.array([1]))
+    assert FakeGraph.recording is None
+    assert not graphs.captured
+    assert call(graphs, "a", 2) == [4]
+    assert call(graphs, "a", 3) == [6]
+
+
+# for real
+
+
+@pytest.mark.gpu
+def test_gpu_results_are_those_of_the_function():
+    device = torch.device("cuda")
+    graphs = Graphs(device)
+    table = torch.randn(100, 64, device=device)
+    runs = []
+
+    def function(numbers):
+        runs.append(len(numbers))
+        return (table[numbers] @ table.t()).relu().sum(1)
+
+    generator = np.random.default_rng(0)
+    for number in range(12):
+        count = 8 + 8 * (number % 3)
+        numbers = generator.integers(0, 100, count)
+        found = graphs(count, function, numbers).clone()
+        expected = (table[torch.from_numpy(numbers).to(device)] @ table.t()).relu().sum(1)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    # each size: as it is, then captured; never again
+    assert sorted(runs) == [8, 8, 16, 16, 24, 24]
+    # what the function reads may change where it is
+    table.mul_(2)
+    numbers = np.arange(8)
+    expected = (table[:8] @ table.t()).relu().sum(1)
+    torch.testing.assert_close(graphs(8, function, numbers), expected, rtol=1e-4, atol=1e-3)
+    assert len(runs) == 6
+
+
+@pytest.mark.gpu
+def test_gpu_memory_is_bounded():
+    device = torch.device("cuda")
+    graphs = Graphs(device, most=4)
+    big = torch.zeros((), device=device)
+
+    def function(numbers):
+        # 32 MiB on the way to a small result
+        return (big + numbers.float()).repeat(1 << 20, 1).square().sum(0)
+
+    def use(keys):
+        for key in keys:
+            for n in range(3):
+                numbers = np.full(8, n + 1)
+                found = graphs(key, function, numbers)
+                assert float(found[0]) == pytest.approx((n + 1) ** 2 * 2**20, rel=1e-3)
+        torch.cuda.synchronize()
+        return torch.cuda.memory_reserved()
+
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    few = use(range(4)) - before
+    many = use(range(4, 60)) - before
+    assert list(graphs.captured) == [56, 57, 58, 59]
+    assert many <= few + (64 << 20)
+
+
+@pytest.mark.gpu
+def test_gpu_gradients_and_updates_are_captured():
+    device = torch.device("cuda")
+
+    def trained(captured):
+        torch.manual_seed(0)
+        weight = torch.randn(3, 4, device=device, requires_grad=True)
+        graphs = Graphs(device)
+
+        def function(numbers):
+            loss = (weight * numbers[:, None]).square().sum() / 100
+            (gradient,) = torch.autograd.grad(loss, weight)
+            with torch.no_grad():
+                weight.sub_(gradient, alpha=0.1)
+            return loss.detach()
+
+        losses = []
+        for n in range(6):
+            numbers = np.array([n, 3, 9 - n])
+            if captured:
+                losses.append(float(graphs("key", function, numbers)))
+            else:
+                losses.append(float(function(torch.from_numpy(numbers).to(device))))
+        return losses, weight.detach()
+
+    (losses, weight), (others, same) = trained(False), trained(True)
+    assert others == pytest.approx(losses, rel=1e-5)
+    torch.testing.assert_close(same, weight)
