@@ -28,6 +28,7 @@ COMMANDS = [
     "evaluate",
     "info",
     "recipes",
+    "models",
     "import-reference",
     "demo",
     "bench",
@@ -106,6 +107,7 @@ def test_every_command_has_help(cli, command):
         "evaluate": ["--data", "--split", "--json", "Example"],
         "info": ["--json"],
         "recipes": ["Example"],
+        "models": ["--json", "Example"],
         "import-reference": ["--out", "--variant", "--lower", "Example"],
         "demo": ["--out"],
         "bench": ["--device", "--json", "--plot", "--quick", "Example"],
@@ -354,7 +356,14 @@ def no_measuring(monkeypatch):
 
 @pytest.mark.usefixtures("no_measuring")
 def test_bench_on_a_wrong_device_is_refused(cli):
-    assert "`--device` must be cpu, got 'toaster'" in cli("bench", "--device", "toaster").refused()
+    message = cli("bench", "--device", "toaster").refused()
+    assert "`--device` must be cpu or cuda, got 'toaster'" in message
+
+
+@pytest.mark.usefixtures("no_measuring")
+def test_bench_without_a_cuda_device_is_refused(cli, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "pass --device cpu" in cli("bench", "--device", "cuda").refused()
 
 
 @pytest.mark.usefixtures("no_measuring")

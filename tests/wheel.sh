@@ -25,6 +25,16 @@ assert vectors.shape == (2, model.config.encoder.hidden_dim), vectors.shape
 assert gumbeltree.__file__.startswith(__import__("sys").prefix), gumbeltree.__file__
 print("wheel: info, load and parse work in a clean environment")
 PY
+# the models that come with the package, all of them, by name
+"$bin/gumbeltree" models
+names=$(cd "$root/src/gumbeltree" && for config in pretrained/*/config.json; do
+  [ -e "$config" ] && basename "$(dirname "$config")"
+done || true)
+[ -n "$names" ] || echo "wheel: no packaged models in this source tree to try"
+for name in $names; do
+  "$bin/gumbeltree" parse "$name" "i love this very much ."
+  "$bin/gumbeltree" info "$name" --json | grep '"pretrained"' > /dev/null
+done
 # without the extra, a plot must name the command that brings it
 if "$bin/gumbeltree" bench --quick --plot growth.png 2> missing.txt; then
   echo "bench --plot ran without matplotlib" >&2

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gumbeltree.data.compile import prepare
     from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
     from gumbeltree.model import Prediction, SentenceModel
+    from gumbeltree.packaged import pretrained_models
     from gumbeltree.states import Encoding, NodeState
     from gumbeltree.store import load, save
     from gumbeltree.training.loop import train
@@ -29,6 +30,7 @@ _HOMES = {
     "load": "store",
     "load_recipe": "config",
     "prepare": "data.compile",
+    "pretrained_models": "packaged",
     "save": "store",
     "train": "training.loop",
     "with_settings": "config",
@@ -48,6 +50,7 @@ __all__ = [
     "load",
     "load_recipe",
     "prepare",
+    "pretrained_models",
     "save",
     "train",
     "with_settings",

@@ -1,4 +1,4 @@
-"""Describe a recipe or a model folder: parts, sizes, parameters."""
+"""Describe a recipe or a model: parts, sizes, parameters."""
 
 import dataclasses
 from pathlib import Path
@@ -13,18 +13,27 @@ from gumbeltree.config import ModelConfig, load_recipe, recipe_names
 from gumbeltree.encoders import ENCODERS
 from gumbeltree.estimators import ESTIMATORS
 from gumbeltree.ops import choose
+from gumbeltree.packaged import about_packaged, packaged_folder, packaged_names
 from gumbeltree.registry import suggest
 from gumbeltree.store import CONFIG, find_model, hub_hint, model_config, read_config
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Return what is known of a recipe (by name or .toml path) or of a model folder."""
+    """Return what is known of a recipe (by name or .toml path) or of a model.
+
+    A name may be a recipe's and that of the packaged model trained by it: then the settings are
+    those of the recipe, and the model is told of under "pretrained". A folder of that name comes
+    before both.
+    """
     folder = find_model(name)
-    if (folder / CONFIG).is_file():
+    packaged = folder == packaged_folder(name)
+    recipes = recipe_names()
+    about: dict[str, Any] = {}
+    if (folder / CONFIG).is_file() and not (packaged and name in recipes):
         config = model_config(folder)
         provenance = read_config(folder).get("provenance", {})
         about = {"model_folder": name, "provenance": provenance}
-    elif name.endswith(".toml") or name in recipe_names():
+    elif name.endswith(".toml") or name in recipes:
         recipe = load_recipe(name)
         config = recipe.model
         about = {
@@ -34,11 +43,14 @@ def describe(name: str) -> dict[str, Any]:
             "training": dataclasses.asdict(recipe.training),
         }
     else:
-        known = recipe_names()
+        models = packaged_names()
+        both = f"; packaged models: {', '.join(models)}" if models else ""
         raise ValueError(
             f"{name!r} is neither a recipe nor a model folder (a folder with {CONFIG}); recipes: "
-            f"{', '.join(known)}.{suggest(name, known)}{hub_hint(Path(name))}"
+            f"{', '.join(recipes)}{both}.{suggest(name, recipes + models)}{hub_hint(Path(name))}"
         )
+    if packaged:
+        about["pretrained"] = about_packaged(name).as_dict()
     return {
         "parameters": count_parameters(config),
         **about,

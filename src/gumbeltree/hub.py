@@ -35,21 +35,28 @@ class HubModel:
     """Where the weights come from: anything JSON can hold; kept from load to save."""
 
     def save_pretrained(
-        self, folder: str | Path, license: str | None = None, language: str | None = None
+        self,
+        folder: str | Path,
+        license: str | None = None,
+        language: str | None = None,
+        *,
+        half_embeddings: bool = False,
     ) -> None:
         """Write a model folder as `gumbeltree.save` does, and its card, README.md.
 
         Args:
             folder: as for `gumbeltree.save`. A README.md that was not generated stays.
-            license: of the weights, such as "mit"; in the card only if given.
-            language: of the texts, such as "en"; in the card only if given.
+            license: of the weights, such as "mit"; in the card only if given, here or in the
+                provenance.
+            language: of the texts, such as "en"; the same.
+            half_embeddings: as for `gumbeltree.save`.
         """
         from gumbeltree.card import generated, model_card
         from gumbeltree.store import save
 
         model = cast("SentenceModel", self)
         card = model_card(model, license=license, language=language)
-        save(model, folder)
+        save(model, folder, half_embeddings=half_embeddings)
         readme = Path(folder, CARD)
         if not readme.exists() or generated(readme.read_text(encoding="utf-8", errors="replace")):
             replace_file(readme, lambda path: path.write_text(card, encoding="utf-8"))
@@ -64,6 +71,7 @@ class HubModel:
         license: str | None = None,
         language: str | None = None,
         card: str | None = None,
+        half_embeddings: bool = False,
     ) -> str:
         """Upload the model and its card to the Hub, in one commit; return the commit's address.
 
@@ -72,9 +80,11 @@ class HubModel:
             private: whether only you may see it; None leaves that to the Hub.
             token: None takes the one of `hf auth login` or HF_TOKEN.
             message: of the commit.
-            license: of the weights, such as "mit"; in the card only if given.
-            language: of the texts, such as "en"; in the card only if given.
+            license: of the weights, such as "mit"; in the card only if given, here or in the
+                provenance.
+            language: of the texts, such as "en"; the same.
             card: the text of README.md; generated if None.
+            half_embeddings: as for `gumbeltree.save`.
         """
         from huggingface_hub import CommitOperationAdd, HfApi, get_token
 
@@ -85,7 +95,7 @@ class HubModel:
         model = cast("SentenceModel", self)
         card = card or model_card(model, repo_id, license, language)
         with TemporaryDirectory() as folder:
-            save(model, folder)
+            save(model, folder, half_embeddings=half_embeddings)
             Path(folder, CARD).write_text(card, encoding="utf-8")
             with plain_errors(repo_id):
                 token = token or get_token()
@@ -123,24 +133,29 @@ class HubModel:
         local_files_only: bool = False,
         device: "str | torch.device" = "cpu",
     ) -> "SentenceModel":
-        """Load a model folder, or else a model on the Hub, strictly, in evaluation mode.
+        """Load a model folder, a packaged model or one on the Hub, strictly, in evaluation mode.
 
         Args:
-            name: a folder, or "org/name" on the Hub; "hub:org/name" is never a folder.
+            name: a folder; or else the name of a packaged model, without a slash; or else
+                "org/name" on the Hub. "hub:org/name" is never a folder.
             revision: branch, tag or commit on the Hub.
             token: None takes the one of `hf auth login` or HF_TOKEN, where there is one.
             cache_dir: where downloads are kept; None takes huggingface_hub's own folder.
             local_files_only: use what was downloaded before, without the network.
             device: where the weights go.
         """
+        from gumbeltree.packaged import packaged_folder
         from gumbeltree.store import load
 
-        if not str(name).startswith(PREFIX) and Path(name).is_dir():
+        local = not str(name).startswith(PREFIX) and Path(name).is_dir()
+        if local or packaged_folder(str(name)) is not None:
             if revision is not None:
-                raise ValueError(
-                    f"`revision` belongs to models on the Hub, but {name} is a folder; write "
-                    f"{PREFIX}{name} for the Hub's"
+                where = (
+                    f"a folder; write {PREFIX}{name} for the Hub's"
+                    if local
+                    else "a packaged model; leave it out"
                 )
+                raise ValueError(f"`revision` belongs to models on the Hub, but {name} is {where}")
             return load(name, device)
         return load(fetch(str(name), revision, token, cache_dir, local_files_only), device)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,27 @@ from gumbeltree import __version__
 from gumbeltree.atomic import replace_file
 from gumbeltree.config import ModelConfig, from_dict
 from gumbeltree.model import SentenceModel
+from gumbeltree.packaged import packaged_folder, packaged_hint
 from gumbeltree.registry import suggest
+
+log = logging.getLogger(__name__)
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 KEYS = ("format", "format_version", "gumbeltree_version", "model", "provenance")
+VECTORS, OUTPUT = "embedding.weight", "head.output.weight"
+"""Weights that tell the number types: the word vectors, and one of the others."""
+TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""Number types that a whole model may have."""
+FULL = (torch.float32, torch.float64)
+"""Those beside which word vectors may be in float16."""
 
 
 def save(
-    model: SentenceModel, folder: str | Path, provenance: dict[str, Any] | None = None
+    model: SentenceModel,
+    folder: str | Path,
+    provenance: dict[str, Any] | None = None,
+    *,
+    half_embeddings: bool = False,
 ) -> None:
     """Write a model folder; an older model in it is replaced file by file, each at once.
 
@@ -31,6 +45,8 @@ def save(
         folder: made if absent; refused if it holds something that is no model.
         provenance: anything JSON can hold about where the weights come from; None takes the
             model's own.
+        half_embeddings: round the word vectors, most of a small model's size, to float16: half as
+            large, off by 1 part in 2,048 or 3e-8 at most. `load` makes them float32 again.
     """
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -49,6 +65,8 @@ def save(
     }
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    if half_embeddings:
+        weights[VECTORS] = _halved(weights[VECTORS])
     vocabulary = model.tokenizer.to_str(pretty=True)
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / WEIGHTS, lambda path: save_file(weights, path))
@@ -56,12 +74,31 @@ def save(
     replace_file(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 
+def _halved(vectors: Tensor) -> Tensor:
+    """Return word vectors in float16, or refuse what that cannot hold."""
+    if vectors.dtype not in FULL:
+        raise ValueError(
+            f"`half_embeddings` needs a model in float32, got {_kind(vectors)}; call "
+            "model.float() first, or save it as it is"
+        )
+    half = vectors.half()
+    if not bool(half.isfinite().all()):
+        raise ValueError(
+            "`half_embeddings` needs word vectors within -65,504..65,504, got "
+            f"{vectors.min():.4g}..{vectors.max():.4g}; save them as they are"
+        )
+    return half
+
+
 def find_model(name: str | Path) -> Path:
     """Return the model folder that `name` means: itself, `model` in the folder of a run, or a copy.
 
+    A folder comes before a packaged model of the same name.
+
     Args:
-        name: a folder, or "hub:org/name" with "@revision" behind it or not, which is downloaded
-            unless that was done before. Nothing else is ever downloaded.
+        name: a folder, the name of a packaged model (see `gumbeltree.pretrained_models`), or
+            "hub:org/name" with "@revision" behind it or not, which is downloaded unless that was
+            done before. Nothing else is ever downloaded.
     """
     # a path turned the slash around on Windows
     text = name.as_posix() if isinstance(name, Path) else name
@@ -70,6 +107,12 @@ def find_model(name: str | Path) -> Path:
 
         return fetch(text)
     folder = Path(name)
+    packaged = packaged_folder(text)
+    if packaged is not None:
+        if not folder.is_dir():
+            log.info("%s: taking the packaged model, as there is no folder of that name", text)
+            return packaged
+        log.info("%s: taking the folder of that name, not the packaged model", text)
     inner = folder / "model"
     return inner if not (folder / CONFIG).is_file() and (inner / CONFIG).is_file() else folder
 
@@ -99,6 +142,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{folder} is no model folder: it has no {CONFIG}; make one with `gumbeltree train`, "
             f"`gumbeltree demo` or `gumbeltree import-reference`{hub_hint(folder)}"
+            f"{packaged_hint(folder)}"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -124,7 +168,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
     """Load a model folder, strictly, in evaluation mode.
 
     Args:
-        folder: as written by `save`; or the folder of a run, or "hub:org/name[@revision]".
+        folder: as written by `save`; or the folder of a run, the name of a packaged model, or
+            "hub:org/name[@revision]".
         device: where its weights go.
     """
     folder = find_model(folder)
@@ -149,12 +194,39 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
             model = SentenceModel(config, tokenizer)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
-    if weights.get("embedding.weight") is not None:
-        model.to(weights["embedding.weight"].dtype)
+    model.to(_restored(weights, folder / WEIGHTS))
     check_fit(model.state_dict(), weights, str(folder / WEIGHTS))
     model.to_empty(device=device).load_state_dict(weights)
     model.provenance = provenance
     return model.eval()
+
+
+def _restored(weights: dict[str, Tensor], path: Path) -> torch.dtype:
+    """Return the number type of a model; word vectors saved in float16 get it back, in place."""
+    if VECTORS not in weights or OUTPUT not in weights:
+        # what is missing is named with all else that does not fit
+        return torch.float32
+    vectors, other = weights[VECTORS], weights[OUTPUT]
+    if vectors.dtype == torch.float16 and other.dtype in FULL:
+        weights[VECTORS] = vectors.to(other.dtype)
+    elif vectors.dtype != other.dtype or other.dtype not in TYPES:
+        raise ValueError(
+            f"{path}: expected word vectors in float32 or float16 and all else in float32, got "
+            f"{VECTORS} in {_kind(vectors)} and {OUTPUT} in {_kind(other)}; save the model anew "
+            "with gumbeltree.save"
+        )
+    return other.dtype
+
+
+def has_half_embeddings(folder: Path) -> bool:
+    """Return whether a model folder was saved with `half_embeddings`."""
+    with safetensors.safe_open(folder / WEIGHTS, framework="pt") as file:
+        kinds = [file.get_slice(name).get_dtype() for name in (VECTORS, OUTPUT)]
+    return kinds[0] == "F16" and kinds[1] in ("F32", "F64")
+
+
+def _kind(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
 
 
 def model_config(folder: Path) -> ModelConfig:

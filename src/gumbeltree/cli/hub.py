@@ -9,7 +9,12 @@ from gumbeltree.cli.app import app
 
 @app.command()
 def push(
-    model: Annotated[str, typer.Argument(help="A model folder or the folder of a run.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model folder, the folder of a run, or a name of `gumbeltree models`."
+        ),
+    ],
     name: Annotated[str, typer.Argument(help="ORG/NAME on the Hugging Face Hub.")],
     private: Annotated[
         bool, typer.Option("--private", help="Only you and your organisation may see it.")
@@ -30,7 +35,7 @@ def push(
     """
     from gumbeltree.card import generated, model_card
     from gumbeltree.hub import CARD, check_id
-    from gumbeltree.store import CONFIG, TOKENIZER, WEIGHTS, find_model, load
+    from gumbeltree.store import CONFIG, TOKENIZER, WEIGHTS, find_model, has_half_embeddings, load
 
     check_id(name)
     folder = find_model(model)
@@ -52,4 +57,9 @@ def push(
             typer.echo(f"  {file}, {(folder / file).stat().st_size:,} bytes")
         typer.echo(f"  {CARD}, {len(card.encode()):,} bytes")
         return
-    typer.echo(loaded.push_to_hub(name, private=private or None, message=message, card=card))
+    half = has_half_embeddings(folder)
+    typer.echo(
+        loaded.push_to_hub(
+            name, private=private or None, message=message, card=card, half_embeddings=half
+        )
+    )

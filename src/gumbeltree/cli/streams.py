@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from gumbeltree.text.ids import TextCounts
     from gumbeltree.text.lines import Line
 
-Model = Annotated[str, typer.Argument(help="A model folder, the folder of a run, or hub:ORG/NAME.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A model folder, the folder of a run, a name of `gumbeltree models`, or hub:ORG/NAME."
+    ),
+]
 Texts = Annotated[
     list[str] | None,
     typer.Argument(help="Sentences; without, lines of --input or of standard input."),

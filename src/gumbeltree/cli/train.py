@@ -71,9 +71,11 @@ def train(
         bool, typer.Option("--resume", help="Go on with the run in the folder, if there is one.")
     ] = False,
     init: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="Start from this trained model: its encoder, with its settings, and its words."
+            metavar="MODEL",
+            help="Start from this trained model: its encoder, with its settings, and its words. A "
+            "folder, a name of `gumbeltree models`, or hub:ORG/NAME.",
         ),
     ] = None,
     seed: Annotated[

@@ -1,0 +1,773 @@
+"""Write docs/results.md and its pictures from the records of finished runs.
+
+    python benchmarks/write_results.py [--runs benchmarks/results/runs] [--out docs/results.md]
+                                       [--images docs/images]
+
+`collect_runs.py` makes the records. All figures of ours come from them; by hand are only the
+explanations, the paper's published figures and the reference results below.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import statistics
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from collect_runs import NO_OVERRIDES, RUNS, complete, difference, setting, stem
+
+from gumbeltree.atomic import replace_file
+
+DOCS = Path(__file__).parent.parent / "docs"
+NONE = "No runs on record."
+
+SNLI_PAIRS = 549_367
+"""Training pairs with a gold label in the whole of SNLI."""
+
+
+class Published(NamedTuple):
+    """A row of the paper's Table 1 or 2; accuracies in percent, on the test set."""
+
+    model: str
+    accuracy: float
+    parameters: str = ""
+    hours: str = ""
+
+
+PAPER = {
+    "snli-100d-affine": Published("100D, without leaf LSTM", 81.8, "202k", "0.7"),
+    "snli-100d": Published("100D", 82.6, "262k", "0.6"),
+    "snli-300d-affine": Published("300D, without leaf LSTM", 84.4, "2.3M", "3.1"),
+    "snli-300d": Published("300D", 85.6, "2.9M", "1.6"),
+    "snli-600d": Published("600D", 86.0, "10.3M", "3.4"),
+    "sst2": Published("SST-2, 300D", 90.7),
+    "sst5": Published("SST-5, 300D", 53.7),
+}
+"""The Gumbel Tree-LSTM in Tables 1 and 2 of Choi, Yoo and Lee (AAAI 2018), by our recipe."""
+
+OTHERS_SNLI = (
+    Published("100D Latent Syntax Tree-LSTM (Yogatama et al. 2017)", 80.5, "500k", "72–96 *"),
+    Published("100D CYK Tree-LSTM (Maillard et al. 2017)", 81.6, "231k", "240 *"),
+    Published("300D LSTM (Bowman et al. 2016)", 80.6, "3.0M", "4 †"),
+    Published("300D SPINN (Bowman et al. 2016)", 83.2, "3.7M", "67 †"),
+    Published("300D NSE (Munkhdalai and Yu 2017a)", 84.6, "3.0M", "26 †"),
+    Published("600D Gated-Attention BiLSTM (Chen et al. 2017)", 85.5, "11.6M", "8.5 †"),
+    Published("Shortcut-Stacked BiLSTM (Nie and Bansal 2017)", 86.1, "140.2M", "3.8 †"),
+)
+"""Other models in Table 1 of the paper."""
+
+OTHERS_SST = (
+    ("DMN (Kumar et al. 2016)", "88.6", "52.1"),
+    ("NSE (Munkhdalai and Yu 2017a)", "89.7", "52.8"),
+    ("byte-mLSTM (Radford et al. 2017)", "91.8", "52.9"),
+    ("BCN+Char+CoVe (McCann et al. 2017)", "90.3", "53.7"),
+    ("RNTN (Socher et al. 2013)", "85.4", "45.7"),
+    ("Constituency Tree-LSTM (Tai et al. 2015)", "88.0", "51.0"),
+    ("NTI-SLSTM-LSTM (Munkhdalai and Yu 2017b)", "89.3", "53.1"),
+    ("Latent Syntax Tree-LSTM (Yogatama et al. 2017)", "86.5", ""),
+    ("Constituency Tree-LSTM + Recurrent Dropout (Looks et al. 2017)", "89.4", "52.3"),
+)
+"""Other models in Table 2 of the paper."""
+
+
+class Reference(NamedTuple):
+    """What other code reached on the same files; accuracy in percent."""
+
+    model: str
+    recipe: str
+    split: str
+    accuracy: float
+    note: str
+
+
+# measured once with the authors' model classes (their last version) on the same files, one run each
+REFERENCE = (
+    Reference("SST-2, 300D", "sst2", "test", 88.80, "authors' model classes"),
+    Reference("SST-5, 300D", "sst5", "test", 50.27, "authors' model classes"),
+    Reference(
+        "SNLI part, 100D",
+        "snli-100d",
+        "dev",
+        77.18,
+        "authors' model classes, after 4.3 epochs, still rising",
+    ),
+    Reference(
+        "SNLI part, 300D",
+        "snli-300d",
+        "dev",
+        78.61,
+        "authors' model classes, after 4.4 epochs, still rising",
+    ),
+    Reference(
+        "SNLI part, 300D",
+        "snli-300d",
+        "dev",
+        79.09,
+        "the same model in other code, trained to convergence",
+    ),
+)
+
+
+class Ablation(NamedTuple):
+    """A setting whose values are compared with all others equal."""
+
+    title: str
+    key: str
+    column: str
+    default: Any
+    """The value of records that know no such setting."""
+    order: tuple[Any, ...]
+    """Values in the order of the table; others follow."""
+    about: str
+    picture: str = ""
+
+
+ABLATIONS = (
+    Ablation(
+        "Leaf LSTM",
+        "model.encoder.leaf",
+        "leaf",
+        "lstm",
+        ("affine", "lstm"),
+        "The paper: the LSTM over the leaves improves accuracy substantially and leads to faster "
+        "convergence than the affine transformation (Table 1: 81.8 against 82.6 at 100D, 84.4 "
+        "against 85.6 at 300D, test).",
+    ),
+    Ablation(
+        "Choice of trees",
+        "model.encoder.trees",
+        "trees",
+        "learned",
+        ("learned", "left", "right", "balanced", "random"),
+        "Learned trees against trees that are given, with the same cell, leaves and classifier. "
+        "The paper has no such rows.",
+    ),
+    Ablation(
+        "Temperature annealing",
+        "training.anneal_rate",
+        "anneal rate",
+        0.0,
+        (0.0,),
+        "The temperature is max(0.5, exp(-rate · step)); rate 0 keeps it at 1.0. The paper: no "
+        "improvement by annealing, without figures.",
+    ),
+    Ablation(
+        "Batch size",
+        "training.batch_size",
+        "batch",
+        128,
+        (16, 32, 128),
+        "The paper trains with 128 and says, without figures, that the models still converge "
+        "faster than others with 16 or 32 (footnote 5).",
+        "batch-size",
+    ),
+)
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Okabe and Ito's, without the yellow, which is faint on white."""
+
+
+class Group(NamedTuple):
+    """Runs of one recipe with the same changes: the seeds are all that differs."""
+
+    recipe: str
+    overrides: dict[str, Any]
+    records: list[dict[str, Any]]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings but those that do not count, by dotted key."""
+        found = complete(self.records[0]["recipe"])
+        return {key: value for key, value in found.items() if key not in NO_OVERRIDES}
+
+    @property
+    def task(self) -> str:
+        return str(self.settings["data.task"])
+
+    @property
+    def digest(self) -> str:
+        return str(self.records[0]["data"]["digest"])
+
+    @property
+    def name(self) -> str:
+        return stem(self.recipe, self.overrides)
+
+
+# records
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """Read all records of a folder."""
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise ValueError(f"{folder}: expected records of runs, found none; see collect_runs.py")
+    records: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for path in paths:
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            name = stem(record["recipe_name"], record["overrides"], record["seed"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}: expected the record of a run, got {error!r}") from error
+        if name in records:
+            raise ValueError(f"{records[name][0]} and {path} are both {name}; keep one of them")
+        records[name] = path, record
+    return [record for _, record in records.values()]
+
+
+def group(records: Iterable[dict[str, Any]]) -> list[Group]:
+    """Put the seeds of each experiment together; published recipes come first, as in the paper."""
+    found: dict[tuple[str, str], Group] = {}
+    for record in sorted(records, key=lambda record: int(record["seed"])):
+        key = (record["recipe_name"], json.dumps(record["overrides"], sort_keys=True))
+        found.setdefault(key, Group(key[0], record["overrides"], [])).records.append(record)
+    for each in found.values():
+        kinds = {
+            json.dumps([Group("", {}, [r]).settings, r["data"]["digest"]], sort_keys=True)
+            for r in each.records
+        }
+        if len(kinds) > 1:
+            raise ValueError(
+                f"the records of {each.name} differ in more than the seed (settings or data); "
+                "they cannot be averaged: keep those of one kind"
+            )
+    published = list(PAPER)
+
+    def place(key: tuple[str, str]) -> tuple[int, str, str]:
+        name = key[0]
+        return (published.index(name) if name in PAPER else len(published), name, key[1])
+
+    return [found[key] for key in sorted(found, key=place)]
+
+
+def families(groups: Sequence[Group], ablation: Ablation) -> list[list[Group]]:
+    """Return the groups that differ in one setting alone, where it has more than one value."""
+    found: dict[str, list[Group]] = {}
+    for each in groups:
+        rest = {key: value for key, value in each.settings.items() if key != ablation.key}
+        found.setdefault(json.dumps(rest, sort_keys=True), []).append(each)
+    chosen = []
+    for family in found.values():
+        values = {json.dumps(value_of(each, ablation)) for each in family}
+        if len(values) == 1 and not any(ablation.key in each.overrides for each in family):
+            continue
+        if len({each.digest for each in family}) > 1:
+            names = ", ".join(each.name for each in family)
+            raise ValueError(f"{names}: expected runs on the same data, to be compared")
+        chosen.append(sorted(family, key=lambda each: _place(value_of(each, ablation), ablation)))
+    return chosen
+
+
+def value_of(each: Group, ablation: Ablation) -> Any:
+    """Return the value of the compared setting."""
+    return each.settings.get(ablation.key, ablation.default)
+
+
+def _place(value: Any, ablation: Ablation) -> tuple[int, float, str]:
+    known = ablation.order.index(value) if value in ablation.order else len(ablation.order)
+    return known, value if isinstance(value, int | float) else 0.0, str(value)
+
+
+# figures
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Return mean and sample deviation; of one value there is no deviation."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def accuracy(each: Group, split: str) -> str:
+    """Return mean and deviation of an accuracy in percent; empty where there is none."""
+    key = f"{split}_accuracy"
+    values = [100 * r["result"][key] for r in each.records if key in r["result"]]
+    if not values:
+        return ""
+    part = "" if len(values) == len(each.records) else f" ({len(values)} of {len(each.records)})"
+    return spread(values) + part
+
+
+def epochs(each: Group) -> str:
+    """Return the mean of the epochs until the best point."""
+    return f"{statistics.fmean(r['best']['epoch'] for r in each.records):.1f}"
+
+
+def minutes(each: Group) -> str:
+    """Return the mean of the minutes until the best point."""
+    mean = statistics.fmean(r["best"]["seconds"] for r in each.records) / 60
+    return f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}"
+
+
+def machine(records: Iterable[dict[str, Any]]) -> str:
+    """Return where the runs were made."""
+    return ", ".join(sorted({r["result"].get("machine") or "not recorded" for r in records}))
+
+
+def parameters(each: Group) -> str:
+    """Return how many parameters are trained, tuned word vectors apart."""
+    counts = each.records[0]["parameters"]
+    vectors = counts.get("word_vectors")
+    return f"{counts['trained']:,}" + (f" + {vectors:,}" if vectors else "")
+
+
+def curve(each: Group, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return development accuracy over `axis`: places, and the seeds' mean, lowest and highest.
+
+    The places are all evaluations in the range that every seed has; between its own evaluations
+    a seed counts with the straight line that joins them.
+    """
+    lines = [
+        ([x[axis] for x in r["metrics"]], [x["dev_accuracy"] for x in r["metrics"]])
+        for r in each.records
+    ]
+    start, end = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
+    places = np.array(sorted({p for x, _ in lines for p in x if start <= p <= end}))
+    values = np.array([np.interp(places, x, y) for x, y in lines])
+    return places, values.mean(0), values.min(0), values.max(0)
+
+
+# pieces of the page
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; columns that are empty in all rows are left out."""
+    rows = list(rows)
+    kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
+    lines = ["| " + " | ".join(row[i] for i in kept) + " |" for row in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(kept), *lines[1:]])
+
+
+def mark(each: Group) -> str:
+    """Return the name of a row: the paper's model, or a recipe of ours."""
+    if each.recipe in PAPER:
+        return f"{PAPER[each.recipe].model} (`{each.recipe}`)"
+    kind = "tuned" if "tuned" in each.recipe else "not in the paper"
+    return f"`{each.recipe}`, {kind}"
+
+
+def changes(overrides: dict[str, Any]) -> list[str]:
+    """Return changed settings as `--set` takes them."""
+    return [setting(key, value) for key, value in sorted(overrides.items())]
+
+
+def commands(each: Group) -> list[str]:
+    """Return the commands that make the runs of a group, one for seeds that follow each other."""
+    task, first = each.task, each.records[0]
+    data = {"snli": "$snli", "sst2": "$sst", "sst5": "$sst", "demo": "", "listops": ""}
+    where = data.get(task, "DATA")
+    words = ["gumbeltree", "train", each.recipe]
+    words += ["--data", where] if where else []
+    file = first["data"]["vectors"].get("file", "")
+    if file:
+        known = {"6B": "$glove6", "840B": "$glove840"}
+        words += ["--vectors", next((known[k] for k in known if f".{k}." in file), "VECTORS")]
+    for change in changes(each.overrides):
+        words += ["--set", shlex.quote(change)]
+    stretches: list[list[int]] = []
+    for seed in (r["seed"] for r in each.records):
+        if stretches and stretches[-1][-1] + 1 == seed:
+            stretches[-1].append(seed)
+        else:
+            stretches.append([seed])
+    lines = []
+    for seeds in stretches:
+        more = ["--seed", str(seeds[0])] if seeds[0] else []
+        more += ["--seeds", str(len(seeds))] if len(seeds) > 1 else []
+        folder = each.name if seeds[0] == 0 else stem(each.recipe, each.overrides, seeds[0])
+        # the default is the recipe's name, where the unchanged runs are
+        more += ["--out", shlex.quote(f"runs/{folder}")] if folder != each.recipe else []
+        lines.append(" ".join([*words, *more]))
+    return lines
+
+
+def shell(groups: Iterable[Group]) -> str:
+    """Return the commands of the rows of a table, in their order."""
+    return "\n".join(["```sh", *(line for each in groups for line in commands(each)), "```"])
+
+
+def many(count: int, name: str) -> str:
+    """Return a number of things."""
+    return f"{count} {name}" + ("" if count == 1 else "s")
+
+
+def fill(text: str) -> str:
+    """Wrap a paragraph, or a point of a list; code and links stay on one line."""
+    indent = "  " if text.startswith("- ") else ""
+    whole = re.sub(r"`[^`]*`|\[[^]]*\]", lambda match: match[0].replace(" ", "\0"), text)
+    return textwrap.fill(
+        whole, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ).replace("\0", " ")
+
+
+# sections
+
+
+def about_data(groups: Sequence[Group]) -> list[str]:
+    """Say on what data, how often and on which machines the runs were made."""
+    points = []
+    snli = [each for each in groups if each.task == "snli"]
+    for count, dev in sorted({_examples(each, "train", "dev") for each in snli}, reverse=True):
+        share = f"{count:,} of the {SNLI_PAIRS:,} training pairs ({count / SNLI_PAIRS:.0%})"
+        part = ""
+        if count < SNLI_PAIRS:
+            part = ", all that was at hand and no uniform sample"
+        points.append(f"SNLI: {share.replace('%', ' %')}{part}, and {dev:,} development pairs.")
+    if snli and not any(accuracy(each, "test") for each in snli):
+        points.append(
+            "SNLI's test set was not at hand: our figures are development accuracy, the best of "
+            "all evaluations of a run, which is chosen on the same pairs and so a little high. The "
+            "paper's are test accuracy after training on all pairs. The two are not like for like."
+        )
+    for task, name in (("sst2", "SST-2"), ("sst5", "SST-5")):
+        several = {_examples(e, "train", "dev", "test") for e in groups if e.task == task}
+        for train, dev, test in sorted(several, reverse=True):
+            points.append(
+                f"{name}: {train:,} labelled phrases for training, {dev:,} sentences for "
+                f"development, {test:,} for test."
+            )
+    files: dict[str, list[str]] = {}
+    for each in groups:
+        found = each.records[0]["data"]["vectors"]
+        if found:
+            covered = f"{found['tokens'] / found['all_tokens']:.1%}".replace("%", " %")
+            shares = files.setdefault(found["file"], [])
+            shares += [x for x in [f"{covered} in {each.task}"] if x not in shares]
+    for file, shares in sorted(files.items()):
+        points.append(f"Word vectors: {file}; of the running words it has {', '.join(shares)}.")
+    records = [record for each in groups for record in each.records]
+    seeds = sorted({len(each.records) for each in groups})
+    often = " to ".join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1])))
+    points += [
+        "The model of a run is chosen by development accuracy alone. Where there is a test split, "
+        "it is looked at once, at the end.",
+        f"{many(len(records), 'run')}, {often} {'seed' if seeds[-1] == 1 else 'seeds'} a row; mean "
+        "± sample standard deviation over seeds (n - 1), no deviation for a single one.",
+        "Minutes run from the first step to the best development point, evaluations included, "
+        f"reading of the data excluded. Machine: {machine(records)}; several runs shared it at a "
+        "time, so that these minutes are upper bounds, and not to be compared with each other. The "
+        "paper's hours were measured on an NVIDIA Titan Xp.",
+        "Parameters are those that are trained, without word vectors as in the paper; where word "
+        "vectors are tuned, theirs are added behind a plus.",
+        "In the commands, `$snli`, `$sst`, `$glove6` and `$glove840` stand for the files as in "
+        "[Reproduce the paper](reproduce.md).",
+    ]
+    return ["## What was run", "\n".join(fill(f"- {point}") for point in points)]
+
+
+def _examples(each: Group, *splits: str) -> tuple[int, ...]:
+    counts = each.records[0]["data"]["examples"]
+    return tuple(int(counts.get(split, 0)) for split in splits)
+
+
+def table_snli(groups: Sequence[Group]) -> list[str]:
+    """Return Table 1."""
+    rows = []
+    for each in groups:
+        paper = PAPER.get(each.recipe, Published("", 0.0))
+        rows.append(
+            (
+                mark(each),
+                f"{paper.accuracy}" if paper.model else "",
+                accuracy(each, "test"),
+                accuracy(each, "dev"),
+                str(len(each.records)),
+                paper.parameters,
+                parameters(each),
+                paper.hours,
+                minutes(each),
+                machine(each.records),
+            )
+        )
+    header = (
+        *("model", "paper, test", "ours, test", "ours, dev", "seeds", "paper, parameters"),
+        *("ours, parameters", "paper, hours", "ours, minutes to the best point", "machine"),
+    )
+    others = [(x.model, f"{x.accuracy}", x.parameters, x.hours) for x in OTHERS_SNLI]
+    return [
+        "## Table 1: SNLI",
+        *([table(header, rows), *tuned(groups), shell(groups)] if rows else [NONE]),
+        "The other models of the paper's Table 1, with its figures:",
+        table(("model", "test", "parameters", "hours"), others),
+        fill(
+            "\\* from the original papers, † estimated by the authors from the time of an epoch on "
+            "their machine."
+        ),
+    ]
+
+
+def table_sst(groups: Sequence[Group]) -> list[str]:
+    """Return Table 2."""
+    rows = []
+    for each in groups:
+        rows.append(
+            (
+                mark(each) if each.recipe in PAPER else f"SST-{each.task[-1]}, {mark(each)}",
+                f"{PAPER[each.recipe].accuracy}" if each.recipe in PAPER else "",
+                accuracy(each, "test"),
+                accuracy(each, "dev"),
+                str(len(each.records)),
+                parameters(each),
+                minutes(each),
+                machine(each.records),
+            )
+        )
+    header = (
+        *("model", "paper, test", "ours, test", "ours, dev", "seeds"),
+        *("parameters", "minutes to the best point", "machine"),
+    )
+    return [
+        "## Table 2: SST",
+        *([table(header, rows), *tuned(groups), shell(groups)] if rows else [NONE]),
+        "The other models of the paper's Table 2, with its figures:",
+        table(("model", "SST-2, test", "SST-5, test"), OTHERS_SST),
+    ]
+
+
+def tuned(groups: Sequence[Group]) -> list[str]:
+    """Say how tuned recipes differ from the published ones they are named after."""
+    by_name = {each.recipe: each for each in groups}
+    lines = []
+    for each in groups:
+        base = by_name.get(each.recipe.split("-tuned")[0])
+        if "-tuned" in each.recipe and base is not None:
+            own = difference(each.records[0]["recipe"], base.records[0]["recipe"])
+            given = ", ".join(f"`{change}`" for change in changes(own)) or "nothing"
+            lines.append(fill(f"`{each.recipe}` is `{base.recipe}` with {given}."))
+    return ["\n\n".join(lines)] if lines else []
+
+
+def convergence(groups: Sequence[Group], images: str) -> list[str]:
+    """Return Figure 3."""
+    about = (
+        "The paper's Figure 3 has the validation accuracy of the first five epochs, trained on all "
+        "pairs, and finds that the models converge faster than others in time as well as in "
+        "iterations. Ours: the mean over seeds, as far as all seeds ran; the band reaches from the "
+        "lowest to the highest seed."
+    )
+    picture = f"![development accuracy on SNLI over epochs and minutes]({images}/convergence.png)"
+    return ["## Figure 3: convergence on SNLI", fill(about), picture if groups else NONE]
+
+
+def ablation_section(groups: Sequence[Group], ablation: Ablation, images: str) -> list[str]:
+    """Return the table of one ablation, with its commands and pictures."""
+    found = families(groups, ablation)
+    parts = [f"### {ablation.title}", fill(ablation.about)]
+    if not found:
+        return [*parts, NONE]
+    rows = []
+    for each in (each for family in found for each in family):
+        rest = {key: value for key, value in each.overrides.items() if key != ablation.key}
+        rows.append(
+            (
+                ", ".join(f"`{name}`" for name in (each.recipe, *changes(rest))),
+                f"{value_of(each, ablation)}",
+                accuracy(each, "dev"),
+                accuracy(each, "test"),
+                str(len(each.records)),
+                epochs(each),
+                minutes(each),
+                machine(each.records),
+            )
+        )
+    header = (
+        *("recipe", ablation.column, "dev", "test", "seeds", "epochs to the best point"),
+        *("minutes to the best point", "machine"),
+    )
+    parts += [table(header, rows), shell(each for family in found for each in family)]
+    if ablation.picture:
+        for name in family_names(found):
+            about = f"convergence by {ablation.column}, {name}"
+            parts.append(f"![{about}]({images}/{ablation.picture}-{name}.png)")
+    return parts
+
+
+def family_names(found: Sequence[Sequence[Group]]) -> list[str]:
+    """Return a name for each family: that of its shortest member's recipe, numbered if taken."""
+    names: list[str] = []
+    for family in found:
+        name = min((each.recipe for each in family), key=lambda recipe: (len(recipe), recipe))
+        taken = sum(other == name or other.startswith(f"{name}.") for other in names)
+        names.append(f"{name}.{taken + 1}" if taken else name)
+    return names
+
+
+def reference_section(groups: Sequence[Group]) -> list[str]:
+    """Return what other code reached on the same files, beside ours."""
+    ours = {each.recipe: each for each in groups if not each.overrides}
+    rows = [
+        (
+            x.model,
+            x.split,
+            f"{x.accuracy:.2f}",
+            x.note,
+            accuracy(ours[x.recipe], x.split) if x.recipe in ours else "",
+        )
+        for x in REFERENCE
+    ]
+    about = (
+        "Measured once with the authors' model classes (their last version, our "
+        "[`reference` variant](variants.md)) on the same files, one run each, so that a difference "
+        "of data is no difference of models. Ours is the published recipe's row above."
+    )
+    return [
+        "## The authors' code on the same files",
+        fill(about),
+        table(("data and model", "split", "accuracy", "code", "ours"), rows),
+    ]
+
+
+def others(groups: Sequence[Group]) -> list[str]:
+    """Return the runs that have no place above, so that none is kept back; nothing if all have."""
+    if not groups:
+        return []
+    rows = [
+        (
+            ", ".join(f"`{name}`" for name in (each.recipe, *changes(each.overrides))),
+            accuracy(each, "dev"),
+            accuracy(each, "test"),
+            str(len(each.records)),
+            epochs(each),
+            minutes(each),
+            machine(each.records),
+        )
+        for each in groups
+    ]
+    header = (
+        *("recipe and changes", "dev", "test", "seeds", "epochs to the best point"),
+        *("minutes to the best point", "machine"),
+    )
+    return ["## Other runs", table(header, rows), shell(groups)]
+
+
+def page(groups: Sequence[Group], runs: str, images: str) -> str:
+    """Return the whole page.
+
+    Args:
+        groups: all runs on record.
+        runs: where the page finds the records.
+        images: where it finds its pictures.
+    """
+    plain = [each for each in groups if not each.overrides]
+    snli = [each for each in plain if each.task == "snli"]
+    sst = sorted((e for e in plain if e.task in ("sst2", "sst5")), key=lambda e: e.task)
+    shown = {each.name for each in (*snli, *sst)}
+    for ablation in ABLATIONS:
+        shown |= {each.name for family in families(groups, ablation) for each in family}
+    intro = (
+        "What training by the recipes reached, beside the paper's figures. Made by `python "
+        f"benchmarks/write_results.py` from the [records]({runs}) of finished runs, which `python "
+        "benchmarks/collect_runs.py` makes; accuracies are in percent."
+    )
+    parts = [
+        "# Results",
+        fill(intro),
+        *about_data(groups),
+        *table_snli(snli),
+        *table_sst(sst),
+        *convergence(snli, images),
+        "## Ablations",
+        *(part for a in ABLATIONS for part in ablation_section(groups, a, images)),
+        *reference_section(groups),
+        *others([each for each in groups if each.name not in shown]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+# pictures
+
+
+def pictures(groups: Sequence[Group], folder: Path) -> None:
+    """Draw everything that the page shows."""
+    snli = [each for each in groups if each.task == "snli" and not each.overrides]
+    if snli:
+        draw([(each.recipe, each) for each in snli], folder / "convergence.png")
+    for ablation in ABLATIONS:
+        if not ablation.picture:
+            continue
+        found = families(groups, ablation)
+        for name, family in zip(family_names(found), found, strict=True):
+            lines = [(f"{ablation.column} {value_of(e, ablation)}", e) for e in family]
+            draw(lines, folder / f"{ablation.picture}-{name}.png", f"{ablation.title}, {name}")
+
+
+def draw(lines: Sequence[tuple[str, Group]], path: Path, title: str = "") -> None:
+    """Draw development accuracy over epochs and over minutes, one line for each label."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(
+            "drawing plots needs matplotlib: pip install 'gumbeltree[plots]'"
+        ) from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained", sharey=True)
+    lowest, highest = [], []
+    for axis, (key, name, scale) in zip(
+        axes, (("epoch", "epochs", 1), ("seconds", "minutes", 60)), strict=True
+    ):
+        for i, (label, each) in enumerate(lines):
+            places, mean, low, high = curve(each, key)
+            if not len(places):
+                continue
+            lowest += [100 * mean.min(), 100 * mean.max() - 12]
+            highest.append(100 * high.max())
+            style = {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.6}
+            # a recipe of our own is dashed, and so are more lines than colours
+            dashed = each.recipe not in PAPER or i >= len(COLOURS)
+            about = f"{label} ({many(len(each.records), 'seed')})"
+            x = places / scale
+            axis.fill_between(x, 100 * low, 100 * high, color=style["color"], alpha=0.18, lw=0)
+            axis.plot(x, 100 * mean, "--" if dashed else "-", label=about, **style)
+        axis.set_xlabel(name)
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("development accuracy, %")
+    if lowest:
+        # the steep start would press all the rest together
+        bottom = max(min(lowest[::2]), min(lowest[1::2]))
+        axes[0].set_ylim(bottom, max(highest) + 0.04 * (max(highest) - bottom) + 0.1)
+    handles, labels = axes[0].get_legend_handles_labels()
+    columns = min(len(labels), 4 if len(labels) in (4, 7, 8) else 3)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    if title:
+        figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # the name of the drawing program is no part of the picture
+    replace_file(
+        path,
+        lambda part: figure.savefig(part, dpi=130, format="png", metadata={"Software": None}),
+    )
+    plt.close(figure)
+
+
+def write(runs: Path, out: Path, images: Path) -> None:
+    """Write page and pictures."""
+    groups = group(read_records(runs))
+    links = [Path(os.path.relpath(path, out.parent)).as_posix() for path in (runs, images)]
+    text = page(groups, *links)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    pictures(groups, images)
+    replace_file(out, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the records")
+    parser.add_argument("--out", type=Path, default=DOCS / "results.md", help="the page")
+    parser.add_argument("--images", type=Path, default=DOCS / "images", help="of the pictures")
+    arguments = parser.parse_args()
+    try:
+        write(arguments.runs, arguments.out, arguments.images)
+    except (ImportError, OSError, ValueError) as error:
+        sys.exit(f"write_results: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
