@@ -1,13 +1,14 @@
 """Batches as rows: the words of padded batches, laid out as `Packing` does, in few shapes."""
 
 import numpy as np
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gumbeltree.data.rows import RowData, Shape, rounded_cap, rounded_T
 from gumbeltree.data.split import Split
-from gumbeltree.ops.layout import Layout
+from gumbeltree.ops.layout import Layout, _find, _find_fast
 from gumbeltree.packing import Packing
 
 CPU = torch.device("cpu")
@@ -40,7 +41,9 @@ def test_rows_hold_the_words_of_padded_batches(drawn, rounded):
     assert numbers.dtype == np.int64
     found = data.read(torch.from_numpy(numbers), shape)
     expected = split.batch(rows)
-    assert torch.equal(found.rows, expected.rows)
+    columns = len(expected.ids)
+    numbered = [expected.rows + column * len(split) for column in range(columns)]
+    assert torch.equal(found.own, torch.cat(numbered))
     assert torch.equal(found.labels, expected.labels)
     assert found.ids.dtype == torch.int64
     layout, lengths = found.layout, torch.cat(expected.lengths)
@@ -114,8 +117,28 @@ def test_nodes_stand_where_a_packing_lays_them_out(lengths, more_T, more_rows):
     nodes, exists = layout.node_rows()
     assert torch.equal(exists, packing.unpack_nodes(torch.ones(packing.nodes)) > 0)
     assert torch.equal(nodes, packing.unpack_nodes(numbers))
-    assert torch.equal(layout.root_nodes(), numbers[packing.root_rows()])
-    assert layout.root_nodes().dtype == torch.int64
+    assert torch.equal(layout.roots, numbers[packing.root_rows()])
+    assert layout.roots.dtype == torch.int64
+
+
+@given(LENGTHS, st.integers(0, 70), st.integers(0, 300), st.booleans())
+@settings(max_examples=30)
+def test_the_kernel_finds_the_same(lengths, more_T, more_rows, with_words):
+    pytest.importorskip("triton")
+    packing = Packing(torch.tensor(lengths), max(lengths) + more_T)
+    start = torch.tensor(packing.start + [packing.N] * more_T)
+    cap, generator = packing.N + more_rows, torch.Generator().manual_seed(len(lengths))
+    words, firsts = None, None
+    if with_words:
+        words = torch.randint(100, (300,), generator=generator, dtype=torch.int32)
+        firsts = torch.randint(300 - max(lengths), (packing.B,), generator=generator)
+    expected = _find(cap, start, packing.lengths, words, firsts)
+    found = _find_fast(cap, start, packing.lengths, words, firsts)
+    for name, x, y in zip(expected._fields, expected, found, strict=True):
+        # what stands beyond the words, and before first words, is never used
+        inside = slice(packing.B, packing.N) if name == "previous" else slice(None)
+        assert torch.equal(x[inside], y[inside]), name
+        assert x.dtype == y.dtype, name
 
 
 def test_shapes_are_rounded_as_documented():

@@ -1,4 +1,8 @@
-"""Leaf transformations: packed word vectors [N, E] -> packed leaf states, each [N, D]."""
+"""Leaf transformations: packed word vectors [N, E] -> packed leaf states, each [N, D].
+
+Each leaf has two ways: `forward` with a packing, anywhere, and `rows` with a layout, by kernels on
+a CUDA device, which returns h and c side by side.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +38,13 @@ class AffineLeaf(nn.Module):
         nn.init.kaiming_normal_(self.weight)
         nn.init.zeros_(self.bias)
 
-    def forward(self, words: Tensor, packing: Packing | Layout) -> NodeState:
+    def forward(self, words: Tensor, packing: Packing) -> NodeState:
         """Return the leaf states of packed `words`."""
         return NodeState(*F.linear(words, self.weight, self.bias).chunk(2, dim=-1))
+
+    def rows(self, words: Tensor, layout: Layout) -> Tensor:
+        """Return the leaf states of `words`, `[cap, 2D]`."""
+        return F.linear(words, self.weight, self.bias)
 
 
 class LSTMLeaf(nn.Module):
@@ -77,31 +85,24 @@ class LSTMLeaf(nn.Module):
         D = self.weight_hh.shape[1]
         nn.init.ones_(self.bias_ih[D : 2 * D])
 
-    def forward(self, words: Tensor, packing: Packing | Layout) -> NodeState:
+    def forward(self, words: Tensor, packing: Packing) -> NodeState:
         """Return the leaf states of packed `words`; finished sentences cost nothing."""
-        inputs = F.linear(words, self.weight_ih, self.bias_ih + self.bias_hh)  # [N, 4D]
-        if isinstance(packing, Layout):
-            return self._fused(inputs, packing)
         if self.weight_hh.is_cuda and why_not(self.weight_hh) is None:
-            return self._fused(inputs, Layout.of(packing))
-        return self._plain(inputs, packing)
+            return NodeState(*self.rows(words, Layout.of(packing)).chunk(2, dim=-1))
+        return self._plain(self._inputs(words), packing)
 
-    def _fused(self, inputs: Tensor, layout: Layout) -> NodeState:
-        """Run one kernel a step, nothing read back from the device."""
+    def rows(self, words: Tensor, layout: Layout) -> Tensor:
+        """Return the leaf states of `words`, `[cap, 2D]`, zero beyond the words."""
         from gumbeltree.ops.fused_lstm import lstm
 
         weight = self.weight_hh
         precision = precision_of(weight.device.type)
-        states = lstm(
-            inputs.to(weight.dtype),
-            weight,
-            layout.start,
-            layout.T,
-            layout.B,
-            self.reverse,
-            precision,
-        )
-        return NodeState(*states)
+        inputs = self._inputs(words).to(weight.dtype)
+        return lstm(inputs, weight, layout.start, layout.T, layout.B, self.reverse, precision)
+
+    def _inputs(self, words: Tensor) -> Tensor:
+        """Return the words' part of the gates before activation, `[N, 4D]`."""
+        return F.linear(words, self.weight_ih, self.bias_ih + self.bias_hh)
 
     def _plain(self, inputs: Tensor, packing: Packing) -> NodeState:
         """Run a loop of torch operations."""
@@ -139,7 +140,13 @@ class BidirectionalLSTMLeaf(nn.Module):
         self.forwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init)
         self.backwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init, reverse=True)
 
-    def forward(self, words: Tensor, packing: Packing | Layout) -> NodeState:
+    def forward(self, words: Tensor, packing: Packing) -> NodeState:
         """Return the leaf states of packed `words`."""
         both = zip(self.forwards(words, packing), self.backwards(words, packing), strict=True)
         return NodeState(*(torch.cat(pair, dim=-1) for pair in both))
+
+    def rows(self, words: Tensor, layout: Layout) -> Tensor:
+        """Return the leaf states of `words`, `[cap, 2D]`, zero beyond the words."""
+        there = self.forwards.rows(words, layout).chunk(2, dim=-1)
+        back = self.backwards.rows(words, layout).chunk(2, dim=-1)
+        return torch.cat([there[0], back[0], there[1], back[1]], dim=-1)

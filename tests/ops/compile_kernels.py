@@ -14,6 +14,7 @@ from gumbeltree.ops import fused_backward, fused_forward, fused_lstm
 from gumbeltree.ops import fused_backward_kernels as backward
 from gumbeltree.ops import fused_forward_kernels as forward
 from gumbeltree.ops import fused_lstm_kernels as lstm
+from gumbeltree.ops import layout_kernels as layout
 
 SIZES = {"t", "B", "T", "cap", "steps", "offset"}
 INT32 = {
@@ -60,6 +61,11 @@ def main() -> None:
     """Compile all kernels as they are launched."""
     D = 300
     tiles = -(-D // fused_forward.BD)
+    for kind, words in (("*i64", True), ("*i32", False)):
+        found = {"out_start": "*i32", "out_lengths": "*i32", "out_previous": "*i32"}
+        found |= {"out_roots": "*i64", "out_ids": "*i64", "firsts": "*i64", "words": "*i32"}
+        constants = {"BT": 64, "BLOCK": layout.BLOCK, "HAS_WORDS": words}
+        compiled(layout.layout_kernel, constants, **found, start=kind, lengths="*i64")
     compiled(forward.begin_kernel, {"BLOCK": fused_forward.BLOCK})
     for record in (True, False):
         shape = {"D": D, "BM": fused_forward.BM, "BD": fused_forward.BD, "TILES": tiles}
@@ -67,10 +73,12 @@ def main() -> None:
     for precision in ("tf32", "bf16", "ieee"):
         dots = "ieee" if precision == "bf16" else precision
         operands = dict.fromkeys(OPERANDS, "*bf16") if precision == "bf16" else {}
-        constants = {**shape, "BK": fused_forward.BK, "RECORD": True, "PRECISION": dots}
-        warps, stages = fused_forward.WARPS, fused_forward.STAGES
+        which = "ieee" if precision == "ieee" else "tf32"
+        BM, BD, BK, warps, stages = fused_forward.COMPOSE[which]
+        constants = {"D": D, "BM": BM, "BD": BD, "BK": BK, "TILES": tiles}
+        constants |= {"RECORD": True, "PRECISION": dots}
         compiled(forward.compose_kernel, constants, warps, stages, **operands)
-        BM, BN, BK, warps, stages = fused_backward.UNDO
+        BM, BN, BK, warps, stages = fused_backward.UNDO[which]
         for parts in (1, 2):
             constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PARTS": parts, "PRECISION": dots}
             compiled(backward.undo_kernel, constants, warps, stages, **operands)
@@ -78,7 +86,7 @@ def main() -> None:
             (lstm.lstm_fwd_kernel, fused_lstm.FORWARD, "SAVE"),
             (lstm.lstm_bwd_kernel, fused_lstm.BACKWARD, "GATHER"),
         ):
-            BM, BD, BK, warps, stages = fused_lstm.IEEE if precision == "ieee" else tile
+            BM, BD, BK, warps, stages = tile[which]
             constants = {"D": D, "BACK": -1, flag: True, "PRECISION": dots}
             constants |= {"BM": BM, "BD": BD, "BK": BK}
             compiled(kernel, constants, warps, stages, **operands)

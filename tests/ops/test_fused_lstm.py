@@ -7,6 +7,7 @@ tests run compiled, in float32, where the error may be twice that of plain torch
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from gumbeltree.leaves import LSTMLeaf
 from gumbeltree.ops import fused_lstm
+from gumbeltree.ops.triton_support import Tile, tile_for
 from gumbeltree.packing import Packing
 
 # read when the kernels are defined
@@ -91,7 +93,7 @@ def run_fused(
     weight = batch.weight.to(dtype).requires_grad_()
     h, c = fused_lstm.lstm(
         inputs, weight, batch.start, batch.steps, batch.rows, case.reverse, precision
-    )
+    ).chunk(2, dim=-1)
     dinputs, dweight = torch.autograd.grad(
         (h, c), (inputs, weight), (batch.dh.to(dtype), batch.dc.to(dtype))
     )
@@ -189,28 +191,48 @@ def test_bounds_above_what_is_there(reverse: bool) -> None:
 
 @both_directions
 @pytest.mark.parametrize(
-    "tile", sorted({fused_lstm.FORWARD, fused_lstm.BACKWARD, fused_lstm.IEEE}), ids=str
+    "tile", sorted({*fused_lstm.FORWARD.values(), *fused_lstm.BACKWARD.values()}), ids=str
 )
-def test_tiles(tile: fused_lstm.Tile, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    BM, BD, BK, warps, stages = tile
+def test_tiles(tile: Tile, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # longer sums of IEEE products would not fit a multiprocessor
-    monkeypatch.setattr(fused_lstm, "IEEE", (BM, BD, min(BK, 64), warps, stages))
+    tiles = {"ieee": tile._replace(BK=min(tile.BK, 64))}
+    monkeypatch.setattr(fused_lstm, "FORWARD", tiles)
+    monkeypatch.setattr(fused_lstm, "BACKWARD", tiles)
     # more than one tile of sentences and of units, the last ones not full
     check(Case((2, 1, 2) * 22, 34, reverse, capacity=2))
 
 
-def test_ieee_products_have_tiles_of_their_own() -> None:
-    names = ("BM", "BD", "BK", "num_warps", "num_stages")
-    for precision, told in fused_lstm.PRECISIONS.items():
-        plan = fused_lstm.Plan(1, 70, -1, precision)
-        for tile in (fused_lstm.FORWARD, fused_lstm.BACKWARD):
-            options = plan.options(tile)
-            expected = fused_lstm.IEEE if precision == "ieee" else tile
-            assert tuple(options[name] for name in names) == expected
-            assert options["PRECISION"] == told
-    # every sentence and every unit is in a tile
+def test_every_sentence_and_every_unit_is_in_a_tile() -> None:
+    plan = fused_lstm.Plan(1, 70, -1, "tf32")
     assert plan.grid(33, 64, 16) == (2, 3)
     assert plan.grid(32, 70, 16) == (1, 2)
+    options = plan.options(Tile(64, 16, 32, 8, 2))
+    names = ("BM", "BD", "BK", "num_warps", "num_stages", "PRECISION")
+    assert [options[name] for name in names] == [64, 16, 32, 8, 2, "tf32"]
+
+
+@pytest.mark.parametrize(
+    ("room", "precision", "columns", "stages"),
+    [
+        (227, "tf32", 1, 3),
+        (227, "tf32", 4, 3),
+        # (64 + 64) * 128 * 4 bytes are 64 KiB a stage
+        (163, "tf32", 4, 2),
+        (99, "tf32", 4, 1),
+        (64, "tf32", 4, 1),
+        # 64 rows of float32 and 64 columns of bfloat16: 48 KiB
+        (163, "bf16", 4, 3),
+    ],
+)
+def test_tiles_fit_the_card(
+    room: int, precision: str, columns: int, stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = SimpleNamespace(shared_memory_per_block_optin=room * 1024)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: card)
+    x = SimpleNamespace(is_cuda=True, device=0)
+    tiles = {"tf32": Tile(64, 16, 128, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
+    assert tile_for(tiles, precision, x, columns) == tiles["tf32"]._replace(stages=stages)
+    assert tile_for(tiles, "ieee", x, columns) == tiles["ieee"]
 
 
 @both_directions
@@ -248,13 +270,14 @@ def test_without_gradients_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     inputs, weight = batch.inputs.float(), batch.weight.float()
     forward, kept = fused_lstm.forward, []
 
-    def record(*args: object, save: bool) -> tuple[Tensor, Tensor, Tensor]:
-        h, c, gates = forward(*args, save=save)
+    def record(*args: object, save: bool) -> tuple[Tensor, Tensor]:
+        states, gates = forward(*args, save=save)
         kept.append(gates.numel())
-        return h, c, gates
+        return states, gates
 
     monkeypatch.setattr(fused_lstm, "forward", record)
-    h, c = fused_lstm.lstm(inputs, weight, batch.start, batch.steps, batch.rows)
+    states = fused_lstm.lstm(inputs, weight, batch.start, batch.steps, batch.rows)
+    h, c = states.chunk(2, dim=-1)
     with torch.no_grad():
         weight.requires_grad_()
         fused_lstm.lstm(inputs, weight, batch.start, batch.steps, batch.rows)
@@ -274,7 +297,7 @@ def test_gradient_of_one_input_from_one_output(kept: str, output: int) -> None:
     x[kept].requires_grad_()
     states = fused_lstm.lstm(x["inputs"], x["weight"], batch.start, batch.steps, batch.rows)
     cotangent = (batch.dh, batch.dc)[output].float()
-    (found,) = torch.autograd.grad(states[output], x[kept], cotangent)
+    (found,) = torch.autograd.grad(states.chunk(2, dim=-1)[output], x[kept], cotangent)
     assert torch.equal(found, expected[f"d {kept}"])
 
 

@@ -27,13 +27,14 @@ class RowBatch(NamedTuple):
     """Examples that are read together.
 
     Attributes:
-        rows: which examples of the split, int64 `[examples]`.
+        own: the number of each sentence, int64 `[columns * examples]`: that of its example, and
+            for second sentences the number of examples added.
         ids: word ids, int64 `[cap]`, 0 beyond the words.
         layout: where the words stand; the first sentences of all examples, then the second ones.
         labels: classes, int64 `[examples]`.
     """
 
-    rows: Tensor
+    own: Tensor
     ids: Tensor
     layout: Layout
     labels: Tensor
@@ -73,19 +74,17 @@ class RowData:
         active = len(lengths) - np.cumsum(np.bincount(lengths, minlength=T)[:T])
         start = np.concatenate([[0], np.cumsum(active)])
         firsts = self.split.starts[sentences[order]]
-        numbers = np.concatenate([rows, firsts, lengths[order], order, rank, start])
+        own = [rows + column * len(self.split) for column in range(self.split.sentences.shape[1])]
+        numbers = np.concatenate([*own, firsts, lengths[order], order, rank, start])
         shape = Shape(len(rows), self.split.sentences.shape[1], T, cap)
         return shape, numbers.astype(np.int64, copy=False)
 
     def read(self, numbers: Tensor, shape: Shape) -> RowBatch:
         """Return the batch that `place` described; nothing is read back from the device."""
         B = shape.examples * shape.columns
-        rows, firsts, lengths, sentence, rank, start = numbers.split(
-            [shape.examples, B, B, B, B, shape.T + 1]
-        )
-        layout = Layout.from_start(shape.cap, start.int(), lengths, sentence, rank)
-        ids = layout.word_ids(self.words, firsts)
-        return RowBatch(rows, ids, layout, self.labels[rows])
+        own, firsts, lengths, sentence, rank, start = numbers.split([B, B, B, B, B, shape.T + 1])
+        layout, ids = Layout.with_ids(shape.cap, start, lengths, sentence, rank, self.words, firsts)
+        return RowBatch(own, ids, layout, self.labels[own[: shape.examples]])
 
 
 def rounded_T(T: int) -> int:

@@ -44,7 +44,7 @@ class CapturedEncoder:
             rows, lengths, sentence, rank, start = numbers.split(
                 [shape.cap, *[shape.examples] * 3, shape.T + 1]
             )
-            layout = Layout.from_start(shape.cap, start.int(), lengths, sentence, rank)
+            layout = Layout.from_start(shape.cap, start, lengths, sentence, rank)
             encoding: Encoding = self.model.encoder.encode_rows(self.model.embed(rows), layout)
             return encoding
 

@@ -171,13 +171,13 @@ class GumbelTreeEncoder(nn.Module):
             temperature: one number on the device, needed with `keys`; it stands for
                 `self.temperature`.
         """
-        leaves = NodeState(*(x.to(self.query.dtype) for x in self.leaf(words, layout)))
+        leaves = self.leaf.rows(words, layout).to(self.query.dtype)
         order = None
-        lengths = layout.lengths[layout.rank].long()
         if self.config.trees != "learned":
             drawn = self.config.trees == "random" and keys is not None
             noise = keyed_noise(keys, layout.T) if drawn and keys is not None else None
-            order, keys = fixed_order(self.config.trees, lengths, layout.T, noise), None
+            order = fixed_order(self.config.trees, layout.own_lengths(), layout.T, noise)
+            keys = None
         result = merge(
             leaves,
             layout,
@@ -191,7 +191,7 @@ class GumbelTreeEncoder(nn.Module):
         vector = result.vector
         if self.config.attention:
             assert result.nodes is not None
-            vector, _ = attend(result.nodes.h, lengths)
+            vector, _ = attend(result.nodes.h, layout.own_lengths())
         return Encoding(vector, result.order)
 
 

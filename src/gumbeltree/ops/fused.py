@@ -43,12 +43,12 @@ def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = F
 def build_tree(problem: TreeProblem) -> TreeResult:
     """Merge each sentence into one node."""
     cell: Any = problem.cell
-    leaves = problem.leaves.h
+    leaves = torch.cat(problem.leaves, dim=-1)
     with torch.no_grad():
         temperature = torch.full((), problem.temperature, dtype=leaves.dtype, device=leaves.device)
     noise = problem.noise if problem.sample else None
     return merge(
-        problem.leaves,
+        leaves,
         Layout.of(problem.packing),
         cell,
         problem.query * problem.scale,
@@ -61,7 +61,7 @@ def build_tree(problem: TreeProblem) -> TreeResult:
 
 
 def merge(
-    leaves: NodeState,
+    leaves: Tensor,
     layout: Layout,
     cell: TreeLSTMCell,
     query: Tensor,
@@ -75,7 +75,8 @@ def merge(
     """Merge sentences that stand as a layout says; nothing is read back from the device.
 
     Args:
-        leaves: states of the words, each `[cap, D]`; rows beyond the words are never used.
+        leaves: states of the words, h and c side by side, `[cap, 2D]`; rows beyond the words are
+            never used.
         layout: where words stand.
         cell: composition.
         query: the scaled query `[D]`.
@@ -85,7 +86,7 @@ def merge(
         keep_nodes: return the states of all nodes.
         keep_scores: return all scores.
     """
-    inputs = (torch.cat(leaves, dim=-1), cell.weight, cell.gate_bias(), query)
+    inputs = (leaves, cell.weight, cell.gate_bias(), query)
     record = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     given = _Given(
         layout,
@@ -140,7 +141,7 @@ class _FusedTree(Function):
                 keep_scores=given.keep_scores,
                 precision=given.precision,
             )
-        root = trees.states[trees.node_state[given.layout.root_nodes()], : query.shape[0]]
+        root = trees.states[trees.node_state[given.layout.roots], : query.shape[0]]
         nodes = trees.states[trees.node_state] if given.keep_nodes else None
         scores = trees.scores if given.keep_scores else None
         ctx.mark_non_differentiable(trees.order)

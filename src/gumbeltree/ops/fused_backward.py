@@ -13,14 +13,16 @@ from gumbeltree.ops import fused_backward_kernels as kernels
 from gumbeltree.ops.fused_forward import Trees
 from gumbeltree.ops.layout import Layout
 from gumbeltree.ops.triton_support import (
+    Tile,
     batched_product,
     dot_precision,
     operand,
     product,
+    tile_for,
 )
 
 # tiles, warps and stages, measured on one H200
-UNDO = (64, 64, 64, 4, 3)
+UNDO = {"tf32": Tile(64, 64, 64, 4, 3), "ieee": Tile(32, 32, 32, 4, 3)}
 SHARES = (4, 256, 4)
 SEND = {16: (64, 4), 32: (64, 4), 64: (64, 8)}
 """Units and warps of a program that sends to so many nodes."""
@@ -66,7 +68,9 @@ def score_shares(
         query, trees.states, trees.gates, trees.left, trees.right, trees.node_state, layout.start,
         dgates, v_c, T, cap, D=D, BM=BM, BD=BD, num_warps=warps,
     )  # fmt: skip
-    return Shares(dgates, product(dgates[: 3 * cap], weight, precision), v_c)
+    # TF32 is fastest if both are stored along the sum
+    weight_t = weight.t().contiguous()
+    return Shares(dgates, product(dgates[: 3 * cap], weight_t.t(), precision), v_c)
 
 
 def backward(
@@ -108,7 +112,7 @@ def backward(
 
     G = zeros(2 * cap, 2 * D)
     if droot is not None:
-        G[layout.root_nodes(), :D] = droot.to(kind)
+        G[layout.roots, :D] = droot.to(kind)
     sigma = zeros(3 * cap)
     v_h = v_c = stored = rest = sigma
     if scored:
@@ -151,14 +155,14 @@ def backward(
             HAS_DSCORES=has_dscores, HAS_DNODES=has_dnodes, num_warps=warps,
         )  # fmt: skip
 
-    BM, BN, BK, undo_warps, stages = UNDO
+    tile = tile_for(UNDO, precision, G)
     if T > 1:
         send(T - 1)
     for t in reversed(range(T - 1)):
-        kernels.undo_kernel[(-(-B // BM), -(-2 * D // BN), parts)](
+        kernels.undo_kernel[(-(-B // tile.BM), -(-2 * D // tile.BN), parts)](
             t, weight_t, G, rest, merge_dgates, trees.left, trees.right, trees.chosen, layout.start,
-            D=D, BM=BM, BN=BN, BK=BK, PARTS=parts, PRECISION=dot_precision(precision),
-            num_warps=undo_warps, num_stages=stages,
+            D=D, BM=tile.BM, BN=tile.BN, BK=tile.BK, PARTS=parts,
+            PRECISION=dot_precision(precision), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         if scored or t > 0:
             send(t)

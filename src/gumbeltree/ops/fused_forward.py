@@ -18,11 +18,12 @@ from torch import Tensor
 
 from gumbeltree.ops import fused_forward_kernels as kernels
 from gumbeltree.ops.layout import Layout
-from gumbeltree.ops.triton_support import dot_precision, operand, product
+from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product, tile_for
 
-BM, BD, BK = 64, 16, 32
-"""Sentences, units and inner dimension of a tile."""
-WARPS, STAGES = 8, 3
+BM, BD = 64, 16
+"""Rows and units of a program in the first layer; units of all in a step."""
+COMPOSE = {"tf32": Tile(64, BD, 32, 8, 3), "ieee": Tile(32, BD, 16, 8, 3)}
+"""Measured on one H200."""
 BLOCK = 1024
 """Numbers that a program sets at the beginning."""
 ROUNDING = 16
@@ -141,6 +142,7 @@ def forward(
     slack = ROUNDING * torch.finfo(kind).eps
     BT = max(16, 1 << (T - 1).bit_length())
     weight, dots = operand(weight, precision), dot_precision(precision)
+    tile = tile_for(COMPOSE, precision, leaves, columns=10)
     for t in range(T - 1):
         kernels.select_kernel[(B,)](
             t, cand, node, score, partial, score if noise is None else noise,
@@ -153,9 +155,9 @@ def forward(
             num_warps=max(1, min(8, BT // 128)),
         )  # fmt: skip
         if t + 3 <= T:
-            kernels.compose_kernel[(-(-B // BM), tiles)](
+            kernels.compose_kernel[(-(-B // tile.BM), tiles)](
                 t, weight, bias, query, states, gates_lr, gates, partial, node_state, left, right,
-                layout.start, cap, D=D, BM=BM, BD=BD, BK=BK, TILES=tiles, RECORD=record,
-                PRECISION=dots, num_warps=WARPS, num_stages=STAGES,
+                layout.start, cap, D=D, BM=tile.BM, BD=BD, BK=tile.BK, TILES=tiles,
+                RECORD=record, PRECISION=dots, num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
     return Trees(order, scores, states, gates, left, right, node_state, chosen, position, rows, y)

@@ -11,19 +11,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gumbeltree.ops.triton_support import Tile, tile_for
+
 # what tl.dot is told; bfloat16 operands have only one way to be multiplied
 PRECISIONS = {"ieee": "ieee", "tf32": "tf32", "bf16": "ieee"}
 
-# Tiles of BM sentences and BD units, summands at a time, warps and stages, measured on one H200. A
-# step is bound by how fast each multiprocessor gets its part of W_hh and of the states from the L2
-# cache. Tensor cores of that generation work on 64 rows at a time.
-FORWARD = (64, 16, 64, 4, 3)
-BACKWARD = (64, 16, 128, 4, 3)
-# IEEE products run without tensor cores and hold their operands in registers: short sums, small
-# tiles
-IEEE = (16, 16, 16, 4, 3)
-
-Tile = tuple[int, int, int, int, int]
+# Measured on one H200. A step is bound by how fast each multiprocessor gets its part of W_hh and of
+# the states from the L2 cache. Tensor cores of that generation work on 64 rows at a time.
+FORWARD = {"tf32": Tile(64, 16, 64, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
+BACKWARD = {"tf32": Tile(64, 16, 128, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
 
 
 class Plan(NamedTuple):
@@ -55,15 +51,14 @@ class Plan(NamedTuple):
 
     def options(self, tile: Tile) -> dict[str, Any]:
         """Return what the kernels take as constants."""
-        BM, BD, BK, warps, stages = IEEE if self.precision == "ieee" else tile
         return {
             "BACK": self.back,
             "PRECISION": PRECISIONS[self.precision],
-            "BM": BM,
-            "BD": BD,
-            "BK": BK,
-            "num_warps": warps,
-            "num_stages": stages,
+            "BM": tile.BM,
+            "BD": tile.BN,
+            "BK": tile.BK,
+            "num_warps": tile.warps,
+            "num_stages": tile.stages,
         }
 
 
@@ -75,7 +70,7 @@ def lstm(
     rows: int,
     reverse: bool = False,
     precision: str = "ieee",
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Run an LSTM over packed words from a zero state.
 
     The gates stand in the order i, f, g, o. N may exceed the number of words: rows from
@@ -94,7 +89,8 @@ def lstm(
             between IEEE and TF32.
 
     Returns:
-        h and c of each word `[N, D]`, once differentiable in `inputs` and `weight_hh`.
+        h and c of each word, side by side, `[N, 2D]`; once differentiable in `inputs` and
+        `weight_hh`.
     """
     D = weight_hh.shape[1]
     if precision not in PRECISIONS:
@@ -113,84 +109,80 @@ def lstm(
         )
     plan = Plan(steps, rows, 1 if reverse else -1, precision)
     if torch.is_grad_enabled() and (inputs.requires_grad or weight_hh.requires_grad):
-        states: tuple[Tensor, Tensor] = LSTM.apply(inputs, weight_hh, start, plan)
+        states: Tensor = LSTM.apply(inputs, weight_hh, start, plan)
         return states
-    h, c, _ = forward(inputs, weight_hh, start, plan, save=False)
-    return h, c
+    return forward(inputs, weight_hh, start, plan, save=False)[0]
 
 
 class LSTM(torch.autograd.Function):
     """`forward` and `backward` below, for autograd."""
 
     @staticmethod
-    def forward(
-        ctx: Any, inputs: Tensor, weight: Tensor, start: Tensor, plan: Plan
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, start: Tensor, plan: Plan) -> Tensor:
         """Return the states."""
-        h, c, gates = forward(inputs, weight, start, plan, save=True)
-        ctx.save_for_backward(weight, start, h, c, gates)
+        states, gates = forward(inputs, weight, start, plan, save=True)
+        ctx.save_for_backward(weight, start, states, gates)
         ctx.plan = plan
-        return h, c
+        return states
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dh: Tensor, dc: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of `inputs` and `weight`."""
-        weight, start, h, c, gates = ctx.saved_tensors
+        weight, start, states, gates = ctx.saved_tensors
         dinputs, dweight = backward(
-            weight, start, h, c, gates, dh, dc, ctx.plan, ctx.needs_input_grad[1]
+            weight, start, states, gates, dstates, ctx.plan, ctx.needs_input_grad[1]
         )
         return dinputs, dweight, None, None
 
 
 def forward(
     inputs: Tensor, weight: Tensor, start: Tensor, plan: Plan, save: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return h, c `[N, D]` and, if `save`, the gates after activation `[N, 4D]`."""
+) -> tuple[Tensor, Tensor]:
+    """Return h and c `[N, 2D]` and, if `save`, the gates after activation `[N, 4D]`."""
     from gumbeltree.ops import fused_lstm_kernels as kernels
 
     N, D = inputs.shape[0], weight.shape[1]
     inputs, operand = inputs.contiguous(), plan.operand(weight).contiguous()
-    h, c = inputs.new_zeros((N, D)), inputs.new_zeros((N, D))
+    states = inputs.new_zeros((N, 2 * D))
     gates = torch.empty_like(inputs) if save else inputs.new_empty(0)
-    options = plan.options(FORWARD)
+    options = plan.options(tile_for(FORWARD, plan.precision, inputs, columns=4))
     grid = plan.grid(D, options["BM"], options["BD"])
     # Triton launches on the current device, whichever the tensors are on
     with torch.cuda.device_of(inputs):
         for t in plan.positions():
             kernels.lstm_fwd_kernel[grid](
-                inputs, operand, start, h, c, gates, t, plan.steps, D=D, SAVE=save, **options
+                inputs, operand, start, states, gates, t, plan.steps, D=D, SAVE=save, **options
             )
-    return h, c, gates
+    return states, gates
 
 
 def backward(
     weight: Tensor,
     start: Tensor,
-    h: Tensor,
-    c: Tensor,
+    states: Tensor,
     gates: Tensor,
-    dh: Tensor,
-    dc: Tensor,
+    dstates: Tensor,
     plan: Plan,
     dweight_needed: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of `inputs` `[N, 4D]` and, if needed, of `weight` `[4D, D]`."""
     from gumbeltree.ops import fused_lstm_kernels as kernels
 
-    D = weight.shape[1]
+    N, D = states.shape[0], weight.shape[1]
     operand = plan.operand(weight).t().contiguous()
-    dh, dc = dh.contiguous(), dc.contiguous()
-    carried = torch.empty_like(c)
+    dstates = dstates.contiguous()
+    carried = states.new_empty((N, D))
     # rows past the words take part in what follows, so they must be zero
     dgates = torch.zeros_like(gates)
-    before = torch.zeros_like(h, dtype=operand.dtype) if dweight_needed else h
-    options = plan.options(BACKWARD)
+    shape = (N, D) if dweight_needed else (0,)
+    before = torch.zeros(shape, dtype=operand.dtype, device=operand.device)
+    options = plan.options(tile_for(BACKWARD, plan.precision, states))
     grid = plan.grid(D, options["BM"], options["BD"])
     with torch.cuda.device_of(gates):
         for t in reversed(plan.positions()):
             kernels.lstm_bwd_kernel[grid](
-                *(operand, start, h, c, gates, dh, dc, carried, dgates, before, t, plan.steps),
+                *(operand, start, states, gates, dstates, carried, dgates, before, t, plan.steps),
                 D=D,
                 GATHER=dweight_needed,
                 **options,

@@ -28,8 +28,7 @@ def lstm_fwd_kernel(
     p_inputs,
     p_weight,
     p_start,
-    p_h,
-    p_c,
+    p_states,
     p_gates,
     t,
     steps,
@@ -47,8 +46,7 @@ def lstm_fwd_kernel(
         p_inputs: W_ih x + b `[N, 4D]`.
         p_weight: W_hh `[4D, D]`, in the type of the products.
         p_start: first row of each position `[steps + 1]`.
-        p_h: states `[N, D]`, read at t + BACK, written at t.
-        p_c: cell states, likewise.
+        p_states: h and c side by side `[N, 2D]`, read at t + BACK, written at t.
         p_gates: i, f, g, o after activation `[N, 4D]`, written if SAVE.
         t: position of the words.
         steps: positions in all.
@@ -73,28 +71,28 @@ def lstm_fwd_kernel(
     m_d = o_d < D
     m = (o_m < n)[:, None] & m_d[None, :]
     o_gate = (first + o_m)[:, None] * (4 * D) + o_d[None, :]
-    o_state = (first + o_m)[:, None] * D + o_d[None, :]
-    o_before = (before + o_m)[:, None] * D + o_d[None, :]
+    o_state = (first + o_m)[:, None] * (2 * D) + o_d[None, :]
+    o_before = (before + o_m)[:, None] * (2 * D) + o_d[None, :]
 
     # on their way while the products are worked out
     b_xi = tl.load(p_inputs + o_gate, mask=m, other=0.0)
     b_xf = tl.load(p_inputs + o_gate + D, mask=m, other=0.0)
     b_xg = tl.load(p_inputs + o_gate + 2 * D, mask=m, other=0.0)
     b_xo = tl.load(p_inputs + o_gate + 3 * D, mask=m, other=0.0)
-    b_before = tl.load(p_c + o_before, mask=m_before[:, None] & m_d[None, :], other=0.0)
+    b_before = tl.load(p_states + o_before + D, mask=m_before[:, None] & m_d[None, :], other=0.0)
 
     # one product for all gates, column 4 unit + gate: with several in a loop Triton 3.6 lays the
     # warps along one axis only, and in small tiles they would repeat each other's work
     o_n = tl.arange(0, 4 * BD)
     o_unit = i_d * BD + o_n // 4
     o_row = (o_n % 4) * D + o_unit
-    dtype = p_h.dtype.element_ty
+    dtype = p_states.dtype.element_ty
     b_gates = tl.full((BM, 4 * BD), 0.0, dtype)
     if i_m * BM < n_before:
         for k in range(0, D, BK):
             o_k = k + tl.arange(0, BK)
             m_k = o_k < D
-            p_a = p_h + (before + o_m)[:, None] * D + o_k[None, :]
+            p_a = p_states + (before + o_m)[:, None] * (2 * D) + o_k[None, :]
             b_h = tl.load(p_a, mask=m_before[:, None] & m_k[None, :], other=0.0)
             p_w = p_weight + o_row[None, :] * D + o_k[:, None]
             b_w = tl.load(p_w, mask=m_k[:, None] & (o_unit < D)[None, :], other=0.0)
@@ -108,8 +106,8 @@ def lstm_fwd_kernel(
     b_g = tanh(b_g + b_xg)
     b_o = sigmoid(b_o + b_xo)
     b_c = b_f * b_before + b_i * b_g
-    tl.store(p_c + o_state, b_c, mask=m)
-    tl.store(p_h + o_state, b_o * tanh(b_c), mask=m)
+    tl.store(p_states + o_state + D, b_c, mask=m)
+    tl.store(p_states + o_state, b_o * tanh(b_c), mask=m)
     if SAVE:
         tl.store(p_gates + o_gate, b_i, mask=m)
         tl.store(p_gates + o_gate + D, b_f, mask=m)
@@ -121,11 +119,9 @@ def lstm_fwd_kernel(
 def lstm_bwd_kernel(
     p_weight,
     p_start,
-    p_h,
-    p_c,
+    p_states,
     p_gates,
-    p_dh,
-    p_dc,
+    p_dstates,
     p_carried,
     p_dgates,
     p_before,
@@ -148,11 +144,9 @@ def lstm_bwd_kernel(
         p_weight: W_hh transposed `[D, 4D]`, in the type of the products: TF32 wants both operands
             stored along the sum.
         p_start: first row of each position `[steps + 1]`.
-        p_h: states `[N, D]`.
-        p_c: cell states `[N, D]`.
+        p_states: h and c side by side `[N, 2D]`.
         p_gates: i, f, g, o after activation `[N, 4D]`.
-        p_dh: gradient of the states from outside `[N, D]`.
-        p_dc: gradient of the cell states from outside `[N, D]`.
+        p_dstates: gradient of h and c from outside `[N, 2D]`.
         p_carried: gradient of the cell state before each word `[N, D]`, read at t - BACK, written
             at t.
         p_dgates: gradient of the gates before activation `[N, 4D]`, read at t - BACK, written
@@ -180,21 +174,22 @@ def lstm_bwd_kernel(
     m_after = o_m < tl.minimum(n, n_after)
     m_d = o_d < D
     m = (o_m < n)[:, None] & m_d[None, :]
-    o_state = (first + o_m)[:, None] * D + o_d[None, :]
-    o_before = (before + o_m)[:, None] * D + o_d[None, :]
+    o_own = (first + o_m)[:, None] * D + o_d[None, :]
+    o_state = (first + o_m)[:, None] * (2 * D) + o_d[None, :]
+    o_before = (before + o_m)[:, None] * (2 * D) + o_d[None, :]
     o_after = (after + o_m)[:, None] * D + o_d[None, :]
     o_gate = (first + o_m)[:, None] * (4 * D) + o_d[None, :]
 
     # on their way while the product is worked out
-    b_dh = tl.load(p_dh + o_state, mask=m, other=0.0)
-    b_dc = tl.load(p_dc + o_state, mask=m, other=0.0)
+    b_dh = tl.load(p_dstates + o_state, mask=m, other=0.0)
+    b_dc = tl.load(p_dstates + o_state + D, mask=m, other=0.0)
     b_carried = tl.load(p_carried + o_after, mask=m_after[:, None] & m_d[None, :], other=0.0)
     b_i = tl.load(p_gates + o_gate, mask=m, other=0.0)
     b_f = tl.load(p_gates + o_gate + D, mask=m, other=0.0)
     b_g = tl.load(p_gates + o_gate + 2 * D, mask=m, other=0.0)
     b_o = tl.load(p_gates + o_gate + 3 * D, mask=m, other=0.0)
-    b_c = tl.load(p_c + o_state, mask=m, other=0.0)
-    b_before = tl.load(p_c + o_before, mask=m_before[:, None] & m_d[None, :], other=0.0)
+    b_c = tl.load(p_states + o_state + D, mask=m, other=0.0)
+    b_before = tl.load(p_states + o_before + D, mask=m_before[:, None] & m_d[None, :], other=0.0)
 
     dtype = p_dgates.dtype.element_ty
     b_sum = tl.full((BM, BD), 0.0, dtype)
@@ -211,11 +206,11 @@ def lstm_bwd_kernel(
     b_y = tanh(b_c)
 
     b_dc += b_carried + b_dh * b_o * (1 - b_y * b_y)
-    tl.store(p_carried + o_state, b_dc * b_f, mask=m)
+    tl.store(p_carried + o_own, b_dc * b_f, mask=m)
     tl.store(p_dgates + o_gate, b_dc * b_g * b_i * (1 - b_i), mask=m)
     tl.store(p_dgates + o_gate + D, b_dc * b_before * b_f * (1 - b_f), mask=m)
     tl.store(p_dgates + o_gate + 2 * D, b_dc * b_i * (1 - b_g * b_g), mask=m)
     tl.store(p_dgates + o_gate + 3 * D, b_dh * b_y * b_o * (1 - b_o), mask=m)
     if GATHER:
-        b_h = tl.load(p_h + o_before, mask=m_before[:, None] & m_d[None, :], other=0.0)
-        tl.store(p_before + o_state, b_h, mask=m)
+        b_h = tl.load(p_states + o_before, mask=m_before[:, None] & m_d[None, :], other=0.0)
+        tl.store(p_before + o_own, b_h, mask=m)

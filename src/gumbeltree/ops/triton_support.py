@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,13 +12,18 @@ WIDEST = 1024
 """Units for which the kernels' tiles were made."""
 
 
+def why_not_triton() -> str | None:
+    """Return why there is no Triton, or None if there is."""
+    return None if importlib.util.find_spec("triton") else "it needs Triton: pip install triton"
+
+
 def why_not(weight: Tensor, by_name: bool = False) -> str | None:
     """Return why Triton kernels cannot run on the device of `weight`, or None if they can."""
     interpreted = by_name and os.environ.get("TRITON_INTERPRET") == "1"
     if not weight.is_cuda and not interpreted:
         return f"its kernels run on CUDA devices, the weights are on {weight.device}"
-    if importlib.util.find_spec("triton") is None:
-        return "it needs Triton: pip install triton"
+    if (reason := why_not_triton()) is not None:
+        return reason
     if weight.dtype != torch.float32 and not (interpreted and weight.dtype == torch.float64):
         return f"its states are torch.float32, the weights are {weight.dtype}"
     return None
@@ -62,3 +69,39 @@ def batched_product(a: Tensor, b: Tensor, precision: str) -> Tensor:
     if a.device.type == "cuda":
         return torch.bmm(a.bfloat16(), b.bfloat16(), out_dtype=torch.float32)
     return torch.bmm(a.bfloat16().float(), b.bfloat16().float())
+
+
+class Tile(NamedTuple):
+    """What one program of a product works on, and how."""
+
+    BM: int
+    """Rows, that is sentences."""
+    BN: int
+    """Columns, or units where each has several columns."""
+    BK: int
+    """Summands at a time."""
+    warps: int
+    stages: int
+    """Blocks of summands under way at a time."""
+
+
+def tile_for(tiles: Mapping[str, Tile], precision: str, x: Tensor, columns: int = 1) -> Tile:
+    """Return the tile for a precision, with no more stages than the device of `x` has room for.
+
+    Args:
+        tiles: under "tf32", and "ieee" where that differs: IEEE products run without tensor cores
+            and hold their operands in registers.
+        precision: of the products.
+        x: any tensor on the device.
+        columns: of each of the BN units.
+    """
+    tile = tiles["ieee" if precision == "ieee" else "tf32"]
+    if not x.is_cuda:
+        return tile
+    properties = torch.cuda.get_device_properties(x.device)
+    room: int = getattr(properties, "shared_memory_per_block_optin", 99 * 1024)
+    width = 2 if precision == "bf16" else 4
+    # the rows are rounded to bfloat16 only after they were loaded
+    stage = (tile.BM * 4 + tile.BN * columns * width) * tile.BK
+    # the rest is for what the compiler needs besides
+    return tile._replace(stages=max(1, min(tile.stages, (room - 2048) // stage)))

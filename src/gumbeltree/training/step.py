@@ -168,12 +168,10 @@ class CapturedStep:
         self.norm += norm
 
     def _scores(self, batch: RowBatch) -> Tensor:
-        columns = torch.arange(self.columns, device=batch.rows.device)[:, None]
-        sentences = (batch.rows + columns * len(self.examples)).flatten()
         return self.model.score_rows(
             batch.ids,
             batch.layout,
-            keys=self.keys[sentences],
+            keys=self.keys[batch.own],
             temperature=self.temperature.tensor,
         )
 
