@@ -668,3 +668,14 @@ def test_a_packaged_model_is_whole(name):
     if model.config.head.kind == "single":
         good, bad = model.predict(["i love this very much .", "a dull , stupid waste of time ."])
         assert (good.label, bad.label) == ("positive", "negative")
+
+
+@pytest.mark.skipif(len(packaged.packaged_names()) < 2, reason="models are not packaged yet")
+def test_the_trees_of_figure_4_stand_in_the_docs() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "pretrained.md").read_text(encoding="utf-8")
+    drawings = [
+        load(name).parse("i love this very much .").draw() for name in ("sst2-100d", "snli-100d")
+    ]
+    assert drawings[0] != drawings[1]
+    for drawing in drawings:
+        assert f"```text\n{drawing}\n```" in page

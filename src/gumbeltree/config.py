@@ -143,8 +143,10 @@ class DataConfig(Settings):
     """Splits whose words get a word vector: train, or all, as the authors did for SST."""
     extra_words: int = setting(0, low=0, high=10_000_000)
     """Words from the start of the vector file that join the vocabulary, for text yet unseen."""
-    missing_vectors: str = setting("zero", choices=("zero", "random"))
-    """Words that the vector file lacks: zero, or random from N(0, 0.01^2)."""
+    missing_vectors: str = setting("zero", choices=("zero", "random", "parts"))
+    """Words that the vector files lack: zero, random from N(0, 0.01^2), or parts: the mean of the
+    vectors of their parts, between hyphens, slashes, full stops and apostrophes, if all have one,
+    else zero."""
     pretokenized: bool = False
     """Whether the texts of a table are words separated by white space, to be split nowhere else."""
     quotes: bool = True

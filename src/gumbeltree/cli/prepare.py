@@ -10,6 +10,7 @@ from gumbeltree.cli.train import (
     Data,
     Dev,
     Label,
+    MoreVectors,
     Pretokenized,
     Set,
     SkipBad,
@@ -27,6 +28,7 @@ def prepare(
     out: Annotated[Path, typer.Option(help="File to write, such as snli.safetensors.")],
     data: Data = None,
     vectors: Vectors = None,
+    more_vectors: MoreVectors = None,
     settings: Set = None,
     text: Text = None,
     text2: Text2 = None,
@@ -53,7 +55,14 @@ def prepare(
     display = Display(quiet)
     chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized)
     prepared = compile_data(
-        chosen, data, vectors, dev=dev, test=test, skip_bad=skip_bad, say=display.say
+        chosen,
+        data,
+        vectors,
+        dev=dev,
+        test=test,
+        more_vectors=more_vectors,
+        skip_bad=skip_bad,
+        say=display.say,
     )
     save_prepared(prepared, out)
     for line in prepared.lines():

@@ -20,6 +20,10 @@ Data = Annotated[
     typer.Option(help="Folder with the data set's files, or one's own table (a training file)."),
 ]
 Vectors = Annotated[Path | None, typer.Option(help="Word vectors: GloVe text, plain, .gz or .zip.")]
+MoreVectors = Annotated[
+    Path | None,
+    typer.Option(help="Another such file, of any width, to borrow the words from that it lacks."),
+]
 Dev = Annotated[Path | None, typer.Option(help="Development file, if not in the folder.")]
 Test = Annotated[Path | None, typer.Option(help="Test file, if not in the folder.")]
 Text = Annotated[str | None, typer.Option(help="Column of the text in one's own table.")]
@@ -52,6 +56,7 @@ def train(
     ],
     data: Data = None,
     vectors: Vectors = None,
+    more_vectors: MoreVectors = None,
     prepared: Annotated[
         Path | None,
         typer.Option(help="What `data prepare` made, in place of --data and --vectors."),
@@ -142,7 +147,7 @@ def train(
         check_settled("--init", asked.model.encoder, plain.model.encoder, chosen.model.encoder)
         check_settled("--init", asked.data, plain.data, chosen.data)
     if prepared is not None:
-        if data or vectors or dev or test:
+        if data or vectors or more_vectors or dev or test:
             raise ValueError(
                 "--prepared holds data and vectors already, got other files as well; pass one or "
                 "the other"
@@ -158,6 +163,7 @@ def train(
             vectors,
             dev=dev,
             test=test,
+            more_vectors=more_vectors,
             skip_bad=skip_bad,
             more_words=() if start is None else known_words(start),
             say=display.say,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from gumbeltree.fetch import home
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example, Report, Task
 from gumbeltree.tasks.table import split as divide
+from gumbeltree.text.missing_vectors import add_parts, borrow, parts
 from gumbeltree.text.tokenizer import (
     PAD,
     UNKNOWN,
@@ -28,7 +29,7 @@ from gumbeltree.text.tokenizer import (
     whitespace_tokenizer,
 )
 from gumbeltree.text.vector_cache import cached_vectors
-from gumbeltree.text.vectors import Vectors, first_words
+from gumbeltree.text.vectors import Coverage, Vectors, first_words, text_files
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ def prepare(
     *,
     dev: str | Path | None = None,
     test: str | Path | None = None,
+    more_vectors: str | Path | None = None,
     skip_bad: bool = False,
     more_words: Iterable[str] = (),
     say: Say = log.info,
@@ -103,11 +105,18 @@ def prepare(
         vectors: a GloVe text file, plain, .gz or .zip. None: word vectors start at random.
         dev: the development file, where it is not in the folder.
         test: the test file, where it is not in the folder.
+        more_vectors: a second such file, of any width. Words that `vectors` lacks get the vectors
+            that a linear map, fitted on the words of both files, makes of those in this one.
         skip_bad: whether bad lines are counted and left out rather than refused.
         more_words: joined to the vocabulary, such as those of a model to start from.
         say: told what is going on.
     """
     settings = recipe.data
+    if more_vectors is not None and vectors is None:
+        raise ValueError(
+            f"{more_vectors} is to add to the words of another vector file, got no other; pass it "
+            "with --vectors, and the one to borrow from with --more-vectors"
+        )
     task = make_task(recipe)
     read = _read_splits(task, recipe, data, dev, test, skip_bad, say)
     labels = task.labels
@@ -145,17 +154,11 @@ def prepare(
     }
     matrix = None
     if vectors is not None:
-        say(f"reading word vectors from {vectors}")
-        found = _vectors(Path(vectors), [*words, *extra], recipe.model.encoder.embedding_dim)
-        counts = _count(splits.values(), len(words))
-        coverage = found.coverage({w: int(n) for w, n in zip(words, counts, strict=True)})
-        report["vectors"] = {"file": Path(vectors).name, **coverage._asdict()}
-        missing: Literal["zero", "random"] = (
-            "zero" if settings.missing_vectors == "zero" else "random"
+        second = None if more_vectors is None else Path(more_vectors)
+        counts = dict(zip(words, _count(splits.values(), len(words)).tolist(), strict=True))
+        matrix, report["vectors"] = _word_vectors(
+            recipe, Path(vectors), second, [*words, *extra], counts, say
         )
-        rows = found.matrix([*words, *extra], missing, seed=settings.split_seed)
-        # <pad> and <unk> stand behind the words
-        matrix = np.concatenate([rows, np.zeros((2, rows.shape[1]), dtype=np.float32)])
     return Prepared(
         splits, tokenizer, matrix, labels, task.pair, settings, recipe.model.max_words, report
     )
@@ -324,6 +327,58 @@ def _count(splits: Iterable[Split], words: int) -> NDArray[np.int64]:
         found = np.bincount(split.words, weights=weights, minlength=words)
         counts += found[:words].astype(np.int64)
     return counts
+
+
+def _word_vectors(
+    recipe: Recipe,
+    path: Path,
+    more: Path | None,
+    words: list[str],
+    counts: dict[str, int],
+    say: Say,
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Return a vector for each id, and where those of the data's words come from.
+
+    Args:
+        recipe: gives the width, and what becomes of words without a vector.
+        path: the vector file.
+        more: the file to borrow from.
+        words: the vocabulary.
+        counts: how often each word of the data occurs.
+        say: told what is going on.
+    """
+    missing, dim = recipe.data.missing_vectors, recipe.model.encoder.embedding_dim
+    asked = words
+    if missing == "parts":
+        asked = [*words, *(part for word in words for part in parts(word))]
+    say(f"reading word vectors from {path}")
+    found = _vectors(path, asked, dim)
+    known = found.coverage(counts)
+    report: dict[str, Any] = {"file": path.name, **known._asdict()}
+    if more is not None:
+        say(f"reading more word vectors from {more}")
+        # any width will do, so it only chooses where there is a choice
+        width = dim if len(text_files(more)) > 1 else None
+        other = cached_vectors(more, asked, home() / "vectors", width)
+        try:
+            found, fit = borrow(found, other)
+        except ValueError as error:
+            raise ValueError(f"{more}: {error}") from error
+        known, before = found.coverage(counts), known
+        report["borrowed"] = {"file": more.name, **_gain(before, known), **fit._asdict()}
+    if missing == "parts":
+        found = add_parts(found, words)
+        known, before = found.coverage(counts), known
+        report["parts"] = _gain(before, known)
+    rows = found.matrix(
+        words, "random" if missing == "random" else "zero", seed=recipe.data.split_seed
+    )
+    # <pad> and <unk> stand behind the words
+    return np.concatenate([rows, np.zeros((2, dim), dtype=np.float32)]), report
+
+
+def _gain(before: Coverage, after: Coverage) -> dict[str, int]:
+    return {"types": after.types - before.types, "tokens": after.tokens - before.tokens}
 
 
 def _vectors(path: Path, words: list[str], dim: int) -> Vectors:

@@ -39,7 +39,8 @@ class Prepared:
         pair: whether an example has two sentences.
         data: the settings it was made with.
         max_words: sentences were cut to this many words.
-        report: what was read, dropped, cut and unknown, by split, and the coverage of the vectors.
+        report: what was read, dropped, cut and unknown, by split, and the coverage of the vectors:
+            of the file's own, and of those borrowed and made of parts, each without the former.
     """
 
     splits: dict[str, Split]
@@ -81,11 +82,30 @@ class Prepared:
             "the vector file"
         )
         if self.report["vectors"]:
-            found = self.report["vectors"]
+            *first, last = self._vector_lines()
+            rest = "zero" if self.data.missing_vectors == "parts" else self.data.missing_vectors
+            yield from (*first, f"{last}; others {rest}")
+
+    def _vector_lines(self) -> Iterator[str]:
+        """Yield where word vectors come from, a line for each source."""
+        found = self.report["vectors"]
+        all_tokens = max(1, found["all_tokens"])
+        yield (
+            f"vectors: for {found['types']:,} of {found['all_types']:,} words of the data, "
+            f"{found['tokens'] / all_tokens:.1%} of their occurrences"
+        )
+        if "borrowed" in found:
+            more = found["borrowed"]
             yield (
-                f"vectors: for {found['types']:,} of {found['all_types']:,} words of the data, "
-                f"{found['tokens'] / max(1, found['all_tokens']):.1%} of their occurrences; others "
-                f"{self.data.missing_vectors}"
+                f"borrowed from {more['file']}: for {more['types']:,} more words, "
+                f"{more['tokens'] / all_tokens:.1%} of the occurrences; {more['shared']:,} words "
+                f"in both files, held-out cosine {more['cosine']:.2f}"
+            )
+        if "parts" in found:
+            more = found["parts"]
+            yield (
+                f"means of parts: for {more['types']:,} more words, "
+                f"{more['tokens'] / all_tokens:.1%} of the occurrences"
             )
 
 

@@ -490,13 +490,26 @@ def _open(path: str | Path, dim: int | None) -> Iterator[_Text]:
             yield _Text(str(path), raw, size, raw.tell)
 
 
-def _member(path: Path, members: list[zipfile.ZipInfo], dim: int | None) -> zipfile.ZipInfo:
-    """Choose the file to read from a .zip."""
-    texts = [
+def text_files(path: Path) -> list[str]:
+    """Return the names of the text files in a .zip; none for any other file."""
+    if path.suffix.lower() == ".zip":
+        # what is wrong with a file is said when it is read
+        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            return [member.filename for member in _texts(archive.infolist())]
+    return []
+
+
+def _texts(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    return [
         member
         for member in members
         if member.filename.lower().endswith(".txt") and not member.filename.startswith("__MACOSX/")
     ]
+
+
+def _member(path: Path, members: list[zipfile.ZipInfo], dim: int | None) -> zipfile.ZipInfo:
+    """Choose the file to read from a .zip."""
+    texts = _texts(members)
     if not texts:
         held = ", ".join(member.filename for member in members[:5]) or "nothing"
         raise ValueError(f"{path} has no .txt file in it, but {held}; expected GloVe text")
