@@ -12,6 +12,7 @@ from torch import Tensor
 from gumbeltree.ops import fused_backward_kernels as kernels
 from gumbeltree.ops.fused_forward import Trees
 from gumbeltree.ops.layout import Layout
+from gumbeltree.ops.overlap import Overlap
 from gumbeltree.ops.triton_support import (
     Tile,
     batched_product,
@@ -27,7 +28,7 @@ SHARES = (4, 256, 4)
 SEND = {16: (64, 4), 32: (64, 4), 64: (64, 8)}
 """Units and warps of a program that sends to so many nodes."""
 SPLITS = 4
-"""Parts of the sum over candidates in the weight's gradient."""
+"""Parts of the sum over candidates in the weight's gradient, where nothing runs beside it."""
 WHOLE = 64
 """Sentences of so many nodes, rounded up, are sent to by one program a block of units."""
 
@@ -168,7 +169,7 @@ def backward(
             send(t)
     dleaves = G[:cap] if dnodes is None else G[:cap] + dnodes[:cap]
 
-    def finish() -> tuple[Tensor, Tensor, Tensor]:
+    def of_weights() -> tuple[Tensor, Tensor]:
         # all gates' gradients times all children, the bias as a child that is always one
         width = -(-(2 * D + 1) // 4) * 4
         children = torch.empty((len(dgates), width), dtype=kind, device=device)
@@ -177,14 +178,19 @@ def backward(
             children, T, cap, len(dgates) - cap, D=D, WIDTH=width,
             BW=1 << (width - 1).bit_length(), num_warps=2,
         )  # fmt: skip
-        # in parts: a product of so few rows and columns would leave most of the card idle
-        parts = SPLITS if len(dgates) % SPLITS == 0 else 1
+        # alone, in parts: a product of so few rows and columns would leave most of the card idle;
+        # beside the leaves' backward pass, which leaves room, as it is
+        alone = Overlap.current is None and len(dgates) % SPLITS == 0
+        parts = SPLITS if alone else 1
         both = batched_product(
             dgates.view(parts, -1, 5 * D).transpose(1, 2),
             children.view(parts, -1, width),
             precision,
-        ).sum(0)  # [5D, width]
-        dquery = sigma @ states[cap:, :D]
-        return both[:, : 2 * D].contiguous(), both[:, 2 * D].contiguous(), dquery
+        )
+        sums = both.sum(0) if alone else both[0]  # [5D, width]
+        return sums[:, : 2 * D].contiguous(), sums[:, 2 * D].contiguous()
 
-    return Gradients(dleaves, *finish())
+    dquery = sigma @ states[cap:, :D]
+    # nothing but the optimizer waits for these two
+    dweight, dbias = of_weights() if Overlap.current is None else Overlap.current.start(of_weights)
+    return Gradients(dleaves, dweight, dbias, dquery)

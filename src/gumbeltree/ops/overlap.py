@@ -11,9 +11,9 @@ Result = TypeVar("Result")
 class Overlap:
     """While this is entered, implementations may start work on a second stream.
 
-    Whoever enters it promises to use no gradient before leaving: leaving waits for all that was
-    started. A training step that is captured as a graph does so; there, work on two streams
-    becomes two branches of the graph.
+    Whoever enters it promises to use each weight once, and no gradient of a weight before leaving:
+    leaving waits for all that was started. A training step that is captured as a graph does so;
+    there, work on two streams becomes two branches of the graph.
 
     Args:
         device: a CUDA device.
