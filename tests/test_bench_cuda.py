@@ -63,7 +63,8 @@ def test_work_by_hand() -> None:
     words, merges, candidates = 4, 2, 3
     # W_ih x forward and its weight's gradient; W_hh h forward, back and its weight's gradient
     leaf = words * 2 * (2 * E + 3 * D) * 4 * D
-    tree = (words + merges) * 2 * D * 10 * D
+    # neither root has a projection
+    tree = (words + merges - 2) * 2 * D * 10 * D
     tree += (candidates + merges + candidates + merges) * 2 * 5 * D * 2 * D
     head = 3 * 2 * (4 * D * 1024 + 1024 * 3)
     found = cuda.work(model, RowData(split, torch.device("cpu")), np.array([0]))
@@ -74,7 +75,7 @@ def report() -> dict[str, object]:
     time = {"median": 0.002, "p20": 0.0019, "p80": 0.0021}
     case = {"name": "training, random batches", "precision": "tf32", **time, "bytes": 2**30}
     return {
-        "machine": {"gpu": "Imaginary 1"},
+        "machine": {"gpu": "NVIDIA H200"},
         "versions": {"torch": "2.99"},
         "quick": False,
         "correctness": {"ieee": {"same_merges": 1.0, "relative_error": 3e-7}},
@@ -108,7 +109,7 @@ def test_the_report_is_shown() -> None:
     cuda.show(report(), out)
     text = out.file.getvalue()  # type: ignore[attr-defined]
     for part in (
-        "Imaginary 1, torch 2.99",
+        "NVIDIA H200, torch 2.99",
         "100.00 % of merges equal",
         "2.00 ms",
         # 233 ms of the authors' code
@@ -119,6 +120,15 @@ def test_the_report_is_shown() -> None:
         "1,000,000 sentences from strings to 300D vectors: 10.0 s, 100,000 a second",
     ):
         assert part in text, part
+
+
+def test_other_cards_are_not_compared_with_figures_of_one() -> None:
+    for change in ({"machine": {"gpu": "NVIDIA A10"}}, {"quick": True}):
+        out = Console(file=io.StringIO(), width=160)
+        cuda.show({**report(), **change}, out)
+        text = out.file.getvalue()  # type: ignore[attr-defined]
+        assert "116.5x" not in text
+        assert "233 ms" not in text
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gumbeltree.graphs import Graphs
+from gumbeltree.graphs import Graphs, torch_settings
 
 
 def test_on_a_cpu_a_function_runs_each_time():
@@ -76,6 +76,8 @@ def log(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr("gumbeltree.graphs.capture_stream", FakeStream)
     monkeypatch.setattr(FakeGraph, "log", [], raising=False)
     return FakeGraph.log
 
@@ -106,6 +108,60 @@ def test_first_runs_second_captures_third_replays(log):
     # another key begins anew
     assert call(graphs, "b", 7) == [14]
     assert log[5:] == [("run", "b", [7])]
+
+
+def test_without_room_for_a_graph_a_function_runs_as_it_is(log, monkeypatch):
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    graphs = Graphs(torch.device("cuda"))
+    failures = 2
+
+    def function(x):
+        nonlocal failures
+        if FakeGraph.recording is None:
+            return x * 2
+        if failures:
+            failures -= 1
+            raise torch.cuda.OutOfMemoryError
+        graph = FakeGraph.recording
+        graph.key, graph.numbers, graph.out = "a", x, torch.full_like(x, -1)
+        return graph.out
+
+    # twice without success: then never again for this key
+    for n in range(4):
+        assert graphs("a", function, np.array([n])).tolist() == [2 * n]
+    assert (emptied, graphs.captured) == ([True], {})
+    # once without success, then with it
+    failures = 1
+    for n in range(3):
+        assert graphs("b", function, np.array([n])).tolist() == [2 * n]
+    assert list(graphs.captured) == ["b"]
+
+
+def test_autocast_keeps_no_casts_for_graphs(log):
+    seen = []
+    assert torch.is_autocast_cache_enabled()
+    graphs = Graphs(torch.device("cuda"))
+    graphs("a", lambda x: seen.append(torch.is_autocast_cache_enabled()), np.array([1]))
+    assert seen == [False]
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_settings_that_decide_which_kernels_run():
+    found = {torch_settings()}
+    with pytest.MonkeyPatch.context() as patch:
+        # there is no autocast for a device that is not there
+        patch.setattr(torch, "is_autocast_enabled", lambda device: True)
+        for dtype in (torch.bfloat16, torch.float16):
+            patch.setattr(torch, "get_autocast_dtype", lambda device, dtype=dtype: dtype)
+            found.add(torch_settings())
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        found.add(torch_settings())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert len(found) == 4
 
 
 def test_the_least_recently_used_go_first(log):

@@ -115,6 +115,27 @@ def both(**settings):
 
 
 @interpreted
+def test_the_loss_is_in_float32_where_products_are_not(monkeypatch):
+    kinds = []
+    real = nn.functional.cross_entropy
+
+    def spy(scores, *args, **kwargs):
+        kinds.append(scores.dtype)
+        return real(scores, *args, **kwargs)
+
+    update = Update(True, "single")
+    update.model.float()
+    update.step.parameters = [p for p in update.model.parameters() if p.requires_grad]
+    real_scores = update.model.score_rows
+    monkeypatch.setattr(nn.functional, "cross_entropy", spy)
+    monkeypatch.setattr(
+        update.model, "score_rows", lambda *a, **k: real_scores(*a, **k).bfloat16(), raising=False
+    )
+    update(BATCHES[0])
+    assert kinds == [torch.float32]
+
+
+@interpreted
 @pytest.mark.parametrize(
     "settings",
     [

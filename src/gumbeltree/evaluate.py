@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from gumbeltree.data import Split, by_length
 from gumbeltree.data.rows import RowData
-from gumbeltree.graphs import Graphs
+from gumbeltree.graphs import Graphs, torch_settings
 from gumbeltree.model import SentenceModel, evaluating
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.ids import TextCounts, TextReader, chunks
@@ -181,11 +181,15 @@ class Evaluator:
                 f"{part.labels.min()}..{part.labels.max()}; number them by the model's labels"
             )
         self.part = part
-        self.batches = list(by_length(part, words))
+        # the longest first: what they leave of memory is enough for the others
+        self.batches = list(by_length(part, words))[::-1]
         self.device = model.embedding.weight.device
         self.row_data: RowData | None = None
         if self.device.type == "cuda" and model.why_not_rows(sample=False) is None:
-            self.row_data, self.graphs = RowData(part, self.device), Graphs(self.device)
+            self.row_data = RowData(part, self.device)
+            # they come in the same order each time: with fewer graphs each would be dropped
+            # before it is used again
+            self.graphs = Graphs(self.device, most=len(self.batches))
             self.placed = [self.row_data.place(rows, rounded=False) for rows in self.batches]
 
     def __call__(self) -> Evaluation:
@@ -233,10 +237,7 @@ class Evaluator:
             batch = rows.read(numbers, shape)
             return model.score_rows(batch.ids, batch.layout)
 
-        # settings of torch that decide which kernels run
-        autocast, products = torch.is_autocast_enabled("cuda"), torch.get_float32_matmul_precision()
-        key = (shape, autocast, products)
-        found: Tensor = self.graphs(key, function, numbers)
+        found: Tensor = self.graphs((shape, torch_settings()), function, numbers)
         return found
 
 

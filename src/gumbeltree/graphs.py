@@ -1,13 +1,17 @@
 """Functions on a CUDA device captured as graphs, so that Python costs nothing a call."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from gumbeltree.ops.triton_support import float32_products
 
 MOST = 128
 """Graphs that are kept, the least recently used go first."""
@@ -29,6 +33,8 @@ class Graphs:
     that the function reads must stay where it is in memory. Graphs share their memory: what one
     returns is overwritten by the next call, so use it up or copy it before.
 
+    Where there is no room for a graph, the function goes on running as it is.
+
     Args:
         device: where the function runs; on others than CUDA devices nothing is captured.
         most: graphs kept.
@@ -37,9 +43,9 @@ class Graphs:
     def __init__(self, device: torch.device, most: int = MOST) -> None:
         self.device, self.most = device, most
         self.seen: set[Hashable] = set()
+        self.refused: set[Hashable] = set()
         self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()
         self.pool: Any = None
-        self.stream: torch.cuda.Stream | None = None
 
     def __call__(self, key: Hashable, function: Function, numbers: NDArray[np.int64]) -> Any:
         """Return ``function(numbers)`` with the numbers on the device.
@@ -50,34 +56,85 @@ class Graphs:
             numbers: what differs from call to call, of one size for each key.
         """
         values = torch.from_numpy(numbers)
-        if self.device.type != "cuda" or (key not in self.captured and key not in self.seen):
+        if self.device.type != "cuda":
             self.seen.add(key)
             return function(values.to(self.device))
-        if key in self.captured:
-            self.captured.move_to_end(key)
-        else:
+        with torch.cuda.device(self.device), no_autocast_cache():
+            if key in self.captured:
+                self.captured.move_to_end(key)
+            elif key in self.seen and key not in self.refused:
+                self._add(key, function, values)
+            if key not in self.captured:
+                self.seen.add(key)
+                return function(values.to(self.device))
+            captured = self.captured[key]
+            captured.numbers.copy_(values, non_blocking=True)
+            captured.graph.replay()
+            return captured.out
+
+    def _add(self, key: Hashable, function: Function, values: Tensor) -> None:
+        """Capture the function, if there is room."""
+        try:
             self.captured[key] = self._capture(function, values)
-            if len(self.captured) > self.most:
-                self.captured.popitem(last=False)
-        captured = self.captured[key]
-        captured.numbers.copy_(values, non_blocking=True)
-        captured.graph.replay()
-        return captured.out
+        except torch.cuda.OutOfMemoryError:
+            # what was given back is not reused for graphs as long as torch keeps it
+            torch.cuda.empty_cache()
+            try:
+                self.captured[key] = self._capture(function, values)
+            except torch.cuda.OutOfMemoryError:
+                self.refused.add(key)
+        if len(self.captured) > self.most:
+            self.captured.popitem(last=False)
 
     def _capture(self, function: Function, values: Tensor) -> _Captured:
         numbers = values.to(self.device)
         graph = torch.cuda.CUDAGraph()
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
-            self.stream = torch.cuda.Stream(self.device)
-        assert self.stream is not None
+        stream = capture_stream(self.device)
         torch.cuda.synchronize(self.device)
         # torch.cuda.graph() would first collect garbage and empty the cache each time
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(stream):
             graph.capture_begin(self.pool, capture_error_mode="thread_local")
             try:
                 out = function(numbers)
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            except BaseException:
+                end_failed(graph)
+                raise
+            graph.capture_end()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
         return _Captured(graph, numbers, out)
+
+
+def end_failed(graph: torch.cuda.CUDAGraph) -> None:
+    """End a capture in which something failed; that it failed is known."""
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        return
+
+
+@cache
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which all graphs of a device are captured.
+
+    Libraries keep a workspace for each stream, so there is one.
+    """
+    return torch.cuda.Stream(device)
+
+
+def torch_settings() -> tuple[Hashable, ...]:
+    """Return the settings of torch that decide which kernels run, as part of a key."""
+    autocast = torch.is_autocast_enabled("cuda")
+    return autocast, torch.get_autocast_dtype("cuda") if autocast else None, float32_products()
+
+
+@contextmanager
+def no_autocast_cache() -> Iterator[None]:
+    """Let autocast cast weights anew each time: a graph must not read an earlier cast."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)

@@ -1,7 +1,8 @@
 """Leaf transformations: packed word vectors [N, E] -> packed leaf states, each [N, D].
 
-Each leaf has two ways: `forward` with a packing, anywhere, and `rows` with a layout, by kernels on
-a CUDA device, which returns h and c side by side.
+Each leaf has two ways: `forward` with a packing, by operations of torch, and `rows` with a layout,
+by kernels on a CUDA device, which returns h and c side by side. The encoder takes the second where
+it merges with `fused`, and if a leaf has none, the first.
 """
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gumbeltree.ops.layout import Layout
-from gumbeltree.ops.triton_support import precision_of, why_not
+from gumbeltree.ops.triton_support import precision_of
 from gumbeltree.packing import Packing
 from gumbeltree.registry import Registry
 from gumbeltree.states import NodeState
@@ -87,26 +88,7 @@ class LSTMLeaf(nn.Module):
 
     def forward(self, words: Tensor, packing: Packing) -> NodeState:
         """Return the leaf states of packed `words`; finished sentences cost nothing."""
-        if self.weight_hh.is_cuda and why_not(self.weight_hh) is None:
-            return NodeState(*self.rows(words, Layout.of(packing)).chunk(2, dim=-1))
-        return self._plain(self._inputs(words), packing)
-
-    def rows(self, words: Tensor, layout: Layout) -> Tensor:
-        """Return the leaf states of `words`, `[cap, 2D]`, zero beyond the words."""
-        from gumbeltree.ops.fused_lstm import lstm
-
-        weight = self.weight_hh
-        precision = precision_of(weight.device.type)
-        inputs = self._inputs(words).to(weight.dtype)
-        return lstm(inputs, weight, layout.start, layout.T, layout.B, self.reverse, precision)
-
-    def _inputs(self, words: Tensor) -> Tensor:
-        """Return the words' part of the gates before activation, `[N, 4D]`."""
-        return F.linear(words, self.weight_ih, self.bias_ih + self.bias_hh)
-
-    def _plain(self, inputs: Tensor, packing: Packing) -> NodeState:
-        """Run a loop of torch operations."""
-        D = self.weight_hh.shape[1]
+        D, inputs = self.weight_hh.shape[1], self._inputs(words)
         # the cell state keeps at least the precision of its weights, also under autocast
         h = c = self.weight_hh.new_zeros((packing.B, D))
         hs: list[Tensor] = []
@@ -125,6 +107,19 @@ class LSTMLeaf(nn.Module):
         if self.reverse:
             hs, cs = hs[::-1], cs[::-1]
         return NodeState(torch.cat(hs), torch.cat(cs))
+
+    def rows(self, words: Tensor, layout: Layout) -> Tensor:
+        """Return the leaf states of `words`, `[cap, 2D]`, zero beyond the words."""
+        from gumbeltree.ops.fused_lstm import lstm
+
+        weight = self.weight_hh
+        precision = precision_of(weight.device.type)
+        inputs = self._inputs(words).to(weight.dtype)
+        return lstm(inputs, weight, layout.start, layout.T, layout.B, self.reverse, precision)
+
+    def _inputs(self, words: Tensor) -> Tensor:
+        """Return the words' part of the gates before activation, `[N, 4D]`."""
+        return F.linear(words, self.weight_ih, self.bias_ih + self.bias_hh)
 
 
 class BidirectionalLSTMLeaf(nn.Module):

@@ -132,6 +132,8 @@ class SentenceModel(nn.Module, HubModel):
         """Return why `score_rows` cannot run, or None if it can."""
         if self.config.encoder.kind != "gumbel_tree":
             return f"the encoder {self.config.encoder.kind!r} has no such kernels"
+        if not hasattr(self.encoder.leaf, "rows"):
+            return f"the leaf {self.config.encoder.leaf!r} has no such kernels"
         choice = self.encoder.explain(sample)
         return None if choice.name == "fused" else f"it merges with {choice.name!r}"
 
@@ -273,19 +275,18 @@ class SentenceModel(nn.Module, HubModel):
     def _encode(
         self, sentences: Sequence[Sentence], batch_size: int
     ) -> Iterator[tuple[list[int], Encoding]]:
-        """Yield rows of `sentences` and their encodings, a batch of similar lengths at a time.
-
-        An encoding may be overwritten when the next one is asked for.
-        """
+        """Yield rows of `sentences` and their encodings, a batch of similar lengths at a time."""
         device = self.embedding.weight.device
-        captured = self._is_captured()
-        if captured and (self._captured is None or not self._captured.fits()):
+        if not self._is_captured():
+            self._captured = None
+        elif self._captured is None or not self._captured.fits(self):
             self._captured = CapturedEncoder(self)
+        captured = self._captured
         for rows in batches([len(sentence.ids) for sentence in sentences], batch_size):
             chosen = [sentences[row].ids for row in rows]
             with torch.inference_mode(), evaluating(self):
-                if captured and self._captured is not None:
-                    encoding = self._captured(chosen)
+                if captured is not None:
+                    encoding = captured(self, chosen)
                 else:
                     ids, lengths = pad(chosen)
                     encoding = self.encoder(self.embed(ids.to(device)), lengths.to(device))

@@ -1,9 +1,11 @@
-"""Compile every Triton kernel for a card of compute capability 9; no card is needed.
+"""Compile every Triton kernel for a kind of card; no card is needed.
 
-Run as a program of its own, without TRITON_INTERPRET: `python -m tests.ops.compile_kernels`.
+Run as a program of its own, without TRITON_INTERPRET, with a compute capability and a width:
+`python -m tests.ops.compile_kernels 90 300`.
 """
 
 import itertools
+import sys
 from typing import Any
 
 import triton
@@ -22,7 +24,10 @@ INT32 = {
     *("lengths", "start", "previous", "rows", "p_start"),
 }
 INT64 = {"order", "forced", "sentence"}
-OPERANDS = {"weight", "weight_t", "p_weight", "p_before"}
+OPERANDS = {"weight", "weight_t", "p_weight"}
+ROOM = {75: 64, 80: 163, 86: 99, 90: 227}
+"""KiB of shared memory that a program may take."""
+CAPABILITY, D = (int(x) for x in sys.argv[1:3]) if len(sys.argv) > 2 else (90, 300)
 
 
 def compiled(
@@ -51,15 +56,26 @@ def compiled(
             if signature[name].startswith("*")
         },
     )
-    options = {"num_warps": warps, "num_stages": stages}
-    result = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    assert result.metadata.shared <= 227 * 1024, (kernel.__name__, result.metadata.shared)
+    # as `tile_for` does
+    stage = stages
+    if "BK" in constants:
+        columns = {"compose_kernel": 10, "lstm_fwd_kernel": 4}.get(kernel.__name__, 1)
+        units = constants.get("BN", constants.get("BD"))
+        size = (constants["BM"] + units * columns) * constants["BK"] * 4
+        stage = max(1, min(stages, (ROOM[CAPABILITY] * 1024 - 2048) // size))
+    options = {"num_warps": warps, "num_stages": stage}
+    result = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options)
+    assert result.metadata.shared <= ROOM[CAPABILITY] * 1024, (kernel.__name__, constants)
     print(kernel.__name__, constants, f"{result.metadata.shared / 1024:.0f} KiB", flush=True)
+
+
+def power_of_two(x: int) -> int:
+    """Return the power of two that is not below `x`."""
+    return 1 << (x - 1).bit_length()
 
 
 def main() -> None:
     """Compile all kernels as they are launched."""
-    D = 300
     tiles = -(-D // fused_forward.BD)
     for kind, words in (("*i64", True), ("*i32", False)):
         found = {"out_start": "*i32", "out_lengths": "*i32", "out_previous": "*i32"}
@@ -93,7 +109,13 @@ def main() -> None:
     for BT, (sample, keys, forced, scores) in itertools.product(
         (16, 4096), [(True, True, False, False), (True, False, True, True), (False,) * 4]
     ):
-        constants = {"SLACK": 1e-6, "BT": BT, "TILES": tiles, "BTILES": 32, "SAMPLE": sample}
+        constants = {
+            "SLACK": 1e-6,
+            "BT": BT,
+            "TILES": tiles,
+            "BTILES": power_of_two(tiles),
+            "SAMPLE": sample,
+        }
         constants |= {"FROM_KEYS": keys, "FORCED": forced, "RECORD": True, "KEEP_SCORES": scores}
         noise = "*i64" if keys else "*fp32"
         compiled(forward.select_kernel, constants, max(1, min(8, BT // 128)), noise=noise)
@@ -109,11 +131,12 @@ def main() -> None:
             constants |= {"PARTS": 2 if sample or dscores else 1, "SAMPLE": sample}
             constants |= {"HAS_DSCORES": dscores, "HAS_DNODES": dnodes}
             compiled(backward.send_kernel, constants, warps)
-    constants = {"BT": 4096, "PIECES": 5, "SAMPLE": True, "HAS_DSCORES": True}
+    constants = {"BT": 4096, "PIECES": pieces, "SAMPLE": True, "HAS_DSCORES": True}
     compiled(backward.score_gradients_kernel, constants)
     BM, BD, warps = fused_backward.SHARES
     compiled(backward.score_backward_kernel, {"D": D, "BM": BM, "BD": BD}, warps)
-    compiled(backward.children_kernel, {"D": D, "WIDTH": 604, "BW": 1024}, 2)
+    width = -(-(2 * D + 1) // 4) * 4
+    compiled(backward.children_kernel, {"D": D, "WIDTH": width, "BW": power_of_two(width)}, 2)
 
 
 if __name__ == "__main__":

@@ -436,10 +436,20 @@ def test_gpu_long_sentences_equal_exact() -> None:
     assert max(worst.values()) < 1e-4, worst
 
 
-def test_kernels_compile() -> None:
+@pytest.mark.parametrize(
+    ("capability", "D"),
+    [
+        (90, 300),
+        *[
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((90, 1024), (86, 300), (86, 1024), (80, 300), (75, 100))
+        ],
+    ],
+)
+def test_kernels_compile(capability: int, D: int) -> None:
     # interpreted they are ordinary Python, which takes more than the compiler does
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.ops.compile_kernels"]
+    command = [sys.executable, "-m", "tests.ops.compile_kernels", str(capability), str(D)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
     assert "send_kernel" in result.stdout

@@ -54,6 +54,7 @@ class TreeLSTMCell(nn.Module):
         D = self.bias.shape[0] // 5
         offset = torch.zeros_like(self.bias)
         offset[D : 3 * D] = self.forget_offset
+        # its gradient passes as it is, by no operation: `fused` may still be working it out
         return self.bias + offset
 
     @staticmethod

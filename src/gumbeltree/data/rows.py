@@ -94,6 +94,6 @@ def rounded_T(T: int) -> int:
 
 
 def rounded_cap(words: int) -> int:
-    """Return the next size of a series that grows by an eighth at most."""
+    """Return the next multiple of 64, from 1,024 on of an eighth of the power of two below."""
     step = max(64, 1 << max(0, words.bit_length() - 4))
     return -(-words // step) * step

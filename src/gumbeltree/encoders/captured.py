@@ -1,16 +1,16 @@
 """Sentences encoded by captured CUDA graphs, so that Python costs little a batch."""
 
 import itertools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gumbeltree.data.rows import Shape, rounded_cap, rounded_T
-from gumbeltree.graphs import Graphs
+from gumbeltree.graphs import Graphs, torch_settings
 from gumbeltree.ops.layout import Layout
 from gumbeltree.states import Encoding
 
@@ -18,26 +18,27 @@ from gumbeltree.states import Encoding
 class CapturedEncoder:
     """Encodes batches of ids, greedy trees; batches of similar sizes share a graph.
 
+    Threads may share it, one at a time; their CUDA streams must be one.
+
     Args:
-        model: a `SentenceModel` on a CUDA device whose encoder has `encode_rows`.
+        model: a `SentenceModel` on a CUDA device whose encoder has `encode_rows`. It is not kept.
     """
 
     def __init__(self, model: Any) -> None:
-        self.model = model
-        self.device: torch.device = model.embedding.weight.device
-        self.graphs = Graphs(self.device)
+        self.graphs = Graphs(model.embedding.weight.device)
         self.places = places(model)
+        self.lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         # a copy of the model makes graphs of its own
         return nothing, ()
 
-    def fits(self) -> bool:
+    def fits(self, model: nn.Module) -> bool:
         """Return whether all weights are still where the graphs read them."""
-        return self.places == places(self.model)
+        return self.places == places(model)
 
-    def __call__(self, ids: Sequence[Sequence[int]]) -> Encoding:
-        """Return vectors `[B, D]` and orders `[B, T-1]`; the next call overwrites them."""
+    def __call__(self, model: Any, ids: Sequence[Sequence[int]]) -> Encoding:
+        """Return vectors `[B, D]` and orders `[B, T-1]`."""
         shape, numbers = packed(ids)
 
         def function(numbers: Tensor) -> Encoding:
@@ -45,12 +46,13 @@ class CapturedEncoder:
                 [shape.cap, *[shape.examples] * 3, shape.T + 1]
             )
             layout = Layout.from_start(shape.cap, start, lengths, sentence, rank)
-            encoding: Encoding = self.model.encoder.encode_rows(self.model.embed(rows), layout)
+            encoding: Encoding = model.encoder.encode_rows(model.embed(rows), layout)
             return encoding
 
-        key = (shape, torch.is_autocast_enabled("cuda"), torch.get_float32_matmul_precision())
-        encoding: Encoding = self.graphs(key, function, numbers)
-        return encoding
+        with self.lock:
+            found: Encoding = self.graphs((shape, torch_settings()), function, numbers)
+            # the next call overwrites what a graph returns
+            return Encoding(found.vector.clone(), found.order.clone())
 
 
 def packed(ids: Sequence[Sequence[int]]) -> tuple[Shape, NDArray[np.int64]]:

@@ -33,7 +33,9 @@ def fixed_order(kind: str, lengths: Tensor, T: int, noise: Tensor | None = None)
         inside = step <= last[:, :, None]
         order = torch.where(inside, noise, -torch.inf).argmax(-1)
     else:
-        order = _table(kind, T, lengths.device)[lengths]
+        # one table for many widths
+        table = _table(kind, 1 << (T - 1).bit_length(), lengths.device)
+        order = table[lengths][:, : T - 1]
     return torch.where(last >= 0, order, -1)
 
 

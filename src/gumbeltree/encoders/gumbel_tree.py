@@ -114,7 +114,12 @@ class GumbelTreeEncoder(nn.Module):
             if order is None:
                 order = fixed_order(self.config.trees, lengths, packing.T, noise)
             sample, noise = False, None
-        leaves = self.leaf(words, packing)
+        fused = choose(self.config.impl, self.cell, self.estimator, sample).name == "fused"
+        if fused and hasattr(self.leaf, "rows"):
+            joined = self.leaf.rows(words, Layout.of(packing))
+            leaves = NodeState(*joined.chunk(2, dim=-1))
+        else:
+            leaves = self.leaf(words, packing)
         if torch.is_autocast_enabled(embedded.device.type):
             # products may be narrow under autocast; states stay as wide as the weights
             leaves = NodeState(*(x.to(self.query.dtype) for x in leaves))
@@ -174,8 +179,9 @@ class GumbelTreeEncoder(nn.Module):
         leaves = self.leaf.rows(words, layout).to(self.query.dtype)
         order = None
         if self.config.trees != "learned":
-            drawn = self.config.trees == "random" and keys is not None
-            noise = keyed_noise(keys, layout.T) if drawn and keys is not None else None
+            noise = None
+            if self.config.trees == "random" and keys is not None:
+                noise = keyed_noise(keys, layout.T)
             order = fixed_order(self.config.trees, layout.own_lengths(), layout.T, noise)
             keys = None
         result = merge(

@@ -127,7 +127,8 @@ class _FusedTree(Function):
         # triton is imported when it is needed, not before
         from gumbeltree.ops.fused_forward import forward
 
-        with torch.autocast(leaves.device.type, enabled=False):
+        # Triton launches on the current device, whichever the tensors are on
+        with torch.cuda.device_of(leaves), torch.autocast(leaves.device.type, enabled=False):
             trees = forward(
                 leaves,
                 weight,
@@ -152,9 +153,10 @@ class _FusedTree(Function):
                 from gumbeltree.ops.fused_backward import score_shares
 
                 # needed at the start of the backward pass, and the head comes in between
-                ctx.shares = Overlap.current.start(
-                    partial(score_shares, trees, weight, query, given.layout, given.precision)
-                )
+                with torch.cuda.device_of(leaves):
+                    ctx.shares = Overlap.current.start(
+                        partial(score_shares, trees, weight, query, given.layout, given.precision)
+                    )
             ctx.save_for_backward(leaves, weight, bias, query, *trees)
         return root, trees.order, nodes, scores
 
@@ -169,7 +171,8 @@ class _FusedTree(Function):
         given: _Given = ctx.given
         if ctx.shares is not None and Overlap.current is not None:
             Overlap.current.wait()
-        with torch.no_grad(), torch.autocast(leaves.device.type, enabled=False):
+        device = torch.cuda.device_of(leaves)
+        with device, torch.no_grad(), torch.autocast(leaves.device.type, enabled=False):
             gradients = backward(
                 Trees(*trees),
                 weight,

@@ -80,7 +80,7 @@ def forward(
         query: the scaled query `[D]`.
         layout: where words stand.
         noise: for sampling, in the caller's order: `[B, T-1, T-1]`, or the two keys of each
-            sentence's noise, int64 `[B, 2]` (`training.noise`).
+            sentence's noise, int64 `[B, 2]` (`estimators.keyed_noise`).
         forced: merges to make, int64 `[B, T-1]`.
         temperature: of Eq. 8, one number on the device; needed where sampling is recorded.
         record: keep what the backward pass needs.

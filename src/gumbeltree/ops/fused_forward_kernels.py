@@ -99,7 +99,7 @@ def first_layer_kernel(
 
 @triton.jit
 def mixed(bits, KEY: tl.constexpr):
-    """Scramble 32 bits; the same as `training.noise`."""
+    """Scramble 32 bits; the same as `estimators.keyed_noise`."""
     bits = bits.to(tl.uint32) + KEY
     bits = (bits ^ (bits >> 16)) * 0x7FEB352D
     bits = (bits ^ (bits >> 15)) * 0x846CA68B
@@ -118,7 +118,8 @@ def gumbel(keys, own, t, j):
     return -tl.log(-tl.log(u))
 
 
-@triton.jit(do_not_specialize=SIZES)
+# parts of one buffer, aligned now this way, now that way
+@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["noise", "sentence"])
 def select_kernel(
     t, cand, node, score, partial, noise, forced, order, tape_rows, tape_y, scores_out,
     chosen, position, node_state, left, right, lengths, start, sentence, size, temperature,
@@ -174,6 +175,8 @@ def select_kernel(
     else:
         slack = SLACK * tl.maximum(tl.abs(best), tl.load(size))
         k = tl.min(tl.where(inside & (s >= best - slack), j, BT))
+        # if all are NaN, any will do, and the result says so
+        k = tl.where(k < K, k, 0)
     tl.store(order + own * (T - 1) + t, k)
     if RECORD:
         tape = (t * B.to(tl.int64) + b) * (T - 1) + j

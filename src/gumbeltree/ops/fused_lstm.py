@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gumbeltree.ops.triton_support import Tile, tile_for
+from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product, tile_for
 
-# what tl.dot is told; bfloat16 operands have only one way to be multiplied
-PRECISIONS = {"ieee": "ieee", "tf32": "tf32", "bf16": "ieee"}
+PRECISIONS = ("ieee", "tf32", "bf16")
 
 # Measured on one H200. A step is bound by how fast each multiprocessor gets its part of W_hh and of
 # the states from the L2 cache. Tensor cores of that generation work on 64 rows at a time.
@@ -37,10 +36,6 @@ class Plan(NamedTuple):
     back: int
     precision: str
 
-    def operand(self, x: Tensor) -> Tensor:
-        """Return `x` in the type of the products."""
-        return x.bfloat16() if self.precision == "bf16" else x
-
     def positions(self) -> range:
         """Return the positions in reading order."""
         return range(self.steps) if self.back < 0 else range(self.steps - 1, -1, -1)
@@ -53,7 +48,7 @@ class Plan(NamedTuple):
         """Return what the kernels take as constants."""
         return {
             "BACK": self.back,
-            "PRECISION": PRECISIONS[self.precision],
+            "PRECISION": dot_precision(self.precision),
             "BM": tile.BM,
             "BD": tile.BN,
             "BK": tile.BK,
@@ -143,7 +138,7 @@ def forward(
     from gumbeltree.ops import fused_lstm_kernels as kernels
 
     N, D = inputs.shape[0], weight.shape[1]
-    inputs, operand = inputs.contiguous(), plan.operand(weight).contiguous()
+    inputs, factor = inputs.contiguous(), operand(weight, plan.precision)
     states = inputs.new_zeros((N, 2 * D))
     gates = torch.empty_like(inputs) if save else inputs.new_empty(0)
     options = plan.options(tile_for(FORWARD, plan.precision, inputs, columns=4))
@@ -152,7 +147,7 @@ def forward(
     with torch.cuda.device_of(inputs):
         for t in plan.positions():
             kernels.lstm_fwd_kernel[grid](
-                inputs, operand, start, states, gates, t, plan.steps, D=D, SAVE=save, **options
+                inputs, factor, start, states, gates, t, plan.steps, D=D, SAVE=save, **options
             )
     return states, gates
 
@@ -170,19 +165,19 @@ def backward(
     from gumbeltree.ops import fused_lstm_kernels as kernels
 
     N, D = states.shape[0], weight.shape[1]
-    operand = plan.operand(weight).t().contiguous()
+    factor = operand(weight.t(), plan.precision)
     dstates = dstates.contiguous()
     carried = states.new_empty((N, D))
     # rows past the words take part in what follows, so they must be zero
     dgates = torch.zeros_like(gates)
     shape = (N, D) if dweight_needed else (0,)
-    before = torch.zeros(shape, dtype=operand.dtype, device=operand.device)
+    before = states.new_zeros(shape)
     options = plan.options(tile_for(BACKWARD, plan.precision, states))
     grid = plan.grid(D, options["BM"], options["BD"])
     with torch.cuda.device_of(gates):
         for t in reversed(plan.positions()):
             kernels.lstm_bwd_kernel[grid](
-                *(operand, start, states, gates, dstates, carried, dgates, before, t, plan.steps),
+                *(factor, start, states, gates, dstates, carried, dgates, before, t, plan.steps),
                 D=D,
                 GATHER=dweight_needed,
                 **options,
@@ -190,4 +185,4 @@ def backward(
     if not dweight_needed:
         return dgates, None
     # sum over the words of dgates x the state before: one product instead of one a step
-    return dgates, (plan.operand(dgates).t() @ before).to(weight.dtype)
+    return dgates, product(dgates.t(), before, plan.precision)

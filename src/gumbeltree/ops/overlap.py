@@ -32,8 +32,10 @@ class Overlap:
 
     def __exit__(self, *_: object) -> None:
         Overlap.current = None
-        self.wait()
-        self.kept.clear()
+        try:
+            self.wait()
+        finally:
+            self.kept.clear()
 
     def start(self, work: Callable[[], Result]) -> Result:
         """Start work that follows everything on the main stream so far; wait before using it."""

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -17,12 +18,31 @@ def why_not_triton() -> str | None:
     return None if importlib.util.find_spec("triton") else "it needs Triton: pip install triton"
 
 
+@cache
+def _trial(device: torch.device) -> str | None:
+    """Return why a kernel cannot be compiled and run on a device, or None if it can."""
+    try:
+        from gumbeltree.ops.layout_kernels import trial_kernel
+
+        x = torch.zeros(1, device=device)
+        with torch.cuda.device_of(x):
+            trial_kernel[(1,)](x)
+        return None if float(x) == 1 else "Triton's kernels do not run on this device"
+    except Exception as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return (
+            f"Triton cannot make kernels here ({line}); it needs a C compiler and Python's headers"
+        )
+
+
 def why_not(weight: Tensor, by_name: bool = False) -> str | None:
     """Return why Triton kernels cannot run on the device of `weight`, or None if they can."""
     interpreted = by_name and os.environ.get("TRITON_INTERPRET") == "1"
     if not weight.is_cuda and not interpreted:
         return f"its kernels run on CUDA devices, the weights are on {weight.device}"
     if (reason := why_not_triton()) is not None:
+        return reason
+    if weight.is_cuda and (reason := _trial(weight.device)) is not None:
         return reason
     if weight.dtype != torch.float32 and not (interpreted and weight.dtype == torch.float64):
         return f"its states are torch.float32, the weights are {weight.dtype}"
@@ -33,6 +53,17 @@ def precision_of(device: str) -> str:
     """Return the precision of products that torch is set to: ieee, tf32 or bf16."""
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16:
         return "bf16"
+    return float32_products()
+
+
+def float32_products() -> str:
+    """Return the precision of float32 products that torch is set to: ieee or tf32."""
+    # the older interface sets the newer one, not the other way round
+    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    if newer == "none":
+        newer = torch.backends.fp32_precision  # type: ignore[attr-defined]
+    if newer is not None:
+        return "tf32" if newer == "tf32" else "ieee"
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 

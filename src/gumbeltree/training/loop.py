@@ -158,7 +158,11 @@ class _Run:
     def _new_step(self, optimizer: torch.optim.Optimizer) -> Step:
         """Return what updates the weights, captured where that can be."""
         reason = why_not_captured(self.fabric, self.model)
-        logger.info("training steps are %s", reason or "captured as CUDA graphs")
+        logger.info(
+            "training steps are captured as CUDA graphs"
+            if reason is None
+            else f"training steps are not captured: {reason}"
+        )
         train = self.splits["train"]
         if reason is None:
             return CapturedStep(self.fabric, self.model, optimizer, train, self.config)
@@ -417,7 +421,8 @@ class _Run:
                     provenance["metrics"][name] = result[name]
             with saving(folder.path / MODEL):
                 save(best, folder.path / MODEL, provenance)
-            folder.write_arrays(ORDERS, merge_orders(best, self.splits["dev"]))
+            with self.fabric.autocast():
+                folder.write_arrays(ORDERS, merge_orders(best, self.splits["dev"]))
             folder.write(RESULT, result)
         self.fabric.barrier()
         self.display.finished(result)

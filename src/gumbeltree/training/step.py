@@ -140,6 +140,8 @@ class CapturedStep:
         with self.overlap or contextlib.nullcontext():
             with self.fabric.autocast():
                 scores = self._scores(batch)
+            if scores.dtype.itemsize < 4:
+                scores = scores.float()
             total = F.cross_entropy(scores, batch.labels, reduction="sum")
             gradients = torch.autograd.grad(
                 total / shape.examples, self.parameters, allow_unused=True
@@ -157,13 +159,15 @@ class CapturedStep:
         norm = clip(self.model, self.config.clip)
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
-        for group in groups:
-            group["lr"] = self.rate.tensor
-        self.optimizer.step()
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
-        for p in self.parameters:
-            p.grad = None
+        try:
+            for group in groups:
+                group["lr"] = self.rate.tensor
+            self.optimizer.step()
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+            for p in self.parameters:
+                p.grad = None
         self.loss += total.detach()
         self.norm += norm
 
