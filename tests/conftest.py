@@ -11,6 +11,8 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# for the processes that tests start
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("long", deadline=None, max_examples=2000)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from gumbeltree.ops.first_derivative import OnlyFirst
 from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product, tile_for
 
 PRECISIONS = ("ieee", "tf32", "bf16")
@@ -121,13 +121,17 @@ class LSTM(torch.autograd.Function):
         return states
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of `inputs` and `weight`."""
         weight, start, states, gates = ctx.saved_tensors
-        dinputs, dweight = backward(
-            weight, start, states, gates, dstates, ctx.plan, ctx.needs_input_grad[1]
-        )
+        with torch.no_grad():
+            dinputs, dweight = backward(
+                weight, start, states, gates, dstates, ctx.plan, ctx.needs_input_grad[1]
+            )
+        if torch.is_grad_enabled():
+            found = [x for x in (dinputs, dweight) if x is not None]
+            found = list(OnlyFirst.apply("fused", len(found), *found, weight, states, dstates))
+            dinputs, dweight = found[0], found[1] if dweight is not None else None
         return dinputs, dweight, None, None
 
 
