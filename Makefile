@@ -31,7 +31,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 wheel: $(READY)
 	bash tests/wheel.sh $(BIN)/python
