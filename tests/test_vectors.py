@@ -23,7 +23,7 @@ def write(folder, data, name="vectors.txt"):
     if isinstance(data, str):
         data = data.encode()
     if name.endswith(".gz"):
-        data = gzip.compress(data)
+        data = gzip.compress(data, mtime=0)
     path.write_bytes(data)
     return path
 
@@ -372,7 +372,7 @@ def test_empty_file(tmp_path, data):
         b"0.1 0.2 0.3 x\n" * 5,
         b"word\n",
         b"night\n" * 99 + b"chapter 1\n",
-        gzip.compress(TEXT),
+        gzip.compress(TEXT, mtime=0),
         bytes(range(256)) * 40,
     ],
 )
