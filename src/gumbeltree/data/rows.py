@@ -65,14 +65,9 @@ class RowData:
         """
         sentences = self.split.sentences[rows].T.reshape(-1)  # [columns * examples]
         lengths = self.lengths[sentences]
-        order = np.argsort(-lengths, kind="stable")
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
         longest, words = int(lengths.max(initial=1)), int(lengths.sum())
         T, cap = (rounded_T(longest), rounded_cap(words)) if rounded else (max(2, longest), words)
-        # sentences that have a word at each position: those longer than it
-        active = len(lengths) - np.cumsum(np.bincount(lengths, minlength=T)[:T])
-        start = np.concatenate([[0], np.cumsum(active)])
+        order, rank, start = arranged(lengths, T)
         firsts = self.split.starts[sentences[order]]
         own = [rows + column * len(self.split) for column in range(self.split.sentences.shape[1])]
         numbers = np.concatenate([*own, firsts, lengths[order], order, rank, start])
@@ -85,6 +80,24 @@ class RowData:
         own, firsts, lengths, sentence, rank, start = numbers.split([B, B, B, B, B, shape.T + 1])
         layout, ids = Layout.with_ids(shape.cap, start, lengths, sentence, rank, self.words, firsts)
         return RowBatch(own, ids, layout, self.labels[own[: shape.examples]])
+
+
+def arranged(lengths: NDArray[np.int64], T: int) -> tuple[NDArray[np.int64], ...]:
+    """Return how sentences are laid out in rows: see `Layout` for the three.
+
+    Args:
+        lengths: words of each sentence `[B]`.
+        T: bound of them.
+
+    Returns:
+        `sentence` `[B]`, `rank` `[B]` and `start` `[T + 1]`, int64.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    # sentences that have a word at each position: those longer than it
+    active = len(lengths) - np.cumsum(np.bincount(lengths, minlength=T)[:T])
+    return order, rank, np.concatenate([[0], np.cumsum(active)])
 
 
 def rounded_T(T: int) -> int:

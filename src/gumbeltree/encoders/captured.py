@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gumbeltree.data.rows import Shape, rounded_cap, rounded_T
+from gumbeltree.data.rows import Shape, arranged, rounded_cap, rounded_T
 from gumbeltree.graphs import Graphs, torch_settings
 from gumbeltree.ops.layout import Layout
 from gumbeltree.states import Encoding
@@ -58,12 +58,10 @@ class CapturedEncoder:
 def packed(ids: Sequence[Sequence[int]]) -> tuple[Shape, NDArray[np.int64]]:
     """Return the shape of some sentences and, as numbers, their ids in rows and their layout."""
     lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-    order = np.argsort(-lengths, kind="stable")
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    lengths = lengths[order]
     words = int(lengths.sum())
-    T, cap = rounded_T(int(lengths[0])), rounded_cap(words)
+    T, cap = rounded_T(int(lengths.max())), rounded_cap(words)
+    order, rank, start = arranged(lengths, T)
+    lengths = lengths[order]
     chained = itertools.chain.from_iterable(ids[i] for i in order)
     flat = np.fromiter(chained, dtype=np.int64, count=words)
     first = np.cumsum(lengths) - lengths
@@ -71,7 +69,6 @@ def packed(ids: Sequence[Sequence[int]]) -> tuple[Shape, NDArray[np.int64]]:
     inside = position < lengths  # [T, B]
     rows = np.zeros(cap, dtype=np.int64)
     rows[:words] = flat[(first + position)[inside]]
-    start = np.concatenate([[0], np.cumsum(inside.sum(1))])
     numbers = np.concatenate([rows, lengths, order, rank, start])
     return Shape(len(ids), 1, T, cap), numbers
 
