@@ -23,6 +23,7 @@ import numpy as np
 from collect_runs import NO_OVERRIDES, RUNS, complete, difference, setting, stem
 
 from gumbeltree.atomic import replace_file
+from gumbeltree.plots import pyplot
 
 DOCS = Path(__file__).parent.parent / "docs"
 NONE = "No runs on record."
@@ -697,15 +698,7 @@ def pictures(groups: Sequence[Group], folder: Path) -> None:
 
 def draw(lines: Sequence[tuple[str, Group]], path: Path, title: str = "") -> None:
     """Draw development accuracy over epochs and over minutes, one line for each label."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError(
-            "drawing plots needs matplotlib: pip install 'gumbeltree[plots]'"
-        ) from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained", sharey=True)
     lowest, highest = [], []
     for axis, (key, name, scale) in zip(

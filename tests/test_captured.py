@@ -1,5 +1,6 @@
 """Sentences encoded in rows, as captured graphs do on a CUDA device, here interpreted."""
 
+import contextlib
 import copy
 import io
 import os
@@ -53,7 +54,6 @@ def captured(monkeypatch):
 def test_captured_sentences_are_encoded_as_others(captured, leaf):
     plain = tiny_model("single", impl="exact", leaf=leaf)
     model = tiny_model("single", impl="fused", leaf=leaf)
-    expected = [plain.encode(TEXTS), plain.parse_many(TEXTS), plain.predict(TEXTS)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SentenceModel, "_is_captured", lambda model: False)
         expected = [plain.encode(TEXTS), plain.parse_many(TEXTS), plain.predict(TEXTS)]
@@ -110,11 +110,8 @@ def test_threads_get_their_own_vectors(monkeypatch):
     def overwriting(graphs, key, function, numbers):
         shared.fill_(float(numbers[0]))
         # give the other thread a chance to overwrite it
-        with pytest.MonkeyPatch.context():
-            try:
-                waiting.wait()
-            except threading.BrokenBarrierError:
-                waiting.reset()
+        with contextlib.suppress(threading.BrokenBarrierError):
+            waiting.wait()
         return type("Encoding", (), {"vector": shared, "order": shared})
 
     monkeypatch.setattr(Graphs, "__call__", overwriting)

@@ -688,3 +688,18 @@ def test_the_page_is_what_the_records_give(writer):
     assert page.read_text(encoding="utf-8") == text, "run python benchmarks/write_results.py"
     for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
         assert (page.parent / picture).is_file(), picture
+
+
+def test_the_readme_repeats_the_page():
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "results.md").read_text(encoding="utf-8")
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| ([\d.]+) ± ([\d.]+) \|", readme, re.MULTILINE)
+    assert len(rows) >= 4
+    for recipe, mean, deviation in rows:
+        line = next(x for x in page.splitlines() if f"(`{recipe}`)" in x)
+        # of SST the test figure comes first, of SNLI there is none but development
+        exact = re.search(r"([\d.]+) ± ([\d.]+)", line)
+        assert exact is not None
+        assert float(mean) == pytest.approx(float(exact[1]), abs=0.051)
+        assert float(deviation) == pytest.approx(float(exact[2]), abs=0.051)

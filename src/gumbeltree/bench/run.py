@@ -17,6 +17,7 @@ from gumbeltree import __version__
 from gumbeltree.bench import cuda
 from gumbeltree.bench.cases import Step, growth_step, largest_error, snli_step, way_step
 from gumbeltree.bench.memory import measure
+from gumbeltree.plots import pyplot
 
 
 class Sizes(NamedTuple):
@@ -53,7 +54,7 @@ def run(
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("no CUDA device is to be found here; pass --device cpu")
     if plot is not None:
-        _pyplot()
+        pyplot()
         if plot.suffix.lower() not in (".png", ".svg", ".pdf"):
             raise ValueError(f"`--plot` must end in .png, .svg or .pdf, got {plot}")
     for path in (plot, json_file):
@@ -234,7 +235,7 @@ def show(report: dict[str, Any], out: Console) -> None:
 
 def draw_growth(growth: dict[str, Any], path: Path, machine: str = "CPU") -> None:
     """Draw time and memory over sentence length, both axes logarithmic."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     fast = "exact" if any(row["impl"] == "exact" for row in growth["rows"]) else "fused"
     colours = {"reference": "#d55e00", fast: "#0072b2"}
@@ -263,19 +264,6 @@ def draw_growth(growth: dict[str, Any], path: Path, machine: str = "CPU") -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError(
-            "drawing plots needs matplotlib: pip install 'gumbeltree[plots]'"
-        ) from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
 
 
 def _cpu_name() -> str:
