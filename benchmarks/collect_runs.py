@@ -188,10 +188,11 @@ def _record(
         # <pad> and <unk> have rows of their own
         words = data["vocabulary"]["training"] + data["vocabulary"]["extra"] + 2
         counts["word_vectors"] = words * model.encoder.embedding_dim
+    name, overrides = named(name, recipe)
     return {
         "recipe_name": name,
         "seed": result["seed"],
-        "overrides": difference(recipe, dataclasses.asdict(load_recipe(name))),
+        "overrides": overrides,
         "result": result,
         "best": {"epoch": best["epoch"], "seconds": short(best["seconds"])},
         "parameters": counts,
@@ -203,6 +204,20 @@ def _record(
         "recipe": recipe,
         "metrics": [{key: short(value) for key, value in line.items()} for line in lines],
     }
+
+
+def named(name: str, recipe: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the recipe that a run's settings are those of, and what it changed in it.
+
+    A recipe with changes that is another one of the package, as tuned recipes are before they have
+    a name, is that one.
+    """
+    changed = difference(recipe, dataclasses.asdict(load_recipe(name)))
+    if changed:
+        for other in recipe_names():
+            if not difference(recipe, dataclasses.asdict(load_recipe(other))):
+                return other, {}
+    return name, changed
 
 
 def record_text(record: dict[str, Any]) -> str:

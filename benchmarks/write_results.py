@@ -93,7 +93,7 @@ REFERENCE = (
     Reference("SST-5, 300D", "sst5", "test", 50.27, "authors' model classes"),
     Reference(
         "SNLI part, 100D",
-        "snli-100d",
+        "snli-100d-reference",
         "dev",
         77.18,
         "authors' model classes, after 4.3 epochs, still rising",
@@ -348,6 +348,8 @@ def mark(each: Group) -> str:
     if each.recipe in PAPER:
         return f"{PAPER[each.recipe].model} (`{each.recipe}`)"
     kind = "tuned" if "tuned" in each.recipe else "not in the paper"
+    if "-reference" in each.recipe:
+        kind = "the authors' last code"
     return f"`{each.recipe}`, {kind}"
 
 
@@ -363,10 +365,11 @@ def commands(each: Group) -> list[str]:
     where = data.get(task, "DATA")
     words = ["gumbeltree", "train", each.recipe]
     words += ["--data", where] if where else []
-    file = first["data"]["vectors"].get("file", "")
-    if file:
-        known = {"6B": "$glove6", "840B": "$glove840"}
-        words += ["--vectors", next((known[k] for k in known if f".{k}." in file), "VECTORS")]
+    known = {"6B": "$glove6", "840B": "$glove840"}
+    vectors = first["data"]["vectors"]
+    for option, source in (("--vectors", vectors), ("--more-vectors", vectors.get("borrowed", {}))):
+        if file := source.get("file", ""):
+            words += [option, next((known[k] for k in known if f".{k}." in file), "VECTORS")]
     for change in changes(each.overrides):
         words += ["--set", shlex.quote(change)]
     stretches: list[list[int]] = []
@@ -436,9 +439,19 @@ def about_data(groups: Sequence[Group]) -> list[str]:
         found = each.records[0]["data"]["vectors"]
         if found:
             covered = f"{found['tokens'] / found['all_tokens']:.1%}".replace("%", " %")
+            share = f"{covered} in {each.task}"
+            borrowed, parts = found.get("borrowed"), found.get("parts")
+            if borrowed or parts:
+                tokens = found["tokens"] + sum(x["tokens"] for x in (borrowed, parts) if x)
+                covered = f"{tokens / found['all_tokens']:.1%}".replace("%", " %")
+                added = [f"those borrowed from {borrowed['file']}"] if borrowed else []
+                added += ["those of words' parts"] if parts else []
+                share += f" ({covered} with {' and '.join(added)}, where a recipe says so)"
             shares = files.setdefault(found["file"], [])
-            shares += [x for x in [f"{covered} in {each.task}"] if x not in shares]
+            shares += [x for x in [share] if x not in shares]
     for file, shares in sorted(files.items()):
+        # said with what is added to it: not once more without
+        shares = [x for x in shares if not any(y.startswith(f"{x} (") for y in shares)]
         points.append(f"Word vectors: {file}; of the running words it has {', '.join(shares)}.")
     records = [record for each in groups for record in each.records]
     seeds = sorted({len(each.records) for each in groups})
@@ -534,8 +547,8 @@ def tuned(groups: Sequence[Group]) -> list[str]:
     by_name = {each.recipe: each for each in groups}
     lines = []
     for each in groups:
-        base = by_name.get(each.recipe.split("-tuned")[0])
-        if "-tuned" in each.recipe and base is not None:
+        base = by_name.get(re.sub("-(tuned|reference).*", "", each.recipe))
+        if base is not None and base is not each:
             own = difference(each.records[0]["recipe"], base.records[0]["recipe"])
             given = ", ".join(f"`{change}`" for change in changes(own)) or "nothing"
             lines.append(fill(f"`{each.recipe}` is `{base.recipe}` with {given}."))
@@ -613,7 +626,9 @@ def reference_section(groups: Sequence[Group]) -> list[str]:
     about = (
         "Measured once with the authors' model classes (their last version, our "
         "[`reference` variant](variants.md)) on the same files, one run each, so that a difference "
-        "of data is no difference of models. Ours is the published recipe's row above."
+        "of data is no difference of models. Ours is the published recipe's row above; where what "
+        "is printed and the authors' last code start differently and we trained both, the row of "
+        "their code."
     )
     return [
         "## The authors' code on the same files",

@@ -67,8 +67,15 @@ def test_work_by_hand() -> None:
     tree = (words + merges - 2) * 2 * D * 10 * D
     tree += (candidates + merges + candidates + merges) * 2 * 5 * D * 2 * D
     head = 3 * 2 * (4 * D * 1024 + 1024 * 3)
-    found = cuda.work(model, RowData(split, torch.device("cpu")), np.array([0]))
-    assert found == leaf + tree + head
+    flops, moved = cuda.work(model, RowData(split, torch.device("cpu")), np.array([0]))
+    assert flops == leaf + tree + head
+    numbers = words * (3 * E + 36 * D + 12 * D)
+    numbers += (words + merges) * 20 * D + candidates * 18 * D
+    numbers += (candidates + merges) * 19 * D + candidates * 8 * D
+    # layers of three, two and one node: five are sent to; the word alone needs none
+    numbers += 5 * 14 * D
+    numbers += 3 * 28 * D * D + 10 * 2_861_547 + 6 * (4 * D * 1024 + 1024 * 3)
+    assert moved == 4 * numbers
 
 
 def report() -> dict[str, object]:
@@ -87,6 +94,9 @@ def report() -> dict[str, object]:
                 "flops": 5e10,
                 "flops_per_second": 2.5e13,
                 "share_of_tf32_peak": 0.05,
+                "bytes": 3.2e9,
+                "bytes_per_second": 1.6e12,
+                "share_of_memory_peak": 0.33,
                 "kernel_seconds": {"large products": 0.0003, "everything else": 0.0001},
             }
         ],
@@ -116,6 +126,7 @@ def test_the_report_is_shown() -> None:
         "116.5x",
         "1,024 MiB",
         "50.0 GFLOP in 2.00 ms, 25.0 TFLOP/s, 5.0 %",
+        "3.20 GB moved, 1.60 TB/s, 33 %",
         "300 us  large products",
         "1,000,000 sentences from strings to 300D vectors: 10.0 s, 100,000 a second",
     ):

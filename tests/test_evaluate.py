@@ -368,10 +368,9 @@ def test_gpu_every_pass_of_an_evaluator_gives_the_same(kind):
     assert changed.loss == pytest.approx(evaluate(model, split, 600).loss, rel=1e-6)
     assert changed.loss != passes[0].loss
     # another setting of torch is another graph
-    graphs = len(evaluator.graphs.captured)
     with torch.autocast("cuda", torch.bfloat16):
         narrow = [evaluator() for _ in range(3)]
-    assert len(evaluator.graphs.captured) > graphs
+    assert any(torch.bfloat16 in settings for _, settings in evaluator.graphs.captured)
     assert narrow[0].loss == pytest.approx(narrow[2].loss, rel=1e-6)
     assert narrow[0].loss == pytest.approx(changed.loss, rel=0.2)
     assert narrow[0].loss != changed.loss

@@ -163,6 +163,16 @@ def test_fixed_word_vectors_are_not_counted(collector, tmp_path):
     assert record["parameters"] == {"trained": 2_861_547}
 
 
+def test_changes_that_make_another_recipe_are_that_recipe(collector, tmp_path):
+    both = ["cell_init=orthogonal", "score=scaled_dot"]
+    fake_run(tmp_path / "runs" / "a", "snli-100d", settings=both)
+    fake_run(tmp_path / "runs" / "b", "snli-100d", settings=both[:1])
+    found = collected(collector, tmp_path / "runs")
+    assert list(found) == ["snli-100d--cell_init=orthogonal--seed0", "snli-100d-reference--seed0"]
+    assert found["snli-100d-reference--seed0"]["overrides"] == {}
+    assert found["snli-100d-reference--seed0"]["recipe_name"] == "snli-100d-reference"
+
+
 def test_numbers_have_six_digits(collector):
     assert collector.short(1.5625e-05) == 1.5625e-05
     assert collector.short(1234.56789) == 1234.57
@@ -535,6 +545,23 @@ def test_tuned_recipes_are_marked_and_last(collector, writer, tmp_path):
     assert rows(table)[3][1] == ""
     assert "`snli-300d-tuned` is `snli-300d` with `head.dropout=0.3`, `batch_size=64`." in table
     assert "gumbeltree train snli-300d-tuned --data $snli --vectors $glove840\n" in table
+
+
+def test_vectors_from_elsewhere_are_said(collector, writer, tmp_path):
+    folder = fake_run(tmp_path / "run", settings=["missing_vectors=parts"])
+    (record,) = collected(collector, folder).values()
+    vectors = {"file": "glove.840B.300d.zip", "tokens": 90, "all_tokens": 100}
+    plain = record | {"overrides": {}, "data": record["data"] | {"vectors": vectors}}
+    vectors = vectors | {"borrowed": {"file": "glove.6B.zip", "tokens": 8}, "parts": {"tokens": 1}}
+    more = record | {"data": record["data"] | {"vectors": vectors}}
+    text = writer.page(writer.group([plain, more]), "records", "images")
+    words = " ".join(text.split())
+    assert (
+        "glove.840B.300d.zip; of the running words it has 90.0 % in snli (99.0 % with those "
+        "borrowed from glove.6B.zip and those of words' parts, where a recipe says so)." in words
+    )
+    (command,) = writer.commands(writer.group([more])[0])
+    assert "--vectors $glove840 --more-vectors $glove6 --set missing_vectors=parts" in command
 
 
 def test_seeds_in_commands(collector, writer, tmp_path):

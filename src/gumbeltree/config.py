@@ -179,6 +179,9 @@ class TrainingConfig(Settings):
     """At the start; halved as `patience` says."""
     batch_size: int = setting(128, low=1)
     """Examples a step, over all processes."""
+    pool: int = setting(100, low=1)
+    """Batches whose examples are sorted by length together, so that steps are short; 1: batches
+    are shuffled and nothing else, as the authors' SNLI batches are."""
     epochs: int = setting(20, low=1)
     """The most passes over the training data."""
     clip: float = setting(5.0, low=0)

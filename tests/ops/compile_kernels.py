@@ -84,8 +84,9 @@ def main() -> None:
         compiled(layout.layout_kernel, constants, **found, start=kind, lengths="*i64")
     compiled(forward.begin_kernel, {"BLOCK": fused_forward.BLOCK})
     for record in (True, False):
-        shape = {"D": D, "BM": fused_forward.BM, "BD": fused_forward.BD, "TILES": tiles}
-        compiled(forward.first_layer_kernel, {**shape, "RECORD": record})
+        BM, BD, warps = fused_forward.FIRST
+        shape = {"D": D, "BM": BM, "BD": BD, "TILES": -(-D // BD), "RECORD": record}
+        compiled(forward.first_layer_kernel, shape, warps)
     for precision in ("tf32", "bf16", "ieee"):
         dots = "ieee" if precision == "bf16" else precision
         operands = dict.fromkeys(OPERANDS, "*bf16") if precision == "bf16" else {}
@@ -95,17 +96,26 @@ def main() -> None:
         constants |= {"RECORD": True, "PRECISION": dots}
         compiled(forward.compose_kernel, constants, warps, stages, **operands)
         BM, BN, BK, warps, stages = fused_backward.UNDO[which]
-        for parts in (1, 2):
-            constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PARTS": parts, "PRECISION": dots}
-            compiled(backward.undo_kernel, constants, warps, stages, **operands)
-        for kernel, tile, flag in (
-            (lstm.lstm_fwd_kernel, fused_lstm.FORWARD, "SAVE"),
-            (lstm.lstm_bwd_kernel, fused_lstm.BACKWARD, "GATHER"),
+        for parts, BT, sample, dscores in (
+            (1, 16, False, False),
+            (fused_backward.PARTS, 16, True, False),
+            (fused_backward.PARTS, 4096, True, True),
         ):
-            BM, BD, BK, warps, stages = tile[which]
-            constants = {"D": D, "BACK": -1, flag: True, "PRECISION": dots}
-            constants |= {"BM": BM, "BD": BD, "BK": BK}
-            compiled(kernel, constants, warps, stages, **operands)
+            constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PARTS": parts, "PRECISION": dots}
+            constants |= {"BT": BT, "PIECES": -(-D // fused_backward.UNITS)}
+            constants |= {"SPAN": fused_backward.SPAN, "SAMPLE": sample, "HAS_DSCORES": dscores}
+            compiled(backward.undo_kernel, constants, warps, stages, **operands)
+        BM, BD, BK, warps, stages = fused_lstm.FORWARD[which]
+        constants = {"D": D, "BACK": -1, "SAVE": True, "PRECISION": dots}
+        constants |= {"BM": BM, "BD": BD, "BK": BK}
+        compiled(lstm.lstm_fwd_kernel, constants, warps, stages, **operands)
+        BM, BN, BK, warps, stages = fused_lstm.BACKWARD[which]
+        constants = {"D": D, "BACK": -1, "PARTS": fused_lstm.PARTS, "PRECISION": dots}
+        constants |= {"BM": BM, "BN": BN, "BK": BK}
+        compiled(lstm.lstm_bwd_product_kernel, constants, warps, stages, **operands)
+    BM, BD, warps = fused_lstm.CELL
+    constants = {"D": D, "BACK": -1, "GATHER": True, "PARTS": fused_lstm.PARTS, "BM": BM, "BD": BD}
+    compiled(lstm.lstm_bwd_kernel, constants, warps)
     for BT, (sample, keys, forced, scores) in itertools.product(
         (16, 4096), [(True, True, False, False), (True, False, True, True), (False,) * 4]
     ):
@@ -119,22 +129,23 @@ def main() -> None:
         constants |= {"FROM_KEYS": keys, "FORCED": forced, "RECORD": True, "KEEP_SCORES": scores}
         noise = "*i64" if keys else "*fp32"
         compiled(forward.select_kernel, constants, max(1, min(8, BT // 128)), noise=noise)
-    for BJ, (BD, warps) in fused_backward.SEND.items():
-        pieces = -(-D // BD)
-        for whole, sample, dscores, dnodes in (
-            (True, True, False, False),
-            (True, False, False, True),
-            (True, True, True, True),
-            (False, True, False, False),
+    BD = fused_backward.UNITS
+    for BJ, (warps, early) in fused_backward.SEND.items():
+        for scored, sample, dnodes in (
+            (True, True, False),
+            (True, True, True),
+            (True, False, False),
+            (False, False, True),
         ):
-            constants = {"D": D, "BJ": BJ, "BD": BD, "PIECES": pieces, "WHOLE": whole}
-            constants |= {"PARTS": 2 if sample or dscores else 1, "SAMPLE": sample}
-            constants |= {"HAS_DSCORES": dscores, "HAS_DNODES": dnodes}
+            constants = {"D": D, "BJ": BJ, "BD": BD, "PIECES": -(-D // BD), "SCORED": scored}
+            constants |= {"PARTS": fused_backward.PARTS if scored else 1, "SAMPLE": sample}
+            constants |= {"HAS_DNODES": dnodes, "EARLY": early}
             compiled(backward.send_kernel, constants, warps)
-    constants = {"BT": 4096, "PIECES": pieces, "SAMPLE": True, "HAS_DSCORES": True}
-    compiled(backward.score_gradients_kernel, constants)
     BM, BD, warps = fused_backward.SHARES
     compiled(backward.score_backward_kernel, {"D": D, "BM": BM, "BD": BD}, warps)
+    for given in (True, False):
+        constants = {"D": D, "BD": power_of_two(D), "HAS_DROOT": given}
+        compiled(backward.roots_kernel, constants, 2, roots="*i64")
     width = -(-(2 * D + 1) // 4) * 4
     compiled(backward.children_kernel, {"D": D, "WIDTH": width, "BW": power_of_two(width)}, 2)
 

@@ -154,7 +154,7 @@ LONG = [
 @interpreted
 @pytest.mark.parametrize("case", LONG, ids=str)
 def test_long_sentences(case: Case) -> None:
-    assert max(case.lengths) >= fused_backward.WHOLE
+    assert max(case.lengths) > 2 * fused_backward.FEW
     check_float64(case)
 
 
@@ -168,8 +168,8 @@ def test_long_sentences(case: Case) -> None:
     ],
     ids=str,
 )
-def test_short_sentences_the_long_way(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_backward, "WHOLE", 0)
+def test_layers_in_several_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_backward, "SEND", {4: (1, True)})
     check_float64(case)
 
 
@@ -260,7 +260,8 @@ def test_rows_equal_padded_sentences(settings: dict[str, object], sample: bool) 
 def test_memory_that_nothing_wrote_is_never_read(
     settings: dict[str, object], sample: bool, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_backward, "WHOLE", 0 if long else 64)
+    if long:
+        monkeypatch.setattr(fused_backward, "SEND", {4: (1, True)})
     encoder = rows_encoder(torch.float32, **settings)
     layout = rows_of([3, 5, 1, 2], 7, 16)
     keys = sentence_keys(0, 0, torch.arange(4)) if sample else None

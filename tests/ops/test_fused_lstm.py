@@ -207,8 +207,8 @@ def test_every_sentence_and_every_unit_is_in_a_tile() -> None:
     assert plan.grid(33, 64, 16) == (2, 3)
     assert plan.grid(32, 70, 16) == (1, 2)
     options = plan.options(Tile(64, 16, 32, 8, 2))
-    names = ("BM", "BD", "BK", "num_warps", "num_stages", "PRECISION")
-    assert [options[name] for name in names] == [64, 16, 32, 8, 2, "tf32"]
+    names = ("BM", "BK", "num_warps", "num_stages", "PRECISION")
+    assert [options[name] for name in names] == [64, 32, 8, 2, "tf32"]
 
 
 @pytest.mark.parametrize(

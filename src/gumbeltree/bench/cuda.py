@@ -41,8 +41,12 @@ AUTHORS = {
 }
 """Seconds that the authors' code needs on one H200, measured once with the same lengths."""
 
-PEAKS = {"H200": 494.5e12, "H100 80GB HBM3": 494.5e12, "A100": 156e12}
-"""FLOP/s in TF32 without sparsity, from NVIDIA's data sheets."""
+PEAKS = {
+    "H200": (494.5e12, 4.8e12),
+    "H100 80GB HBM3": (494.5e12, 3.35e12),
+    "A100-SXM4-80GB": (156e12, 2.04e12),
+}
+"""FLOP/s in TF32 without sparsity and bytes/s of memory, from NVIDIA's data sheets."""
 
 
 class Sizes(NamedTuple):
@@ -53,7 +57,7 @@ class Sizes(NamedTuple):
     pairs: int = 128
     examples: int = 51_200
     random_batches: int = 60
-    passes: int = 7
+    passes: int = 5
     words: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     width: int = 128
     sentences: int = 1_000_000
@@ -73,22 +77,36 @@ def run(
     sizes = QUICK if quick else Sizes()
     report: dict[str, Any] = {**environment(), "quick": quick}
     report["machine"]["gpu"] = torch.cuda.get_device_name()
+
+    def save() -> None:
+        # after each part: what was measured is kept if a later part fails
+        if json_file is not None:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            json_file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
     with progress.status("checking that fused equals exact") as status:
         report["correctness"] = correctness()
-        cases = report["cases"] = []
+        cases: list[dict[str, Any]] = []
+        report["cases"] = cases
+
+        def add(case: dict[str, Any]) -> None:
+            cases.append(case)
+            save()
+
         for mode in ("training", "inference"):
             status.update(f"timing reference, {mode}")
-            cases.append(reference(mode, sizes))
+            add(reference(mode, sizes))
         for precision in ("tf32", "32", "bf16"):
             for batches in ("random", "bucketed"):
                 status.update(f"timing training steps, {precision}, {batches} batches")
-                cases.append(training(sizes.recipe, precision, batches, sizes))
+                add(training(sizes.recipe, precision, batches, sizes))
             status.update(f"timing inference, {precision}")
-            cases.append(inference(precision, sizes))
+            add(inference(precision, sizes))
         status.update(f"timing {sizes.wide}")
-        cases.append(training(sizes.wide, "tf32", "random", sizes))
+        add(training(sizes.wide, "tf32", "random", sizes))
         status.update("where the time of a step goes")
         report["roofline"] = [roofline(batches, sizes) for batches in ("random", "bucketed")]
+        save()
         status.update("growth with sentence length")
         rows = [growth(words, sizes.width) for words in sizes.words]
         length = [row["words"] for row in rows]
@@ -101,12 +119,11 @@ def run(
                 "memory": exponent(length, [row["bytes"] for row in rows]),
             },
         }
+        save()
         status.update(f"encoding {sizes.sentences:,} sentences")
         report["bulk"] = bulk(sizes)
+        save()
     show(report, out)
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if plot is not None:
         draw_growth(report["growth"], plot, report["machine"]["gpu"])
 
@@ -400,7 +417,7 @@ def roofline(batches: str, sizes: Sizes) -> dict[str, Any]:
     model, step, chosen = setup(sizes.recipe, "tf32", batches, sizes)
     chosen = chosen[:40]
     seconds = passes(lambda rows: step(rows, 0, 0), chosen, 3)["median"]
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
         for rows in chosen:
             step(rows, 0, 0)
         torch.cuda.synchronize()
@@ -411,7 +428,8 @@ def roofline(batches: str, sizes: Sizes) -> dict[str, Any]:
         found = [g for g, names in GROUPS.items() if any(name in event.name for name in names)]
         group = found[0] if found else "everything else"
         spent[group] = spent.get(group, 0.0) + event.device_time * 1e-6 / len(chosen)
-    flops = statistics.mean(work(model, step.data, rows) for rows in chosen)
+    counted = [work(model, step.data, rows) for rows in chosen]
+    flops, moved = (statistics.mean(figure) for figure in zip(*counted, strict=True))
     name = torch.cuda.get_device_name()
     peak = next((figure for key, figure in PEAKS.items() if key in name), None)
     return {
@@ -419,15 +437,20 @@ def roofline(batches: str, sizes: Sizes) -> dict[str, Any]:
         "seconds": seconds,
         "flops": flops,
         "flops_per_second": flops / seconds,
-        "share_of_tf32_peak": flops / seconds / peak if peak else None,
+        "share_of_tf32_peak": flops / seconds / peak[0] if peak else None,
+        "bytes": moved,
+        "bytes_per_second": moved / seconds,
+        "share_of_memory_peak": moved / seconds / peak[1] if peak else None,
         "kernel_seconds": spent,
     }
 
 
-def work(model: SentenceModel, data: RowData, rows: NDArray[np.int64]) -> float:
-    """Return the floating point operations of the products of one training step, at most.
+def work(model: SentenceModel, data: RowData, rows: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the operations of the products of one training step, and the bytes that it moves.
 
-    A sentence of L words has 3L - 6 candidates at most; fewer if it merges at its ends.
+    A sentence of L words has 3L - 6 candidates at most; fewer if it merges at its ends. Bytes are
+    those of each array once where a kernel writes it and once for each kernel that reads it, the
+    weights once a step of a loop; that much of it comes from a cache does not matter here.
     """
     encoder, head = model.config.encoder, model.config.head
     D, E = encoder.hidden_dim, encoder.embedding_dim
@@ -443,7 +466,20 @@ def work(model: SentenceModel, data: RowData, rows: NDArray[np.int64]) -> float:
     weight = (candidates + merges) * 2 * 5 * D * 2 * D
     width = [4 * D if head.kind == "pair" else D, *[head.hidden_dim] * head.hidden_layers]
     mlp = sum(a * b for a, b in zip(width, [*width[1:], len(head.labels)], strict=True))
-    return float(leaf + project + share + undo + weight + 3 * 2 * len(rows) * mlp)
+    flops = leaf + project + share + undo + weight + 3 * 2 * len(rows) * mlp
+    # a word's vector, inputs, gates and their gradients, states twice
+    words = N * (3 * E + 9 * 4 * D + 6 * 2 * D) if encoder.leaf == "lstm" else N * (3 * E + 6 * D)
+    # products with the weights; of each candidate gates, states and what its score sends down
+    forward = (N + merges) * 2 * 10 * D + candidates * (2 * 5 * D + 4 * 2 * D)
+    backward = (candidates + merges) * (3 * 5 * D + 2 * 2 * D) + candidates * 4 * 2 * D
+    # in a layer of n nodes each is read and written, with two shares and three states of 2D
+    layers = int((lengths * (lengths + 1) // 2 - 1).sum()) * 7 * 2 * D
+    steps = int(lengths.max())
+    matrices = steps * (2 * 10 * D * D + (8 * D * D if encoder.leaf == "lstm" else 0))
+    # weight, gradient and two moments: the norm, clipping, the update
+    update = 10 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+    numbers = words + forward + backward + layers + matrices + update + 6 * mlp
+    return float(flops), float(4 * numbers)
 
 
 def show(report: dict[str, Any], out: Console) -> None:
@@ -481,6 +517,12 @@ def show(report: dict[str, Any], out: Console) -> None:
             f"{line['name']}: {line['flops'] / 1e9:.1f} GFLOP in {line['seconds'] * 1e3:.2f} ms, "
             f"{line['flops_per_second'] / 1e12:.1f} TFLOP/s"
             + (f", {100 * share:.1f} % of the card's TF32 peak" if share else ""),
+            highlight=False,
+        )
+        share = line["share_of_memory_peak"]
+        out.print(
+            f"  {line['bytes'] / 1e9:.2f} GB moved, {line['bytes_per_second'] / 1e12:.2f} TB/s"
+            + (f", {100 * share:.0f} % of the card's memory peak" if share else ""),
             highlight=False,
         )
         for group, seconds in sorted(line["kernel_seconds"].items(), key=lambda x: -x[1]):

@@ -24,13 +24,19 @@ from gumbeltree.ops.triton_support import (
 
 # tiles, warps and stages, measured on one H200
 UNDO = {"tf32": Tile(64, 64, 64, 4, 3), "ieee": Tile(32, 32, 32, 4, 3)}
+PARTS = 3
+"""Parts of the sum over the gates: whole ones would leave most of the card idle."""
 SHARES = (4, 256, 4)
-SEND = {16: (64, 4), 32: (64, 4), 64: (64, 8)}
-"""Units and warps of a program that sends to so many nodes."""
+UNITS = 64
+"""Units of a program that sends to nodes."""
+SEND = {4: (1, False), 8: (4, True)}
+"""Warps of a program that sends to so many nodes, and whether it reads all before it writes."""
+FEW = 16
+"""Layers of no more nodes are sent to with the smallest programs, others with the largest."""
+SPAN = 2
+"""Sentences of a program that works out score gradients."""
 SPLITS = 4
 """Parts of the sum over candidates in the weight's gradient, where nothing runs beside it."""
-WHOLE = 64
-"""Sentences of so many nodes, rounded up, are sent to by one program a block of units."""
 
 
 class Gradients(NamedTuple):
@@ -49,11 +55,13 @@ class Shares(NamedTuple):
         dgates: to its gates, `[4 cap, 5D]`; the last cap rows are zero, for the merges.
         v_h: to h of both children, `[3 cap, 2D]`.
         v_c: to c of both children, `[3 cap, 2D]`.
+        weight_t: the weight transposed `[2D, 5D]`, each row in one piece.
     """
 
     dgates: Tensor
     v_h: Tensor
     v_c: Tensor
+    weight_t: Tensor
 
 
 def score_shares(
@@ -62,7 +70,6 @@ def score_shares(
     """Send a unit of every score through its candidate's cell: one kernel, one product."""
     T, cap, D = layout.T, layout.cap, query.shape[0]
     dgates = trees.states.new_empty((4 * cap, 5 * D))
-    dgates[3 * cap :].zero_()
     v_c = trees.states.new_empty((3 * cap, 2 * D))
     BM, BD, warps = SHARES
     kernels.score_backward_kernel[(-(-3 * cap // BM), -(-D // BD))](
@@ -71,7 +78,8 @@ def score_shares(
     )  # fmt: skip
     # TF32 is fastest if both are stored along the sum
     weight_t = weight.t().contiguous()
-    return Shares(dgates, product(dgates[: 3 * cap], weight_t.t(), precision), v_c)
+    v_h = product(dgates[: 3 * cap], weight_t.t(), precision)
+    return Shares(dgates, v_h, v_c, weight_t)
 
 
 def backward(
@@ -111,59 +119,58 @@ def backward(
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=kind, device=device)
 
-    G = zeros(2 * cap, 2 * D)
-    if droot is not None:
-        G[layout.roots, :D] = droot.to(kind)
+    # every other node is somebody's child, and is written when that merge is undone
+    G = torch.empty((2 * cap, 2 * D), dtype=kind, device=device)
+    kernels.roots_kernel[(max(B, cap),)](
+        G, G if droot is None else droot.to(kind).contiguous(), layout.roots, layout.start, B, T,
+        D=D, BD=1 << (D - 1).bit_length(), HAS_DROOT=droot is not None, num_warps=2,
+    )  # fmt: skip
     sigma = zeros(3 * cap)
-    v_h = v_c = stored = rest = sigma
+    v_h = v_c = ds = rest = sigma
     if scored:
         shares = shares or score_shares(trees, weight, query, layout, precision)
-        dgates, v_h, v_c = shares
+        dgates, v_h, v_c, weight_t = shares
     else:
-        dgates = zeros(cap, 5 * D)
+        dgates, weight_t = zeros(cap, 5 * D), weight.t()
     merge_dgates = dgates[-cap:]
     has_dnodes, has_dscores = dnodes is not None, dscores is not None
     extra = G if dnodes is None else dnodes
     outside = sigma if dscores is None else dscores
-    BT = max(16, 1 << (T - 1).bit_length())
-    whole = BT <= WHOLE
-    BJ = BT if whole else 32
-    BU, warps = SEND[BJ]
-    pieces = -(-D // BU)
+    pieces = -(-D // UNITS)
     # numbers of a layer are read from one half while those of the layer below go to the other
     numbers = torch.empty((2, B, 2, pieces, T) if sample else (2, 0), dtype=kind, device=device)
-    parts = 2 if scored else 1
+    parts = PARTS if scored else 1
     if scored:
-        rest = torch.empty((cap, 2 * D), dtype=kind, device=device)
-        if not whole:
-            stored = torch.empty((B, 2, T), dtype=kind, device=device)
-    weight_t = operand(weight.t(), precision)
+        rest = torch.empty((parts - 1, cap, 2 * D), dtype=kind, device=device)
+        ds = torch.empty((B, 2, T), dtype=kind, device=device)
+    weight_t = operand(weight_t, precision)
     tau = sigma if temperature is None else temperature
 
     def send(t: int) -> None:
-        here, below = numbers[t % 2], numbers[(t + 1) % 2]
-        if scored and not whole:
-            kernels.score_gradients_kernel[(B,)](
-                t, here, trees.y, outside, layout.sentence, tau, layout.lengths, stored, B, T,
-                BT=BT, PIECES=pieces, SAMPLE=sample, HAS_DSCORES=has_dscores,
-            )  # fmt: skip
-        blocks = -(-(T - t) // BJ) if scored else 1
-        kernels.send_kernel[(B, pieces, blocks)](
-            t, G, rest, extra, states, trees.gates, merge_dgates, v_h, v_c, here, below, trees.y,
-            stored, trees.rows, trees.left, trees.right, trees.node_state, trees.chosen,
-            trees.position, sigma, outside, layout.sentence, layout.lengths, layout.start, tau,
-            B, T, cap, D=D, BJ=BJ, BD=BU, PIECES=pieces, PARTS=parts, WHOLE=whole, SAMPLE=sample,
-            HAS_DSCORES=has_dscores, HAS_DNODES=has_dnodes, num_warps=warps,
+        # by the nodes of the longest sentence at this layer
+        BJ = min(SEND) if T - t <= FEW else max(SEND)
+        warps, early = SEND[BJ]
+        kernels.send_kernel[(B, pieces, -(-(T - t) // BJ) if scored else 1)](
+            t, G, rest, extra, states, trees.gates, merge_dgates, v_h, v_c, numbers[(t + 1) % 2],
+            ds, trees.rows, trees.left, trees.right, trees.node_state, trees.chosen, trees.position,
+            sigma, layout.lengths, layout.start, B, T, cap, D=D, BJ=BJ, BD=UNITS, PIECES=pieces,
+            PARTS=parts, SCORED=scored, SAMPLE=sample, HAS_DNODES=has_dnodes, EARLY=early,
+            num_warps=warps,
         )  # fmt: skip
 
     tile = tile_for(UNDO, precision, G)
+    rows, columns = -(-B // tile.BM), -(-2 * D // tile.BN)
+    planes = -(-B // (SPAN * rows * columns)) if scored else 0
     if T > 1:
         send(T - 1)
     for t in reversed(range(T - 1)):
-        kernels.undo_kernel[(-(-B // tile.BM), -(-2 * D // tile.BN), parts)](
+        kernels.undo_kernel[(rows, columns, parts + planes)](
             t, weight_t, G, rest, merge_dgates, trees.left, trees.right, trees.chosen, layout.start,
+            numbers[t % 2], trees.y, outside, layout.sentence, tau, layout.lengths, ds, B, T, cap,
             D=D, BM=tile.BM, BN=tile.BN, BK=tile.BK, PARTS=parts,
-            PRECISION=dot_precision(precision), num_warps=tile.warps, num_stages=tile.stages,
+            PRECISION=dot_precision(precision), BT=max(16, 1 << (T - t - 1).bit_length()),
+            PIECES=pieces, SPAN=SPAN, SAMPLE=sample, HAS_DSCORES=has_dscores,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         if scored or t > 0:
             send(t)
@@ -190,7 +197,7 @@ def backward(
         sums = both.sum(0) if alone else both[0]  # [5D, width]
         return sums[:, : 2 * D].contiguous(), sums[:, 2 * D].contiguous()
 
-    dquery = sigma @ states[cap:, :D]
+    dquery = sigma @ states[cap:, :D] if scored else torch.zeros_like(query)
     # nothing but the optimizer waits for these two
     dweight, dbias = of_weights() if Overlap.current is None else Overlap.current.start(of_weights)
     return Gradients(dleaves, dweight, dbias, dquery)

@@ -27,7 +27,8 @@ def score_backward_kernel(
 ):  # fmt: skip
     """For each candidate: what a unit of its score sends to its gates and its children's c.
 
-    Slots without a candidate get zeros.
+    Slots without a candidate get zeros, here, in their state, and in the gates' gradients of the
+    merges, the last cap rows of `dgates`: sums over all rows need no selection.
     """
     i_m, i_d = tl.program_id(0), tl.program_id(1)
     c = (i_m * BM + tl.arange(0, BM)).to(tl.int64)
@@ -65,55 +66,33 @@ def score_backward_kernel(
     at = v_c + c[:, None] * (2 * D) + o_d[None, :]
     tl.store(at, dc_l, mask=m_s)
     tl.store(at + D, dc_r, mask=m_s)
+    nothing = dh * 0
+    m_s = (m_all & ~m)[:, None] & (o_d < D)[None, :]
+    tl.store(states + (cap + c)[:, None] * (2 * D) + o_d[None, :], nothing, mask=m_s)
+    m_s = ((c < cap) & ~word)[:, None] & (o_d < D)[None, :]
+    at = dgates + (3 * cap + c)[:, None] * (5 * D) + o_d[None, :]
+    for gate in tl.static_range(5):
+        tl.store(at + gate * D, nothing, mask=m_s)
 
 
 @triton.jit(do_not_specialize=SIZES)
-def undo_kernel(
-    t, weight_t, G, rest, merge_dgates, left, right, chosen, start,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Send the gates' gradients of the merges of step t to the h of both children.
-
-    With two PARTS the sum is divided: the first half goes to the children, the second one to `rest`
-    `[cap, 2D]`, from where `send_kernel` takes it.
-    """
-    i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    first = tl.load(start + t + 1)
-    n = tl.load(start + t + 2) - first
-    if i_m * BM >= n:
-        return
-    b = i_m * BM + tl.arange(0, BM)
-    m = b < n
-    r = (first + b).to(tl.int64)
-    c = tl.load(chosen + r, mask=m, other=0).to(tl.int64)
-    l_node = tl.load(left + c, mask=m, other=0).to(tl.int64)
-    r_node = tl.load(right + c, mask=m, other=0).to(tl.int64)
-    o_n = i_n * BN + tl.arange(0, BN)
-    m_n = o_n < 2 * D
-    # a whole number of blocks to each part but the last
-    share: tl.constexpr = (5 * D + PARTS * BK - 1) // (PARTS * BK) * BK
-    acc = tl.full((BM, BN), 0.0, dtype=G.dtype.element_ty)
-    for i_k in range(0, share, BK):
-        o_k = part * share + i_k + tl.arange(0, BK)
-        m_k = o_k < 5 * D
-        a = tl.load(
-            merge_dgates + r[:, None] * (5 * D) + o_k[None, :],
-            mask=m[:, None] & m_k[None, :],
-            other=0.0,
-        )
-        w = tl.load(
-            weight_t + o_n[None, :] * (5 * D) + o_k[:, None],
-            mask=m_k[:, None] & m_n[None, :],
-            other=0.0,
-        )
-        acc = dot(a, w, acc, PRECISION)
-    node = tl.where((o_n < D)[None, :], l_node[:, None], r_node[:, None])
-    unit = tl.where(o_n < D, o_n, o_n - D)
-    at = G + node * (2 * D) + unit[None, :]
-    if PARTS > 1:
-        at = tl.where(part == 0, at, rest + r[:, None] * (2 * D) + o_n[None, :])
-    tl.store(at, acc, mask=m[:, None] & m_n[None, :])
+def roots_kernel(
+    G, droot, roots, start, B, T, D: tl.constexpr, BD: tl.constexpr, HAS_DROOT: tl.constexpr
+):
+    """Begin the nodes' gradients: those of the roots, and zero in rows past the words."""
+    i = tl.program_id(0).to(tl.int64)
+    o_d = tl.arange(0, BD)
+    nothing = tl.full((BD,), 0.0, dtype=G.dtype.element_ty)
+    if i >= tl.load(start + T):
+        tl.store(G + i * (2 * D) + o_d, nothing, mask=o_d < D)
+        tl.store(G + i * (2 * D) + D + o_d, nothing, mask=o_d < D)
+    if i < B:
+        at = G + tl.load(roots + i) * (2 * D) + o_d
+        given = nothing
+        if HAS_DROOT:
+            given = tl.load(droot + i * D + o_d, mask=o_d < D, other=0.0)
+        tl.store(at, given, mask=o_d < D)
+        tl.store(at + D, nothing, mask=o_d < D)
 
 
 @triton.jit
@@ -157,41 +136,99 @@ def score_gradients(
     return ds, ds_p
 
 
-@triton.jit(do_not_specialize=SIZES)
-def score_gradients_kernel(
-    t, numbers, tape_y, dscores, sentence, temperature, lengths, out, B, T, BT: tl.constexpr,
+@triton.jit
+def store_score_gradients(
+    b, t, numbers, tape_y, dscores, sentence, temperature, lengths, out, B, T, BT: tl.constexpr,
     PIECES: tl.constexpr, SAMPLE: tl.constexpr, HAS_DSCORES: tl.constexpr,
 ):  # fmt: skip
-    """Store `score_gradients` of each sentence `[B, 2, T]`, where sentences are long."""
-    b = tl.program_id(0)
-    K = tl.load(lengths + b) - 1 - t
-    if K < 1:
+    """Store `score_gradients` of the sentence of rank b `[B, 2, T]`, if it has a layer t."""
+    K = tl.load(lengths + b, mask=b < B, other=0) - 1 - t
+    if K >= 1:
+        ds, ds_p = score_gradients(
+            b, t, numbers, tape_y, dscores, sentence, temperature, K, B, T, out.dtype.element_ty,
+            BT, PIECES, SAMPLE, HAS_DSCORES,
+        )  # fmt: skip
+        j = tl.arange(0, BT)
+        at = out + b.to(tl.int64) * 2 * T + j
+        tl.store(at, ds, mask=j < T)
+        tl.store(at + T, ds_p, mask=j < T)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def undo_kernel(
+    t, weight_t, G, rest, merge_dgates, left, right, chosen, start, numbers, tape_y, dscores,
+    sentence, temperature, lengths, ds_out, B, T, cap, D: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
+    BT: tl.constexpr, PIECES: tl.constexpr, SPAN: tl.constexpr, SAMPLE: tl.constexpr,
+    HAS_DSCORES: tl.constexpr,
+):  # fmt: skip
+    """Send the gates' gradients of the merges of step t to the h of both children.
+
+    The sum is divided into PARTS: the first goes to the children, the others to `rest`
+    `[PARTS - 1, cap, 2D]`, from where `send_kernel` takes them. The last programs, on multiprocessors that the
+    product leaves idle, store the score gradients of layer t for `send_kernel`, SPAN sentences a
+    program.
+    """
+    i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if part >= PARTS:
+        i = ((part - PARTS) * tl.num_programs(1) + i_n) * tl.num_programs(0) + i_m
+        for k in range(SPAN):
+            store_score_gradients(
+                i * SPAN + k, t, numbers, tape_y, dscores, sentence, temperature, lengths, ds_out,
+                B, T, BT, PIECES, SAMPLE, HAS_DSCORES,
+            )  # fmt: skip
         return
-    ds, ds_p = score_gradients(
-        b, t, numbers, tape_y, dscores, sentence, temperature, K, B, T, out.dtype.element_ty, BT,
-        PIECES, SAMPLE, HAS_DSCORES,
-    )  # fmt: skip
-    j = tl.arange(0, BT)
-    at = out + b.to(tl.int64) * 2 * T + j
-    tl.store(at, ds, mask=j < T)
-    tl.store(at + T, ds_p, mask=j < T)
+    first = tl.load(start + t + 1)
+    n = tl.load(start + t + 2) - first
+    if i_m * BM >= n:
+        return
+    b = i_m * BM + tl.arange(0, BM)
+    m = b < n
+    r = (first + b).to(tl.int64)
+    c = tl.load(chosen + r, mask=m, other=0).to(tl.int64)
+    l_node = tl.load(left + c, mask=m, other=0).to(tl.int64)
+    r_node = tl.load(right + c, mask=m, other=0).to(tl.int64)
+    o_n = i_n * BN + tl.arange(0, BN)
+    m_n = o_n < 2 * D
+    # a whole number of blocks to each part but the last
+    share: tl.constexpr = (5 * D + PARTS * BK - 1) // (PARTS * BK) * BK
+    acc = tl.full((BM, BN), 0.0, dtype=G.dtype.element_ty)
+    for i_k in range(0, share, BK):
+        o_k = part * share + i_k + tl.arange(0, BK)
+        m_k = o_k < 5 * D
+        a = tl.load(
+            merge_dgates + r[:, None] * (5 * D) + o_k[None, :],
+            mask=m[:, None] & m_k[None, :],
+            other=0.0,
+        )
+        w = tl.load(
+            weight_t + o_n[None, :] * (5 * D) + o_k[:, None],
+            mask=m_k[:, None] & m_n[None, :],
+            other=0.0,
+        )
+        acc = dot(a, w, acc, PRECISION)
+    m_s = m[:, None] & m_n[None, :]
+    if part == 0:
+        node = tl.where((o_n < D)[None, :], l_node[:, None], r_node[:, None])
+        unit = tl.where(o_n < D, o_n, o_n - D)
+        tl.store(G + node * (2 * D) + unit[None, :], acc, mask=m_s)
+    else:
+        row = (part - 1).to(tl.int64) * cap + r
+        tl.store(rest + row[:, None] * (2 * D) + o_n[None, :], acc, mask=m_s)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def send_kernel(
-    t, G, rest, dnodes, states, gates, merge_dgates, v_h, v_c, numbers, next_numbers, tape_y,
-    ds_stored, rows, left, right, node_state, chosen, position, sigma, dscores, sentence, lengths,
-    start, temperature, B, T, cap, D: tl.constexpr, BJ: tl.constexpr, BD: tl.constexpr,
-    PIECES: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr, SAMPLE: tl.constexpr,
-    HAS_DSCORES: tl.constexpr, HAS_DNODES: tl.constexpr,
-   
+    t, G, rest, dnodes, states, gates, merge_dgates, v_h, v_c, next_numbers, ds_stored, rows, left,
+    right, node_state, chosen, position, sigma, lengths, start, B, T, cap, D: tl.constexpr,
+    BJ: tl.constexpr, BD: tl.constexpr, PIECES: tl.constexpr, PARTS: tl.constexpr,
+    SCORED: tl.constexpr, SAMPLE: tl.constexpr, HAS_DNODES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Send the score gradients of layer t to its nodes, then undo merge t - 1, element by element.
 
     Node j of the layer gets from candidate j, of which it is the left child, and from j - 1. The
     node that merge t - 1 made is then complete: its gradient goes to the merge's gates and to its
-    children's c; their h waits for a product with the weights. A program has BJ nodes, all of the
-    sentence's if WHOLE.
+    children's c; their h waits for a product with the weights. A program has BJ nodes and BD units.
 
     The nodes' gradients G, now complete, give the numbers of the layer below, for each of its
     candidates X = G.(r - l) and Y = G.(own - l) (ops/README.md): this program's piece of them.
@@ -203,13 +240,12 @@ def send_kernel(
     if (K < 0) | (i_j * BJ > K):
         return
     kind: tl.constexpr = G.dtype.element_ty
-    scored: tl.constexpr = SAMPLE or HAS_DSCORES
     o_d = i_d * BD + tl.arange(0, BD)
     m_o = o_d < D
     # where the node of merge t - 1 stands, and whether that is here
     undoes = t > 0
     place = tl.load(position + r, mask=undoes, other=-1)
-    if scored:
+    if SCORED:
         undoes = undoes & (place >= i_j * BJ) & (place < (i_j + 1) * BJ)
     m_u = m_o & undoes
     # everything that is read, before anything that is written
@@ -233,7 +269,7 @@ def send_kernel(
     if HAS_DNODES:
         dh += tl.load(dnodes + p_new, mask=m_u, other=0.0)
         dc += tl.load(dnodes + p_new + D, mask=m_u, other=0.0)
-    if scored:
+    if SCORED:
         j = i_j * BJ + tl.arange(0, BJ)
         m = j < K
         m_p = (j > 0) & (j <= K)
@@ -254,26 +290,41 @@ def send_kernel(
         g_h = tl.load(p_g, mask=m_n, other=0.0)
         g_c = tl.load(p_g + D, mask=m_n, other=0.0)
         if PARTS > 1:
-            # the children of merge t: the other half of their products
+            # the children of merge t: the other parts of their products
             r_t = (tl.load(start + t + 1, mask=K > 0, other=0) + b).to(tl.int64)
             k_t = tl.load(position + r_t, mask=K > 0, other=-2)
             m_r = ((j == k_t) | (j == k_t + 1)) & (K > 0)
             p_rest = rest + r_t * (2 * D) + tl.where(j == k_t, 0, D)[:, None] + o_d[None, :]
-            g_h += tl.load(p_rest, mask=m_r[:, None] & m_o[None, :], other=0.0)
+            for part in tl.static_range(PARTS - 1):
+                at = p_rest + cap.to(tl.int64) * (part * 2 * D)
+                g_h += tl.load(at, mask=m_r[:, None] & m_o[None, :], other=0.0)
         l_h = tl.load(v_h + p_v, mask=m_j, other=0.0)
         r_h = tl.load(v_h + p_w, mask=m_q, other=0.0)
         l_c = tl.load(v_c + p_v, mask=m_j, other=0.0)
         r_c = tl.load(v_c + p_w, mask=m_q, other=0.0)
         before = tl.load(sigma + c, mask=m & (i_d == 0), other=0.0)
-        if WHOLE:
-            ds, ds_p = score_gradients(
-                b, t, numbers, tape_y, dscores, sentence, temperature, K, B, T, kind, BJ, PIECES,
-                SAMPLE, HAS_DSCORES,
-            )  # fmt: skip
-        else:
-            at = ds_stored + b.to(tl.int64) * 2 * T + j
-            ds = tl.load(at, mask=m, other=0.0)
-            ds_p = tl.load(at + T, mask=m_p, other=0.0)
+        if SAMPLE:
+            # states of the layer below: children's differences, and the candidates' from the left
+            m_b = (j <= K) & (t > 0)
+            m_bd = m_b[:, None] & m_o[None, :]
+            c_b = tl.load(rows + tape - B.to(tl.int64) * (T - 1), mask=m_b, other=0).to(tl.int64)
+            b_l = tl.load(left + c_b, mask=m_b, other=0).to(tl.int64)
+            b_r = tl.load(right + c_b, mask=m_b, other=0).to(tl.int64)
+            b_l = tl.load(node_state + b_l, mask=m_b, other=0).to(tl.int64)
+            b_r = tl.load(node_state + b_r, mask=m_b, other=0).to(tl.int64)
+            p_l = states + b_l[:, None] * (2 * D) + o_d[None, :]
+            p_r = states + b_r[:, None] * (2 * D) + o_d[None, :]
+            p_own = states + (cap + c_b)[:, None] * (2 * D) + o_d[None, :]
+            if EARLY:
+                at_l = tl.load(p_l, mask=m_bd, other=0.0)
+                x_h = tl.load(p_r, mask=m_bd, other=0.0) - at_l
+                y_h = tl.load(p_own, mask=m_bd, other=0.0) - at_l
+                at_l = tl.load(p_l + D, mask=m_bd, other=0.0)
+                x_c = tl.load(p_r + D, mask=m_bd, other=0.0) - at_l
+                y_c = tl.load(p_own + D, mask=m_bd, other=0.0) - at_l
+        at = ds_stored + b.to(tl.int64) * 2 * T + j
+        ds = tl.load(at, mask=m, other=0.0)
+        ds_p = tl.load(at + T, mask=m_p, other=0.0)
         g_h += ds[:, None] * l_h + ds_p[:, None] * r_h
         g_c += ds[:, None] * l_c + ds_p[:, None] * r_c
         if K > 0:
@@ -288,23 +339,15 @@ def send_kernel(
         dh = tl.sum(tl.where(is_new, g_h, 0.0), axis=0)
         dc = tl.sum(tl.where(is_new, g_c, 0.0), axis=0)
         if SAMPLE:
-            m_b = (j <= K) & (t > 0)
-            m_bd = m_b[:, None] & m_o[None, :]
-            below = tape - B.to(tl.int64) * (T - 1)
-            c_b = tl.load(rows + below, mask=m_b, other=0).to(tl.int64)
-            b_l = tl.load(left + c_b, mask=m_b, other=0).to(tl.int64)
-            b_r = tl.load(right + c_b, mask=m_b, other=0).to(tl.int64)
-            b_l = tl.load(node_state + b_l, mask=m_b, other=0).to(tl.int64)
-            b_r = tl.load(node_state + b_r, mask=m_b, other=0).to(tl.int64)
-            p_l = states + b_l[:, None] * (2 * D) + o_d[None, :]
-            p_r = states + b_r[:, None] * (2 * D) + o_d[None, :]
-            p_own = states + (cap + c_b)[:, None] * (2 * D) + o_d[None, :]
-            at_l = tl.load(p_l, mask=m_bd, other=0.0)
-            x = tl.sum(g_h * (tl.load(p_r, mask=m_bd, other=0.0) - at_l), axis=1)
-            y = tl.sum(g_h * (tl.load(p_own, mask=m_bd, other=0.0) - at_l), axis=1)
-            at_l = tl.load(p_l + D, mask=m_bd, other=0.0)
-            x += tl.sum(g_c * (tl.load(p_r + D, mask=m_bd, other=0.0) - at_l), axis=1)
-            y += tl.sum(g_c * (tl.load(p_own + D, mask=m_bd, other=0.0) - at_l), axis=1)
+            if not EARLY:
+                at_l = tl.load(p_l, mask=m_bd, other=0.0)
+                x_h = tl.load(p_r, mask=m_bd, other=0.0) - at_l
+                y_h = tl.load(p_own, mask=m_bd, other=0.0) - at_l
+                at_l = tl.load(p_l + D, mask=m_bd, other=0.0)
+                x_c = tl.load(p_r + D, mask=m_bd, other=0.0) - at_l
+                y_c = tl.load(p_own + D, mask=m_bd, other=0.0) - at_l
+            x = tl.sum(g_h * x_h + g_c * x_c, axis=1)
+            y = tl.sum(g_h * y_h + g_c * y_c, axis=1)
             p_x = next_numbers + (b.to(tl.int64) * (2 * PIECES) + i_d) * T + j
             tl.store(p_x, x, mask=m_b)
             tl.store(p_x + PIECES * T, y, mask=m_b)

@@ -20,8 +20,10 @@ from gumbeltree.ops import fused_forward_kernels as kernels
 from gumbeltree.ops.layout import Layout
 from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product, tile_for
 
-BM, BD = 64, 16
-"""Rows and units of a program in the first layer; units of all in a step."""
+FIRST = (8, 64, 4)
+"""Rows, units and warps of a program in the first layer."""
+BD = 16
+"""Units of a program in a step."""
 COMPOSE = {"tf32": Tile(64, BD, 32, 8, 3), "ieee": Tile(32, BD, 16, 8, 3)}
 """Measured on one H200."""
 BLOCK = 1024
@@ -99,8 +101,7 @@ def forward(
     def integers(*shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.int32, device=device)
 
-    # zero where there is no word or candidate: sums over all rows need no selection
-    states = torch.zeros((4 * cap, 2 * D), dtype=kind, device=device)
+    states = empty(4 * cap, 2 * D)
     row = torch.arange(cap, dtype=torch.int32, device=device)
     torch.where((row < layout.start[T])[:, None], leaves, leaves.new_zeros(()), out=states[:cap])
     gates = empty(3 * cap if record else 0, 5 * D)
@@ -133,11 +134,13 @@ def forward(
             order, scores, states, gates, left, right, node_state, chosen, position, rows, y
         )
 
-    kernels.first_layer_kernel[(-(-cap // BM), tiles)](
-        gates_lr, query, states, gates, partial, layout.start, layout.previous,
-        T, cap, D=D, BM=BM, BD=BD, TILES=tiles, RECORD=record,
+    BM, units, warps = FIRST
+    pieces = empty(cap, -(-D // units))
+    kernels.first_layer_kernel[(-(-cap // BM), pieces.shape[1])](
+        gates_lr, query, states, gates, pieces, layout.start, layout.previous, T, cap, D=D, BM=BM,
+        BD=units, TILES=pieces.shape[1], RECORD=record, num_warps=warps,
     )  # fmt: skip
-    torch.sum(partial[:cap], 1, out=score[:cap])
+    torch.sum(pieces, 1, out=score[:cap])
     size = query.norm()
     slack = ROUNDING * torch.finfo(kind).eps
     BT = max(16, 1 << (T - 1).bit_length())

@@ -1,4 +1,4 @@
-"""The leaf LSTM (Eq. 13) on packed words, one Triton kernel a step, forward and backward.
+"""The leaf LSTM (Eq. 13) on packed words: one Triton kernel a step forward, two backward.
 
 Sizes that shape a launch (`steps`, `rows`) are numbers of the host; how many sentences are still
 running is read on the device. So nothing waits for the device, and a caller may capture the loop
@@ -18,7 +18,11 @@ PRECISIONS = ("ieee", "tf32", "bf16")
 # Measured on one H200. A step is bound by how fast each multiprocessor gets its part of W_hh and of
 # the states from the L2 cache. Tensor cores of that generation work on 64 rows at a time.
 FORWARD = {"tf32": Tile(64, 16, 64, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
-BACKWARD = {"tf32": Tile(64, 16, 128, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
+BACKWARD = {"tf32": Tile(64, 64, 64, 4, 3), "ieee": Tile(32, 32, 32, 4, 3)}
+PARTS = 5
+"""Parts of the sum over the gates, backward."""
+CELL = (8, 64, 2)
+"""Sentences, units and warps of a program of the elementwise part."""
 
 
 class Plan(NamedTuple):
@@ -50,7 +54,6 @@ class Plan(NamedTuple):
             "BACK": self.back,
             "PRECISION": dot_precision(self.precision),
             "BM": tile.BM,
-            "BD": tile.BN,
             "BK": tile.BK,
             "num_warps": tile.warps,
             "num_stages": tile.stages,
@@ -145,8 +148,9 @@ def forward(
     inputs, factor = inputs.contiguous(), operand(weight, plan.precision)
     states = inputs.new_zeros((N, 2 * D))
     gates = torch.empty_like(inputs) if save else inputs.new_empty(0)
-    options = plan.options(tile_for(FORWARD, plan.precision, inputs, columns=4))
-    grid = plan.grid(D, options["BM"], options["BD"])
+    tile = tile_for(FORWARD, plan.precision, inputs, columns=4)
+    options = {"BD": tile.BN, **plan.options(tile)}
+    grid = plan.grid(D, tile.BM, tile.BN)
     # Triton launches on the current device, whichever the tensors are on
     with torch.cuda.device_of(inputs):
         for t in plan.positions():
@@ -176,16 +180,21 @@ def backward(
     dgates = torch.zeros_like(gates)
     shape = (N, D) if dweight_needed else (0,)
     before = states.new_zeros(shape)
-    options = plan.options(tile_for(BACKWARD, plan.precision, states))
-    grid = plan.grid(D, options["BM"], options["BD"])
+    parts = states.new_empty((PARTS, plan.rows, D))
+    tile = tile_for(BACKWARD, plan.precision, states)
+    options = {"BN": tile.BN, "PARTS": PARTS, **plan.options(tile)}
+    BM, BD, warps = CELL
     with torch.cuda.device_of(gates):
-        for t in reversed(plan.positions()):
-            kernels.lstm_bwd_kernel[grid](
-                *(factor, start, states, gates, dstates, carried, dgates, before, t, plan.steps),
-                D=D,
-                GATHER=dweight_needed,
-                **options,
-            )
+        for i, t in enumerate(reversed(plan.positions())):
+            if i > 0:
+                kernels.lstm_bwd_product_kernel[(*plan.grid(D, tile.BM, tile.BN), PARTS)](
+                    factor, start, dgates, parts, t, plan.steps, plan.rows, D=D, **options
+                )
+            kernels.lstm_bwd_kernel[plan.grid(D, BM, BD)](
+                start, states, gates, dstates, carried, parts, dgates, before,
+                t, plan.steps, plan.rows, D=D, BACK=plan.back, GATHER=dweight_needed, PARTS=PARTS,
+                BM=BM, BD=BD, num_warps=warps,
+            )  # fmt: skip
     if not dweight_needed:
         return dgates, None
     # sum over the words of dgates x the state before: one product instead of one a step

@@ -1,9 +1,10 @@
 """Triton kernels of the leaf LSTM: one step of all sentences, forward and backward.
 
-Program (i_m, i_d) has BM sentences and BD units of all four gates. Both kernels are one product
-over the states or gradients of the step before, then the cell's elementwise work on the program's
-own tile. A step writes rows of its own position only and reads rows of others, so no program reads
-what another one of the same launch writes, and nothing is added up in a varying order.
+Program (i_m, i_d) has BM sentences and BD units of all four gates. Forward, a step is one kernel:
+a product over the states of the step before, then the cell's elementwise work on the program's own
+tile. Backward it is two, as the sum over four times as many gates is divided among programs. A
+kernel writes rows of its own position only and reads rows of others, so no program reads what
+another one of the same launch writes, and nothing is added up in a varying order.
 """
 
 import triton
@@ -115,52 +116,110 @@ def lstm_fwd_kernel(
         tl.store(p_gates + o_gate + 3 * D, b_o, mask=m)
 
 
-@triton.jit(do_not_specialize=["t", "steps"])
-def lstm_bwd_kernel(
+@triton.jit(do_not_specialize=["t", "steps", "B"])
+def lstm_bwd_product_kernel(
     p_weight,
+    p_start,
+    p_dgates,
+    p_parts,
+    t,
+    steps,
+    B,
+    D: tl.constexpr,
+    BACK: tl.constexpr,
+    PARTS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """Send the gates' gradients of the words at t - BACK to h of the words at t.
+
+    The sum over the gates is divided into parts, each a program's: with so few columns whole sums
+    would leave most of the card idle.
+
+    Args:
+        p_weight: W_hh transposed `[D, 4D]`, in the type of the products: TF32 wants both operands
+            stored along the sum.
+        p_start: first row of each position `[steps + 1]`.
+        p_dgates: gradient of the gates before activation `[N, 4D]`, read at t - BACK.
+        p_parts: parts of the sum, for each sentence `[PARTS, B, D]`, written.
+        t: position of the words.
+        steps: positions in all.
+        B: bound of the sentences.
+        D: width of the states.
+        BACK: as in the forward kernel.
+        PARTS: of the sum.
+        PRECISION: of the products.
+        BM: sentences of a program.
+        BN: units of a program.
+        BK: summands at a time.
+    """
+    i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    _, n = words_at(p_start, t, steps)
+    after, n_after = words_at(p_start, t - BACK, steps)
+    n = tl.minimum(n, n_after)
+    if i_m * BM >= n:
+        return
+    o_m = i_m * BM + tl.arange(0, BM)
+    o_n = i_n * BN + tl.arange(0, BN)
+    m_m, m_n = o_m < n, o_n < D
+    # a whole number of blocks to each part but the last
+    share: tl.constexpr = (4 * D + PARTS * BK - 1) // (PARTS * BK) * BK
+    b_sum = tl.full((BM, BN), 0.0, p_parts.dtype.element_ty)
+    for k in range(0, share, BK):
+        o_k = part * share + k + tl.arange(0, BK)
+        m_k = o_k < 4 * D
+        p_a = p_dgates + (after + o_m)[:, None] * (4 * D) + o_k[None, :]
+        p_w = p_weight + o_n[None, :] * (4 * D) + o_k[:, None]
+        b_a = tl.load(p_a, mask=m_m[:, None] & m_k[None, :], other=0.0)
+        b_w = tl.load(p_w, mask=m_k[:, None] & m_n[None, :], other=0.0)
+        b_sum = dot(b_a, b_w, b_sum, PRECISION)
+    row = part.to(tl.int64) * B + o_m
+    tl.store(p_parts + row[:, None] * D + o_n[None, :], b_sum, mask=m_m[:, None] & m_n[None, :])
+
+
+@triton.jit(do_not_specialize=["t", "steps", "B"])
+def lstm_bwd_kernel(
     p_start,
     p_states,
     p_gates,
     p_dstates,
     p_carried,
+    p_parts,
     p_dgates,
     p_before,
     t,
     steps,
+    B,
     D: tl.constexpr,
     BACK: tl.constexpr,
     GATHER: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PARTS: tl.constexpr,
     BM: tl.constexpr,
     BD: tl.constexpr,
-    BK: tl.constexpr,
 ):
-    """Make the gates' gradients of the words at position t from those at t - BACK.
-
-    dh_t = dh + dgates_{t-BACK} W_hh for a tile of units is all that dgates_t needs for the same
-    units, so the product comes first and every gradient is worked out once.
+    """Make the gates' gradients of the words at position t, element by element.
 
     Args:
-        p_weight: W_hh transposed `[D, 4D]`, in the type of the products: TF32 wants both operands
-            stored along the sum.
         p_start: first row of each position `[steps + 1]`.
         p_states: h and c side by side `[N, 2D]`.
         p_gates: i, f, g, o after activation `[N, 4D]`.
         p_dstates: gradient of h and c from outside `[N, 2D]`.
         p_carried: gradient of the cell state before each word `[N, D]`, read at t - BACK, written
             at t.
-        p_dgates: gradient of the gates before activation `[N, 4D]`, read at t - BACK, written
-            at t.
+        p_parts: gradient of h from the words at t - BACK, in parts `[PARTS, B, D]`.
+        p_dgates: gradient of the gates before activation `[N, 4D]`, written at t.
         p_before: state h before each word `[N, D]`, written at t if GATHER.
         t: position of the words.
         steps: positions in all.
+        B: bound of the sentences.
         D: width of the states.
         BACK: as in the forward kernel.
         GATHER: whether to lay out the states before each word.
-        PRECISION: of the products.
+        PARTS: of the sum.
         BM: sentences of a program.
         BD: units of a program.
-        BK: summands at a time.
     """
     i_m, i_d = tl.program_id(0), tl.program_id(1)
     first, n = words_at(p_start, t, steps)
@@ -170,41 +229,33 @@ def lstm_bwd_kernel(
         return
     o_m = i_m * BM + tl.arange(0, BM)
     o_d = i_d * BD + tl.arange(0, BD)
-    m_before = o_m < tl.minimum(n, n_before)
-    m_after = o_m < tl.minimum(n, n_after)
-    m_d = o_d < D
-    m = (o_m < n)[:, None] & m_d[None, :]
+    m_d = (o_d < D)[None, :]
+    m = (o_m < n)[:, None] & m_d
+    m_before = (o_m < tl.minimum(n, n_before))[:, None] & m_d
+    m_after = (o_m < tl.minimum(n, n_after))[:, None] & m_d
     o_own = (first + o_m)[:, None] * D + o_d[None, :]
     o_state = (first + o_m)[:, None] * (2 * D) + o_d[None, :]
     o_before = (before + o_m)[:, None] * (2 * D) + o_d[None, :]
     o_after = (after + o_m)[:, None] * D + o_d[None, :]
     o_gate = (first + o_m)[:, None] * (4 * D) + o_d[None, :]
 
-    # on their way while the product is worked out
+    # everything that is read, before anything that is written
     b_dh = tl.load(p_dstates + o_state, mask=m, other=0.0)
     b_dc = tl.load(p_dstates + o_state + D, mask=m, other=0.0)
-    b_carried = tl.load(p_carried + o_after, mask=m_after[:, None] & m_d[None, :], other=0.0)
+    b_carried = tl.load(p_carried + o_after, mask=m_after, other=0.0)
     b_i = tl.load(p_gates + o_gate, mask=m, other=0.0)
     b_f = tl.load(p_gates + o_gate + D, mask=m, other=0.0)
     b_g = tl.load(p_gates + o_gate + 2 * D, mask=m, other=0.0)
     b_o = tl.load(p_gates + o_gate + 3 * D, mask=m, other=0.0)
     b_c = tl.load(p_states + o_state + D, mask=m, other=0.0)
-    b_before = tl.load(p_states + o_before + D, mask=m_before[:, None] & m_d[None, :], other=0.0)
+    b_before = tl.load(p_states + o_before + D, mask=m_before, other=0.0)
+    if GATHER:
+        b_h = tl.load(p_states + o_before, mask=m_before, other=0.0)
+    for part in tl.static_range(PARTS):
+        row = (B.to(tl.int64) * part + o_m)[:, None] * D
+        b_dh += tl.load(p_parts + row + o_d[None, :], mask=m_after, other=0.0)
 
-    dtype = p_dgates.dtype.element_ty
-    b_sum = tl.full((BM, BD), 0.0, dtype)
-    if i_m * BM < n_after:
-        for k in range(0, 4 * D, BK):
-            o_k = k + tl.arange(0, BK)
-            m_k = o_k < 4 * D
-            p_a = p_dgates + (after + o_m)[:, None] * (4 * D) + o_k[None, :]
-            p_w = p_weight + o_d[None, :] * (4 * D) + o_k[:, None]
-            b_a = tl.load(p_a, mask=m_after[:, None] & m_k[None, :], other=0.0)
-            b_w = tl.load(p_w, mask=m_k[:, None] & m_d[None, :], other=0.0)
-            b_sum = dot(b_a, b_w, b_sum, PRECISION)
-    b_dh += b_sum
     b_y = tanh(b_c)
-
     b_dc += b_carried + b_dh * b_o * (1 - b_y * b_y)
     tl.store(p_carried + o_own, b_dc * b_f, mask=m)
     tl.store(p_dgates + o_gate, b_dc * b_g * b_i * (1 - b_i), mask=m)
@@ -212,5 +263,4 @@ def lstm_bwd_kernel(
     tl.store(p_dgates + o_gate + 2 * D, b_dc * b_i * (1 - b_g * b_g), mask=m)
     tl.store(p_dgates + o_gate + 3 * D, b_dh * b_y * b_o * (1 - b_o), mask=m)
     if GATHER:
-        b_h = tl.load(p_states + o_before, mask=m_before[:, None] & m_d[None, :], other=0.0)
         tl.store(p_before + o_own, b_h, mask=m)

@@ -224,9 +224,8 @@ class _Run:
         # batch normalisation needs two examples in every process; otherwise the batches are the
         # same over however many processes
         least = 2 * self.fabric.world_size if self.recipe.model.head.batch_norm else 1
-        return shuffled(
-            self.splits["train"], self.config.batch_size, self.config.seed, epoch, least
-        )
+        config, split = self.config, self.splits["train"]
+        return shuffled(split, config.batch_size, config.seed, epoch, least, config.pool)
 
     def _step(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """Do one update on the examples of `rows`."""

@@ -1,0 +1,1 @@
+"""What a model did with a sentence, and what its trees are like."""
