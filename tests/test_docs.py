@@ -1,5 +1,6 @@
 """The documentation's code runs, and its figures are those that were measured."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -77,6 +78,40 @@ def test_readme_figures_are_the_recorded_ones() -> None:
         assert row in readme, row
     for name, power in report["growth"]["exponents"].items():
         assert f"T^{power:.2f} ({name})" in readme
+
+
+def test_the_figures_of_a_card_are_the_recorded_ones() -> None:
+    found = importlib.util.spec_from_file_location(
+        "write_speed", ROOT / "benchmarks" / "write_speed.py"
+    )
+    assert found is not None
+    assert found.loader is not None
+    writer = importlib.util.module_from_spec(found)
+    found.loader.exec_module(writer)
+    report = json.loads(writer.RESULTS.read_text(encoding="utf-8"))
+    assert not report["quick"]
+    for page, content in (
+        ("README.md", writer.summary(report)),
+        ("docs/benchmarks.md", writer.details(report)),
+    ):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert writer.written(text, content) == text, f"{page}: python benchmarks/write_speed.py"
+    with pytest.raises(ValueError, match="expected one stretch"):
+        writer.written("no marks", "figures")
+
+
+def test_recorded_figures_of_a_card_meet_what_is_promised() -> None:
+    report = json.loads((ROOT / "benchmarks" / "results" / "cuda.json").read_text("utf-8"))
+    assert report["correctness"]["ieee"]["relative_error"] < 1e-5
+    assert report["correctness"]["ieee"]["same_merges"] > 0.999
+    cases = {(c["name"], c["precision"]): c for c in report["cases"] if c["impl"] == "fused"}
+    random = cases["training, random batches", "tf32"]
+    assert random["median"] < 0.0046
+    assert random["bytes"] < 1.5 * 2**30
+    assert cases["inference, random batches", "tf32"]["median"] < 0.0013
+    assert cases["training, random batches, 600D", "tf32"]["median"] < 0.008
+    assert report["growth"]["exponents"]["training"] < 1.2
+    assert report["growth"]["rows"][-1]["words"] == 2048
 
 
 def test_recorded_figures_meet_what_is_promised() -> None:

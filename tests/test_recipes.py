@@ -1,3 +1,4 @@
+import dataclasses
 import tomllib
 from importlib import resources
 
@@ -21,7 +22,11 @@ COUNTS = {
     "sst5": (722_400, 901_500, 300, 308_224, 5_125, 0, 1_937_549),
 }
 SNLI = ("neutral", "entailment", "contradiction")
-OTHERS = ("demo", "listops", "sick", "sst2-100d", "text", "text-pair")
+TUNED = ("snli-100d-tuned", "snli-300d-tuned", "sst2-tuned", "sst5-tuned")
+OTHERS = (
+    *("demo", "listops", "sick", "snli-100d-reference", "sst2-100d", "text", "text-pair"),
+    *TUNED,
+)
 # optimizer, learning rate, batch size, evaluations an epoch, patience
 TRAINING = {
     **dict.fromkeys([n for n in COUNTS if n.startswith("snli")], ("adam", 1e-3, 128, 10, 10)),
@@ -152,3 +157,16 @@ def test_the_parts_add_up_to_the_model_less_its_word_vectors():
     assert counts["total"] == total
     # two LSTMs of width 3 over 5D words, two bias vectors each
     assert counts["leaf"] == 2 * 12 * (5 + 3 + 2)
+
+
+@pytest.mark.parametrize("name", [*TUNED, "snli-100d-reference"])
+def test_recipes_beside_a_published_one_train_on_the_same_data(name):
+    recipe, published = load_recipe(name), load_recipe(name.rsplit("-", 1)[0])
+    assert recipe != published
+    assert recipe.training == published.training
+    assert recipe.data in (
+        published.data,
+        dataclasses.replace(published.data, missing_vectors="parts"),
+    )
+    assert recipe.model.head.labels == published.model.head.labels
+    assert recipe.model.encoder.hidden_dim == published.model.encoder.hidden_dim

@@ -245,6 +245,22 @@ def test_words_that_are_not_trained_stay():
 
 
 @interpreted
+@pytest.mark.parametrize("clip", [0.05, 1e6])
+def test_clipping_in_the_optimizer(clip):
+    def fused(parameters):
+        # so large that weights move by their gradients, whose size then counts
+        return torch.optim.Adam(parameters, lr=RATE, eps=1.0, fused=True)
+
+    eager, captured = both(kind="pair", optimizer=fused, clip=clip)
+    for rows in BATCHES[:2]:
+        eager(rows)
+        captured(rows)
+    check_equal(eager, captured, 1e-6)
+    assert float(captured.step.norm) / 2 > 0.05
+    assert captured.optimizer.grad_scale is None
+
+
+@interpreted
 @pytest.mark.parametrize("optimizer", [sgd, adam])
 def test_the_learning_rate_takes_effect(optimizer):
     eager, captured = both(kind="single", optimizer=optimizer)

@@ -334,6 +334,21 @@ def test_every_epoch_reads_every_example_once_in_an_order_of_its_own(demo, tmp_p
     assert np.mean(spread) < np.ptp(lengths) / 2
 
 
+def test_batches_may_be_shuffled_only(demo, tmp_path, monkeypatch):
+    lengths = demo.splits["train"].lengths[:, 0]
+    spreads = {}
+    step = loop._Run._step
+    for pool in (1, 100):
+        found = spreads[pool] = []
+        monkeypatch.setattr(
+            loop._Run,
+            "_step",
+            lambda run, rows, found=found: found.append(np.ptp(lengths[rows])) or step(run, rows),
+        )
+        train(small(f"pool={pool}", "batch_size=5", "epochs=1"), demo, tmp_path / str(pool))
+    assert np.mean(spreads[1]) > 1.5 * np.mean(spreads[100])
+
+
 def test_noise_belongs_to_the_example():
     rows = torch.tensor([5, 0, 2**33, 7])
     noise = example_noise(1, 2, rows, 2, 6)

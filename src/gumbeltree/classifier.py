@@ -46,7 +46,10 @@ class Head(nn.Module):
         if (second is not None) != (self.config.kind == "pair"):
             wanted = "two sentence vectors" if self.config.kind == "pair" else "one sentence vector"
             raise ValueError(f"a head of kind {self.config.kind!r} takes {wanted} a row")
-        features = first if second is None else pair_features(first, second)
+        return self.classify(first if second is None else pair_features(first, second))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return class scores `[B, C]` of the MLP's inputs, `[B, D]` or `[B, 4D]`."""
         x = self.dropout(self.batch_norm_in(features))
         for layer in self.hidden:
             x = layer(x).relu()

@@ -18,6 +18,7 @@ from gumbeltree.config import ModelConfig
 from gumbeltree.encoders import ENCODERS
 from gumbeltree.encoders.captured import CapturedEncoder
 from gumbeltree.hub import HubModel
+from gumbeltree.ops.features import PairFeatures
 from gumbeltree.ops.layout import Layout
 from gumbeltree.states import Encoding
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader, batches, chunks
@@ -124,8 +125,10 @@ class SentenceModel(nn.Module, HubModel):
         encoding = self.encoder.encode_rows(
             self.embed(ids), layout, keys=keys, temperature=temperature
         )
-        pairs = self.config.head.kind == "pair"
-        scores: Tensor = self.head(*encoding.vector.chunk(2 if pairs else 1))
+        features = encoding.vector
+        if self.config.head.kind == "pair":
+            features = PairFeatures.apply(features)
+        scores: Tensor = self.head.classify(features)
         return scores
 
     def why_not_rows(self, sample: bool) -> str | None:

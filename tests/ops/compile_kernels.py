@@ -12,6 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from gumbeltree.ops import features_kernels as features
 from gumbeltree.ops import fused_backward, fused_forward, fused_lstm
 from gumbeltree.ops import fused_backward_kernels as backward
 from gumbeltree.ops import fused_forward_kernels as forward
@@ -113,6 +114,10 @@ def main() -> None:
         constants = {"D": D, "BACK": -1, "PARTS": fused_lstm.PARTS, "PRECISION": dots}
         constants |= {"BM": BM, "BN": BN, "BK": BK}
         compiled(lstm.lstm_bwd_product_kernel, constants, warps, stages, **operands)
+    for kernel in (features.features_kernel, features.features_backward_kernel):
+        compiled(kernel, {"D": D, "BD": power_of_two(D)})
+    constants = {"WIDTH": 4 * D, "BW": power_of_two(4 * D), "BM": fused_lstm.CLEARED}
+    compiled(lstm.clear_kernel, constants, N="i32")
     BM, BD, warps = fused_lstm.CELL
     constants = {"D": D, "BACK": -1, "GATHER": True, "PARTS": fused_lstm.PARTS, "BM": BM, "BD": BD}
     compiled(lstm.lstm_bwd_kernel, constants, warps)

@@ -403,8 +403,12 @@ def bulk(sizes: Sizes) -> dict[str, Any]:
 
 GROUPS = {
     "merge, forward loop": ("compose_kernel", "select_kernel"),
-    "merge, backward loop": ("undo_kernel", "send_kernel", "score_gradients_kernel"),
-    "leaf LSTM, loops": ("lstm_fwd_kernel", "lstm_bwd_kernel"),
+    "merge, backward loop": ("undo_kernel", "send_kernel"),
+    "merge, outside its loops": (
+        *("begin_kernel", "first_layer_kernel", "score_backward_kernel", "children_kernel"),
+        *("roots_kernel", "layout_kernel"),
+    ),
+    "leaf LSTM, loops": ("lstm_fwd_kernel", "lstm_bwd"),
     "large products": ("gemm", "cutlass", "splitKreduce", "gemv", "nvjet"),
     "optimizer and clipping": ("multi_tensor",),
 }

@@ -15,7 +15,7 @@ from gumbeltree.estimators.gumbel import check_temperature, gumbel_noise
 from gumbeltree.estimators.keyed_noise import keyed_noise
 from gumbeltree.leaves import LEAVES
 from gumbeltree.ops import Choice, build_tree, choose
-from gumbeltree.ops.fused import merge
+from gumbeltree.ops.fused import merge, prepare
 from gumbeltree.ops.layout import Layout
 from gumbeltree.ops.problem import TreeProblem
 from gumbeltree.packing import Packing
@@ -176,6 +176,7 @@ class GumbelTreeEncoder(nn.Module):
             temperature: one number on the device, needed with `keys`; it stands for
                 `self.temperature`.
         """
+        operands = prepare(self.cell, self.query, self.scale)
         leaves = self.leaf.rows(words, layout).to(self.query.dtype)
         order = None
         if self.config.trees != "learned":
@@ -188,11 +189,13 @@ class GumbelTreeEncoder(nn.Module):
             leaves,
             layout,
             self.cell,
-            self.query * self.scale,
+            self.query,
+            self.scale,
             noise=keys,
             temperature=temperature,
             order=order,
             keep_nodes=self.config.attention,
+            operands=operands,
         )
         vector = result.vector
         if self.config.attention:

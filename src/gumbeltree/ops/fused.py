@@ -5,7 +5,7 @@ they become one differentiable function.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from gumbeltree.ops.overlap import Overlap
 from gumbeltree.ops.problem import TreeProblem, TreeResult
 from gumbeltree.ops.triton_support import WIDEST, precision_of, why_not
 from gumbeltree.states import NodeState
+
+if TYPE_CHECKING:
+    from gumbeltree.ops.fused_forward import Operands
 
 
 def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = False) -> str | None:
@@ -51,7 +54,8 @@ def build_tree(problem: TreeProblem) -> TreeResult:
         leaves,
         Layout.of(problem.packing),
         cell,
-        problem.query * problem.scale,
+        problem.query,
+        problem.scale,
         noise=None if noise is None else noise.to(leaves.dtype),
         temperature=temperature,
         order=problem.order,
@@ -65,12 +69,14 @@ def merge(
     layout: Layout,
     cell: TreeLSTMCell,
     query: Tensor,
+    scale: float = 1.0,
     *,
     noise: Tensor | None = None,
     temperature: Tensor | None = None,
     order: Tensor | None = None,
     keep_nodes: bool = False,
     keep_scores: bool = False,
+    operands: "Operands | None" = None,
 ) -> TreeResult:
     """Merge sentences that stand as a layout says; nothing is read back from the device.
 
@@ -79,14 +85,17 @@ def merge(
             never used.
         layout: where words stand.
         cell: composition.
-        query: the scaled query `[D]`.
+        query: `[D]`.
+        scale: of the scores.
         noise: sampling is with noise, see `fused_forward.forward`; None: the highest score.
         temperature: of Eq. 8, one number on the device.
         order: forced merges, see `TreeProblem`.
         keep_nodes: return the states of all nodes.
         keep_scores: return all scores.
+        operands: of `prepare`, if it was already called.
     """
-    inputs = (leaves, cell.weight, cell.gate_bias(), query)
+    # the bias' own gradient is that of the gates: the offset is a constant
+    inputs = (leaves, cell.weight, cell.bias, query)
     record = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     given = _Given(
         layout,
@@ -97,13 +106,27 @@ def merge(
         keep_scores,
         precision_of(query.device.type),
         record,
+        scale,
+        operands or prepare(cell, query, scale),
     )
+    if Overlap.current is not None:
+        Overlap.current.wait()
     root, merged, made, scores = _FusedTree.apply(*inputs, given)
     nodes = None
     if made is not None:
         rows, exists = layout.node_rows()
         nodes = NodeState(*torch.where(exists[..., None], made[rows], 0.0).chunk(2, dim=-1))
     return TreeResult(root.index_select(0, layout.rank), merged, nodes, scores)
+
+
+def prepare(cell: TreeLSTMCell, query: Tensor, scale: float) -> "Operands":
+    """Return the weights as a merge wants them: beside the leaves' work, where there is a way."""
+    # triton is imported when it is needed, not before
+    from gumbeltree.ops.fused_forward import Operands
+
+    work = partial(Operands.of, cell, query, scale, precision_of(query.device.type))
+    with torch.cuda.device_of(query):
+        return work() if Overlap.current is None else Overlap.current.start(work)
 
 
 class _Given(NamedTuple):
@@ -117,6 +140,8 @@ class _Given(NamedTuple):
     keep_scores: bool
     precision: str
     record: bool
+    scale: float
+    operands: "Operands"
 
 
 class _FusedTree(Function):
@@ -124,16 +149,13 @@ class _FusedTree(Function):
     def forward(
         ctx: Any, leaves: Tensor, weight: Tensor, bias: Tensor, query: Tensor, given: _Given
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        # triton is imported when it is needed, not before
         from gumbeltree.ops.fused_forward import forward
 
         # Triton launches on the current device, whichever the tensors are on
         with torch.cuda.device_of(leaves), torch.autocast(leaves.device.type, enabled=False):
             trees = forward(
                 leaves,
-                weight,
-                bias,
-                query,
+                given.operands,
                 given.layout,
                 noise=given.noise,
                 forced=given.order,
@@ -155,7 +177,14 @@ class _FusedTree(Function):
                 # needed at the start of the backward pass, and the head comes in between
                 with torch.cuda.device_of(leaves):
                     ctx.shares = Overlap.current.start(
-                        partial(score_shares, trees, weight, query, given.layout, given.precision)
+                        partial(
+                            score_shares,
+                            trees,
+                            weight,
+                            given.operands.query,
+                            given.layout,
+                            given.precision,
+                        )
                     )
             ctx.save_for_backward(leaves, weight, bias, query, *trees)
         return root, trees.order, nodes, scores
@@ -176,7 +205,7 @@ class _FusedTree(Function):
             gradients = backward(
                 Trees(*trees),
                 weight,
-                query,
+                given.operands.query,
                 given.layout,
                 droot,
                 dnodes=None if dnodes is None else dnodes.contiguous(),
@@ -184,6 +213,7 @@ class _FusedTree(Function):
                 sample=given.noise is not None,
                 temperature=given.temperature,
                 precision=given.precision,
+                scale=given.scale,
                 shares=ctx.shares,
             )
         result: tuple[Tensor, ...] = tuple(gradients)

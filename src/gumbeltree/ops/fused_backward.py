@@ -94,9 +94,10 @@ def backward(
     sample: bool,
     temperature: Tensor | None = None,
     precision: str = "ieee",
+    scale: float = 1.0,
     shares: Shares | None = None,
 ) -> Gradients:
-    """Return the gradients of leaves, weight, bias and scaled query.
+    """Return the gradients of leaves, weight, bias and query.
 
     Args:
         trees: of the forward pass, recorded.
@@ -110,6 +111,7 @@ def backward(
         sample: whether the forward pass sampled.
         temperature: as in the forward pass; needed if it sampled.
         precision: of the products: ieee, tf32 or bf16.
+        scale: of the query.
         shares: `score_shares`, if they were already begun.
     """
     B, T, cap, D = layout.B, layout.T, layout.cap, query.shape[0]
@@ -176,7 +178,7 @@ def backward(
             send(t)
     dleaves = G[:cap] if dnodes is None else G[:cap] + dnodes[:cap]
 
-    def of_weights() -> tuple[Tensor, Tensor]:
+    def of_weights() -> tuple[Tensor, Tensor, Tensor]:
         # all gates' gradients times all children, the bias as a child that is always one
         width = -(-(2 * D + 1) // 4) * 4
         children = torch.empty((len(dgates), width), dtype=kind, device=device)
@@ -195,9 +197,9 @@ def backward(
             precision,
         )
         sums = both.sum(0) if alone else both[0]  # [5D, width]
-        return sums[:, : 2 * D].contiguous(), sums[:, 2 * D].contiguous()
+        dquery = (scale * sigma) @ states[cap:, :D] if scored else torch.zeros_like(query)
+        return sums[:, : 2 * D].contiguous(), sums[:, 2 * D].contiguous(), dquery
 
-    dquery = sigma @ states[cap:, :D] if scored else torch.zeros_like(query)
-    # nothing but the optimizer waits for these two
-    dweight, dbias = of_weights() if Overlap.current is None else Overlap.current.start(of_weights)
-    return Gradients(dleaves, dweight, dbias, dquery)
+    # nothing but the optimizer waits for these
+    found = of_weights() if Overlap.current is None else Overlap.current.start(of_weights)
+    return Gradients(dleaves, *found)

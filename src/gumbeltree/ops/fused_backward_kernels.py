@@ -165,9 +165,9 @@ def undo_kernel(
     """Send the gates' gradients of the merges of step t to the h of both children.
 
     The sum is divided into PARTS: the first goes to the children, the others to `rest`
-    `[PARTS - 1, cap, 2D]`, from where `send_kernel` takes them. The last programs, on multiprocessors that the
-    product leaves idle, store the score gradients of layer t for `send_kernel`, SPAN sentences a
-    program.
+    `[PARTS - 1, cap, 2D]`, from where `send_kernel` takes them. The last programs, on
+    multiprocessors that the product leaves idle, store the score gradients of layer t for
+    `send_kernel`, SPAN sentences a program.
     """
     i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if part >= PARTS:

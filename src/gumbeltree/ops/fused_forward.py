@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gumbeltree.cells.treelstm import TreeLSTMCell
 from gumbeltree.ops import fused_forward_kernels as kernels
 from gumbeltree.ops.layout import Layout
 from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product, tile_for
@@ -30,6 +31,38 @@ BLOCK = 1024
 """Numbers that a program sets at the beginning."""
 ROUNDING = 16
 """Scores within so many units of rounding of the best count as equal; see ops/argmax.py."""
+
+
+class Operands(NamedTuple):
+    """Weights as the kernels and products want them."""
+
+    weight: Tensor
+    """`[5D, 2D]`, in the type of the products."""
+    bias: Tensor
+    """`[5D]`, with the offset of the forget gates."""
+    both: Tensor
+    """The weight's halves below each other, left child's first, `[10D, D]`."""
+    both_bias: Tensor
+    """The bias, then zeros, `[10D]`."""
+    query: Tensor
+    """The scaled query `[D]`."""
+    size: Tensor
+    """Its norm."""
+
+    @classmethod
+    def of(cls, cell: TreeLSTMCell, query: Tensor, scale: float, precision: str) -> "Operands":
+        """Return a cell's weights and a query's, as they are now."""
+        with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+            weight, bias = cell.weight, cell.gate_bias()
+            scaled = query if scale == 1 else query * scale
+            return cls(
+                operand(weight, precision),
+                bias,
+                torch.cat(weight.split(query.shape[0], dim=1)),
+                torch.cat([bias, torch.zeros_like(bias)]),
+                scaled,
+                scaled.norm(),
+            )
 
 
 class Trees(NamedTuple):
@@ -61,9 +94,7 @@ class Trees(NamedTuple):
 
 def forward(
     leaves: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    query: Tensor,
+    operands: Operands,
     layout: Layout,
     *,
     noise: Tensor | None = None,
@@ -77,9 +108,7 @@ def forward(
 
     Args:
         leaves: states of the words `[cap, 2D]`; rows beyond the words are never used.
-        weight: `[5D, 2D]`.
-        bias: `[5D]`, with the offset of the forget gates.
-        query: the scaled query `[D]`.
+        operands: weights.
         layout: where words stand.
         noise: for sampling, in the caller's order: `[B, T-1, T-1]`, or the two keys of each
             sentence's noise, int64 `[B, 2]` (`estimators.keyed_noise`).
@@ -90,6 +119,7 @@ def forward(
         precision: of the products: ieee, tf32 or bf16.
     """
     B, T, cap = layout.B, layout.T, layout.cap
+    weight, bias, both, both_bias, query, size = operands
     D = query.shape[0]
     tiles = -(-D // BD)
     kind, device = leaves.dtype, leaves.device
@@ -102,20 +132,12 @@ def forward(
         return torch.empty(shape, dtype=torch.int32, device=device)
 
     states = empty(4 * cap, 2 * D)
-    row = torch.arange(cap, dtype=torch.int32, device=device)
-    torch.where((row < layout.start[T])[:, None], leaves, leaves.new_zeros(()), out=states[:cap])
+    states[:cap].copy_(leaves)
     gates = empty(3 * cap if record else 0, 5 * D)
     partial, score = empty(3 * cap, tiles), empty(3 * cap)
     # products of each node with the weights, as left child (with the bias) and as right child
     gates_lr = empty(2 * cap, 10 * D)
-    both = torch.cat(weight.split(D, dim=1))  # [10D, D]
-    product(
-        states[:cap, :D],
-        both.t(),
-        precision,
-        out=gates_lr[:cap],
-        bias=torch.cat([bias, torch.zeros_like(bias)]),
-    )
+    product(states[:cap, :D], both.t(), precision, out=gates_lr[:cap], bias=both_bias)
     left, right, node_state = integers(3 * cap), integers(3 * cap), integers(2 * cap)
     chosen, position = integers(cap), integers(cap)
     node, cand = integers(2, B, T), integers(2, B, T)
@@ -141,10 +163,9 @@ def forward(
         BD=units, TILES=pieces.shape[1], RECORD=record, num_warps=warps,
     )  # fmt: skip
     torch.sum(pieces, 1, out=score[:cap])
-    size = query.norm()
     slack = ROUNDING * torch.finfo(kind).eps
     BT = max(16, 1 << (T - 1).bit_length())
-    weight, dots = operand(weight, precision), dot_precision(precision)
+    dots = dot_precision(precision)
     tile = tile_for(COMPOSE, precision, leaves, columns=10)
     for t in range(T - 1):
         kernels.select_kernel[(B,)](

@@ -5,12 +5,14 @@ running is read on the device. So nothing waits for the device, and a caller may
 in a CUDA graph and replay it for other lengths within the same bounds.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gumbeltree.ops.first_derivative import OnlyFirst
+from gumbeltree.ops.overlap import Overlap
 from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product, tile_for
 
 PRECISIONS = ("ieee", "tf32", "bf16")
@@ -21,6 +23,8 @@ FORWARD = {"tf32": Tile(64, 16, 64, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
 BACKWARD = {"tf32": Tile(64, 64, 64, 4, 3), "ieee": Tile(32, 32, 32, 4, 3)}
 PARTS = 5
 """Parts of the sum over the gates, backward."""
+CLEARED = 8
+"""Rows of a program that clears."""
 CELL = (8, 64, 2)
 """Sentences, units and warps of a program of the elementwise part."""
 
@@ -146,13 +150,14 @@ def forward(
 
     N, D = inputs.shape[0], weight.shape[1]
     inputs, factor = inputs.contiguous(), operand(weight, plan.precision)
-    states = inputs.new_zeros((N, 2 * D))
+    states = inputs.new_empty((N, 2 * D))
     gates = torch.empty_like(inputs) if save else inputs.new_empty(0)
     tile = tile_for(FORWARD, plan.precision, inputs, columns=4)
     options = {"BD": tile.BN, **plan.options(tile)}
     grid = plan.grid(D, tile.BM, tile.BN)
     # Triton launches on the current device, whichever the tensors are on
     with torch.cuda.device_of(inputs):
+        clear(states, start)
         for t in plan.positions():
             kernels.lstm_fwd_kernel[grid](
                 inputs, factor, start, states, gates, t, plan.steps, D=D, SAVE=save, **options
@@ -176,15 +181,16 @@ def backward(
     factor = operand(weight.t(), plan.precision)
     dstates = dstates.contiguous()
     carried = states.new_empty((N, D))
-    # rows past the words take part in what follows, so they must be zero
-    dgates = torch.zeros_like(gates)
-    shape = (N, D) if dweight_needed else (0,)
-    before = states.new_zeros(shape)
+    dgates = torch.empty_like(gates)
+    before = states.new_empty((N, D) if dweight_needed else (0, D))
     parts = states.new_empty((PARTS, plan.rows, D))
     tile = tile_for(BACKWARD, plan.precision, states)
     options = {"BN": tile.BN, "PARTS": PARTS, **plan.options(tile)}
     BM, BD, warps = CELL
     with torch.cuda.device_of(gates):
+        # rows past the words take part in what follows
+        clear(dgates, start)
+        clear(before, start)
         for i, t in enumerate(reversed(plan.positions())):
             if i > 0:
                 kernels.lstm_bwd_product_kernel[(*plan.grid(D, tile.BM, tile.BN), PARTS)](
@@ -198,4 +204,17 @@ def backward(
     if not dweight_needed:
         return dgates, None
     # sum over the words of dgates x the state before: one product instead of one a step
-    return dgates, product(dgates.t(), before, plan.precision)
+    work = partial(product, dgates.t(), before, plan.precision)
+    # nothing but the optimizer waits for it
+    return dgates, work() if Overlap.current is None else Overlap.current.start(work)
+
+
+def clear(x: Tensor, start: Tensor) -> None:
+    """Set the rows of `x` past the words to zero."""
+    from gumbeltree.ops import fused_lstm_kernels as kernels
+
+    N, width = x.shape
+    if N:
+        kernels.clear_kernel[(-(-N // CLEARED),)](
+            x, start, len(start) - 1, N, WIDTH=width, BW=1 << (width - 1).bit_length(), BM=CLEARED
+        )

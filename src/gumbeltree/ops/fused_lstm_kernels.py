@@ -23,6 +23,21 @@ def words_at(p_start, t, steps):
     return first.to(tl.int64), (end - first).to(tl.int32)
 
 
+@triton.jit(do_not_specialize=["steps", "N"])
+def clear_kernel(p_x, p_start, steps, N, WIDTH: tl.constexpr, BW: tl.constexpr, BM: tl.constexpr):
+    """Set the rows of `p_x` `[N, WIDTH]` past the words to zero, BM rows a program."""
+    i = tl.program_id(0)
+    words = tl.load(p_start + steps)
+    if (i + 1) * BM <= words:
+        return
+    o_w = tl.arange(0, BW)
+    nothing = tl.full((BW,), 0.0, p_x.dtype.element_ty)
+    for k in range(BM):
+        row = (i * BM + k).to(tl.int64)
+        m = (row >= words) & (row < N)
+        tl.store(p_x + row * WIDTH + o_w, nothing, mask=m & (o_w < WIDTH))
+
+
 # t differs at each launch: no variant for t == 1 or multiples of 16
 @triton.jit(do_not_specialize=["t", "steps"])
 def lstm_fwd_kernel(

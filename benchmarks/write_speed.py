@@ -1,0 +1,168 @@
+"""Write the figures of a CUDA device into README.md and docs/benchmarks.md.
+
+`python benchmarks/write_speed.py` reads benchmarks/results/cuda.json, which `gumbeltree bench
+--device cuda --json benchmarks/results/cuda.json --plot docs/images/growth-cuda.png` writes, and
+replaces what stands between the lines `<!-- cuda -->` and `<!-- end of cuda -->` of both pages.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from gumbeltree.bench.cuda import AUTHORS
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "cuda.json"
+MARKS = re.compile(r"(?<=<!-- cuda -->\n).*?(?=<!-- end of cuda -->)", re.DOTALL)
+NAMES = {"tf32": "TF32", "32": "IEEE", "bf16": "bfloat16"}
+AUTHORS_BYTES = 5.7 * 2**30
+"""Peak memory of the authors' training step, measured with its time."""
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:,.0f} ms"
+
+
+def gibibytes(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+def find(report: dict[str, Any], name: str, impl: str, precision: str) -> dict[str, Any]:
+    (case,) = (
+        case
+        for case in report["cases"]
+        if (case["name"], case["impl"], case["precision"]) == (name, impl, precision)
+    )
+    return case
+
+
+def table(rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def where(report: dict[str, Any]) -> str:
+    machine, versions = report["machine"], report["versions"]
+    return f"{machine['gpu']}, torch {versions['torch'].split('+')[0]}"
+
+
+def summary(report: dict[str, Any]) -> str:
+    """Return what the README says."""
+    rows = [["", "authors' code", "`reference`", "ours, TF32", "faster than the authors' code"]]
+    for label, name in (
+        ("training step, random batches", "training, random batches"),
+        ("training step, batches by length", "training, bucketed batches"),
+        ("inference, random batches", "inference, random batches"),
+        ("training step, 600D, random batches", "training, random batches, 600D"),
+    ):
+        ours = find(report, name, "fused", "tf32")
+        authors = AUTHORS.get(name)
+        plain = [c for c in report["cases"] if (c["name"], c["impl"]) == (name, "reference")]
+        rows.append(
+            [
+                label,
+                f"{authors * 1e3:.0f} ms" if authors else "",
+                milliseconds(plain[0]["median"]) if plain else "",
+                milliseconds(ours["median"]),
+                f"{authors / ours['median']:.0f}x" if authors else "",
+            ]
+        )
+    random = find(report, "training, random batches", "fused", "tf32")
+    plain = find(report, "training, random batches", "reference", "32")
+    rows.append(
+        [
+            "memory, training, random batches",
+            gibibytes(AUTHORS_BYTES),
+            gibibytes(plain["bytes"]),
+            gibibytes(random["bytes"]),
+            f"{AUTHORS_BYTES / random['bytes']:.1f}x less",
+        ]
+    )
+    bulk = report["bulk"]
+    return "\n\n".join(
+        [
+            f"On one {where(report)}, whole training steps of 128 SNLI pairs, 300D, optimizer and "
+            "all,\n`gumbeltree bench --device cuda`:",
+            table(rows),
+            f"From strings to {bulk['width']}D vectors it encodes "
+            f"{bulk['rate']:,.0f} SNLI-like sentences a second\n({bulk['sentences']:,} in "
+            f"{bulk['seconds']:.1f} s, tokenising included).",
+        ]
+    )
+
+
+def details(report: dict[str, Any]) -> str:
+    """Return what the page on speed says."""
+    correct = [["products", "values differ by", "merges equal"]]
+    for precision, found in report["correctness"].items():
+        name = {"ieee": "IEEE", "tf32": "TF32"}.get(precision, "bfloat16")
+        error, same = found["relative_error"], 100 * found["same_merges"]
+        correct.append([name, f"{error:.0e}", f"{same:.2f} %"])
+    cases = [["case", "implementation", "products", "time", "20 % to 80 %", "memory"]]
+    for case in report["cases"]:
+        cases.append(
+            [
+                case["name"],
+                f"`{case['impl']}`",
+                NAMES[case["precision"]],
+                milliseconds(case["median"]),
+                f"{milliseconds(case['p20'])} to {milliseconds(case['p80'])}",
+                gibibytes(case["bytes"]),
+            ]
+        )
+    growth = [["words", "inference", "training", "memory"]]
+    for row in report["growth"]["rows"]:
+        times = [milliseconds(row[mode]["median"]) for mode in ("inference", "training")]
+        growth.append([f"{row['words']:,}", *times, f"{row['bytes'] / 2**20:,.1f} MiB"])
+    exponents = report["growth"]["exponents"]
+    powers = ", ".join(f"T^{power:.2f} ({name})" for name, power in exponents.items())
+    parts = [
+        f"Last recorded run: {where(report)}, Python {report['versions']['python']}.",
+        "`fused` against `exact` on the same card, merges as they fall and values in one tree:",
+        table(correct),
+        "Time is wall time of a whole step, the mean over all batches of a pass, median of passes; "
+        "memory is\nall that torch holds, graph pools and caches included:",
+        table(cases),
+        f"One sentence, {report['growth']['width']}D, the encoder alone, TF32: {powers}.",
+        table(growth),
+        "![growth with sentence length on a card](images/growth-cuda.png)",
+        "Where a training step goes (TF32, kernels of two streams, so that their sum may pass the "
+        "step's time):",
+    ]
+    for line in report["roofline"]:
+        groups = sorted(line["kernel_seconds"].items(), key=lambda x: -x[1])
+        share, memory = line["share_of_tf32_peak"], line["share_of_memory_peak"]
+        parts += [
+            f"{line['name'].capitalize()}: {milliseconds(line['seconds'])}, "
+            f"{line['flops'] / 1e9:.0f} GFLOP in products, "
+            f"{line['flops_per_second'] / 1e12:.0f} TFLOP/s"
+            + (f" ({100 * share:.0f} % of the card's TF32 peak)" if share else "")
+            + f"; {line['bytes'] / 1e9:.1f} GB read and written by kernels, "
+            f"{line['bytes_per_second'] / 1e12:.1f} TB/s"
+            + (
+                f" ({100 * memory:.0f} % of its memory's; much of it from the L2 cache)."
+                if memory
+                else "."
+            ),
+            table([["kernels", "µs a step"], *([g, f"{1e6 * s:,.0f}"] for g, s in groups)]),
+        ]
+    return "\n\n".join(parts)
+
+
+def written(text: str, content: str) -> str:
+    """Return a page with what stands between the marks replaced."""
+    if len(MARKS.findall(text)) != 1:
+        raise ValueError("expected one stretch between <!-- cuda --> and <!-- end of cuda -->")
+    return MARKS.sub(lambda _: f"\n{content}\n\n", text)
+
+
+def main() -> None:
+    report = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for page, content in (("README.md", summary(report)), ("docs/benchmarks.md", details(report))):
+        path = ROOT / page
+        path.write_text(written(path.read_text("utf-8"), content), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
