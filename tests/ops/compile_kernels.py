@@ -25,7 +25,7 @@ INT32 = {
     *("lengths", "start", "previous", "rows", "p_start"),
 }
 INT64 = {"order", "forced", "sentence"}
-OPERANDS = {"weight", "weight_t", "p_weight"}
+OPERANDS = {"both", "weight_t", "p_weight"}
 ROOM = {75: 64, 80: 163, 86: 99, 90: 227}
 """KiB of shared memory that a program may take."""
 CAPABILITY, D = (int(x) for x in sys.argv[1:3]) if len(sys.argv) > 2 else (90, 300)
@@ -60,7 +60,7 @@ def compiled(
     # as `tile_for` does
     stage = stages
     if "BK" in constants:
-        columns = {"compose_kernel": 10, "lstm_fwd_kernel": 4}.get(kernel.__name__, 1)
+        columns = {"lstm_fwd_kernel": 4}.get(kernel.__name__, 1)
         units = constants.get("BN", constants.get("BD"))
         size = (constants["BM"] + units * columns) * constants["BK"] * 4
         stage = max(1, min(stages, (ROOM[CAPABILITY] * 1024 - 2048) // size))
@@ -77,7 +77,6 @@ def power_of_two(x: int) -> int:
 
 def main() -> None:
     """Compile all kernels as they are launched."""
-    tiles = -(-D // fused_forward.BD)
     for kind, words in (("*i64", True), ("*i32", False)):
         found = {"out_start": "*i32", "out_lengths": "*i32", "out_previous": "*i32"}
         found |= {"out_roots": "*i64", "out_ids": "*i64", "firsts": "*i64", "words": "*i32"}
@@ -92,10 +91,9 @@ def main() -> None:
         dots = "ieee" if precision == "bf16" else precision
         operands = dict.fromkeys(OPERANDS, "*bf16") if precision == "bf16" else {}
         which = "ieee" if precision == "ieee" else "tf32"
-        BM, BD, BK, warps, stages = fused_forward.COMPOSE[which]
-        constants = {"D": D, "BM": BM, "BD": BD, "BK": BK, "TILES": tiles}
-        constants |= {"RECORD": True, "PRECISION": dots}
-        compiled(forward.compose_kernel, constants, warps, stages, **operands)
+        BM, BN, BK, warps, stages = fused_forward.PROJECT[which]
+        constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PRECISION": dots}
+        compiled(forward.project_kernel, constants, warps, stages, **operands)
         BM, BN, BK, warps, stages = fused_backward.UNDO[which]
         for parts, BT, sample, dscores in (
             (1, 16, False, False),
@@ -121,19 +119,16 @@ def main() -> None:
     BM, BD, warps = fused_lstm.CELL
     constants = {"D": D, "BACK": -1, "GATHER": True, "PARTS": fused_lstm.PARTS, "BM": BM, "BD": BD}
     compiled(lstm.lstm_bwd_kernel, constants, warps)
-    for BT, (sample, keys, forced, scores) in itertools.product(
-        (16, 4096), [(True, True, False, False), (True, False, True, True), (False,) * 4]
+    for begin, BT, (sample, keys, forced, scores) in itertools.product(
+        (True, False),
+        (16, 4096),
+        [(True, True, False, False), (True, False, True, True), (False,) * 4],
     ):
-        constants = {
-            "SLACK": 1e-6,
-            "BT": BT,
-            "TILES": tiles,
-            "BTILES": power_of_two(tiles),
-            "SAMPLE": sample,
-        }
-        constants |= {"FROM_KEYS": keys, "FORCED": forced, "RECORD": True, "KEEP_SCORES": scores}
+        constants = {"SLACK": 1e-6, "D": D, "BD": power_of_two(D), "BT": BT, "BEGIN": begin}
+        constants |= {"SAMPLE": sample, "FROM_KEYS": keys, "FORCED": forced, "RECORD": True}
+        warps = max(4, min(8, max(BT, power_of_two(D)) // 128))
         noise = "*i64" if keys else "*fp32"
-        compiled(forward.select_kernel, constants, max(1, min(8, BT // 128)), noise=noise)
+        compiled(forward.step_kernel, constants | {"KEEP_SCORES": scores}, warps, noise=noise)
     BD = fused_backward.UNITS
     for BJ, (warps, early) in fused_backward.SEND.items():
         for scored, sample, dnodes in (

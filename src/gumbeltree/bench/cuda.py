@@ -402,7 +402,7 @@ def bulk(sizes: Sizes) -> dict[str, Any]:
 
 
 GROUPS = {
-    "merge, forward loop": ("compose_kernel", "select_kernel"),
+    "merge, forward loop": ("step_kernel", "project_kernel"),
     "merge, backward loop": ("undo_kernel", "send_kernel"),
     "merge, outside its loops": (
         *("begin_kernel", "first_layer_kernel", "score_backward_kernel", "children_kernel"),

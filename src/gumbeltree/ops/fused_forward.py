@@ -1,4 +1,4 @@
-"""Forward pass of `fused`: one kernel that chooses and one that composes a step.
+"""Forward pass of `fused`: a step is one kernel and one product.
 
 Everything is stored by rows of a fixed capacity, and nothing is read back from the device, so the
 whole pass can be captured in a CUDA graph and replayed on other sentences:
@@ -23,10 +23,8 @@ from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product,
 
 FIRST = (8, 64, 4)
 """Rows, units and warps of a program in the first layer."""
-BD = 16
-"""Units of a program in a step."""
-COMPOSE = {"tf32": Tile(64, BD, 32, 8, 3), "ieee": Tile(32, BD, 16, 8, 3)}
-"""Measured on one H200."""
+PROJECT = {"tf32": Tile(64, 128, 64, 4, 3), "ieee": Tile(32, 64, 32, 4, 3)}
+"""Tiles of a step's product, not measured yet."""
 BLOCK = 1024
 """Numbers that a program sets at the beginning."""
 ROUNDING = 16
@@ -36,14 +34,12 @@ ROUNDING = 16
 class Operands(NamedTuple):
     """Weights as the kernels and products want them."""
 
-    weight: Tensor
-    """`[5D, 2D]`, in the type of the products."""
-    bias: Tensor
-    """`[5D]`, with the offset of the forget gates."""
     both: Tensor
     """The weight's halves below each other, left child's first, `[10D, D]`."""
-    both_bias: Tensor
-    """The bias, then zeros, `[10D]`."""
+    narrow: Tensor
+    """The same in the type of the products."""
+    bias: Tensor
+    """The bias with the offset of the forget gates, then zeros, `[10D]`."""
     query: Tensor
     """The scaled query `[D]`."""
     size: Tensor
@@ -53,12 +49,11 @@ class Operands(NamedTuple):
     def of(cls, cell: TreeLSTMCell, query: Tensor, scale: float, precision: str) -> "Operands":
         """Return a cell's weights and a query's, as they are now."""
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-            weight, bias = cell.weight, cell.gate_bias()
+            both, bias = torch.cat(cell.weight.split(query.shape[0], dim=1)), cell.gate_bias()
             scaled = query if scale == 1 else query * scale
             return cls(
-                operand(weight, precision),
-                bias,
-                torch.cat(weight.split(query.shape[0], dim=1)),
+                both,
+                operand(both, precision),
                 torch.cat([bias, torch.zeros_like(bias)]),
                 scaled,
                 scaled.norm(),
@@ -119,9 +114,8 @@ def forward(
         precision: of the products: ieee, tf32 or bf16.
     """
     B, T, cap = layout.B, layout.T, layout.cap
-    weight, bias, both, both_bias, query, size = operands
+    both, narrow, bias, query, size = operands
     D = query.shape[0]
-    tiles = -(-D // BD)
     kind, device = leaves.dtype, leaves.device
     sample = noise is not None
 
@@ -134,10 +128,10 @@ def forward(
     states = empty(4 * cap, 2 * D)
     states[:cap].copy_(leaves)
     gates = empty(3 * cap if record else 0, 5 * D)
-    partial, score = empty(3 * cap, tiles), empty(3 * cap)
+    score = empty(3 * cap)
     # products of each node with the weights, as left child (with the bias) and as right child
     gates_lr = empty(2 * cap, 10 * D)
-    product(states[:cap, :D], both.t(), precision, out=gates_lr[:cap], bias=both_bias)
+    product(states[:cap, :D], both.t(), precision, out=gates_lr[:cap], bias=bias)
     left, right, node_state = integers(3 * cap), integers(3 * cap), integers(2 * cap)
     chosen, position = integers(cap), integers(cap)
     node, cand = integers(2, B, T), integers(2, B, T)
@@ -164,24 +158,23 @@ def forward(
     )  # fmt: skip
     torch.sum(pieces, 1, out=score[:cap])
     slack = ROUNDING * torch.finfo(kind).eps
-    BT = max(16, 1 << (T - 1).bit_length())
-    dots = dot_precision(precision)
-    tile = tile_for(COMPOSE, precision, leaves, columns=10)
+    BT, BD = max(16, 1 << (T - 1).bit_length()), 1 << (D - 1).bit_length()
+    warps = max(4, min(8, max(BT, BD) // 128))
+    tile, dots = tile_for(PROJECT, precision, leaves), dot_precision(precision)
     for t in range(T - 1):
-        kernels.select_kernel[(B,)](
-            t, cand, node, score, partial, score if noise is None else noise,
+        kernels.step_kernel[(B,)](
+            t, cand, node, score, score if noise is None else noise,
             order if forced is None else forced, order, rows, y, scores, chosen, position,
-            node_state, left, right, layout.lengths, layout.start, layout.sentence, size,
-            size if temperature is None else temperature, B, T, cap, SLACK=slack, BT=BT,
-            TILES=tiles, BTILES=1 << (tiles - 1).bit_length(), SAMPLE=sample,
+            node_state, left, right, gates_lr, query, states, gates, layout.lengths, layout.start,
+            layout.sentence, size, size if temperature is None else temperature, B, T, cap,
+            SLACK=slack, D=D, BD=BD, BT=BT, BEGIN=t == 0, SAMPLE=sample,
             FROM_KEYS=noise is not None and noise.dtype == torch.int64,
-            FORCED=forced is not None, RECORD=record, KEEP_SCORES=keep_scores,
-            num_warps=max(1, min(8, BT // 128)),
+            FORCED=forced is not None, RECORD=record, KEEP_SCORES=keep_scores, num_warps=warps,
         )  # fmt: skip
         if t + 3 <= T:
-            kernels.compose_kernel[(-(-B // tile.BM), tiles)](
-                t, weight, bias, query, states, gates_lr, gates, partial, node_state, left, right,
-                layout.start, cap, D=D, BM=tile.BM, BD=BD, BK=tile.BK, TILES=tiles,
-                RECORD=record, PRECISION=dots, num_warps=tile.warps, num_stages=tile.stages,
+            kernels.project_kernel[(-(-B // tile.BM), -(-10 * D // tile.BN))](
+                t, narrow, bias, states, gates_lr, node_state, layout.start, cap, D=D, BM=tile.BM,
+                BN=tile.BN, BK=tile.BK, PRECISION=dots, num_warps=tile.warps,
+                num_stages=tile.stages,
             )  # fmt: skip
     return Trees(order, scores, states, gates, left, right, node_state, chosen, position, rows, y)

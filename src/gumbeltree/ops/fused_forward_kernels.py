@@ -43,24 +43,19 @@ def activate(i, f_l, f_r, g, o, c_l, c_r):
 
 @triton.jit
 def store_candidate(
-    row, m, o_d, i, f_l, f_r, g, o, h, c, query, states, gates, partial, i_d,
-    cap, D: tl.constexpr, TILES: tl.constexpr, RECORD: tl.constexpr,
-):  # fmt: skip
-    """Store candidates `row` [BM]: state, activated gates, this tile's share of the score."""
-    m_d = m[:, None] & (o_d < D)[None, :]
-    at = states + (cap + row)[:, None] * (2 * D) + o_d[None, :]
-    tl.store(at, h, mask=m_d)
-    tl.store(at + D, c, mask=m_d)
+    row, m, o_d, i, f_l, f_r, g, o, h, c, states, gates, cap, D: tl.constexpr, RECORD: tl.constexpr
+):
+    """Store candidates `row`: states and activated gates, where `m`; shapes as they come."""
+    at = states + (cap + row) * (2 * D) + o_d
+    tl.store(at, h, mask=m)
+    tl.store(at + D, c, mask=m)
     if RECORD:
-        at = gates + row[:, None] * (5 * D) + o_d[None, :]
-        tl.store(at, i, mask=m_d)
-        tl.store(at + D, f_l, mask=m_d)
-        tl.store(at + 2 * D, f_r, mask=m_d)
-        tl.store(at + 3 * D, g, mask=m_d)
-        tl.store(at + 4 * D, o, mask=m_d)
-    q = tl.load(query + o_d, mask=o_d < D, other=0.0)
-    share = tl.sum(tl.where(m_d, h * q[None, :], 0.0), axis=1)
-    tl.store(partial + row * TILES + i_d, share, mask=m)
+        at = gates + row * (5 * D) + o_d
+        tl.store(at, i, mask=m)
+        tl.store(at + D, f_l, mask=m)
+        tl.store(at + 2 * D, f_r, mask=m)
+        tl.store(at + 3 * D, g, mask=m)
+        tl.store(at + 4 * D, o, mask=m)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -92,9 +87,68 @@ def first_layer_kernel(
     c_r = tl.load(states + row[:, None] * (2 * D) + D + o_d[None, :], mask=m_d, other=0.0)
     i, f_l, f_r, g, o, h, c = activate(i, f_l, f_r, g, o, c_l, c_r)
     store_candidate(
-        row, m, o_d, i, f_l, f_r, g, o, h, c, query, states, gates, partial, i_d,
-        cap, D, TILES, RECORD,
-    )  # fmt: skip
+        row[:, None], m_d, o_d[None, :], i, f_l, f_r, g, o, h, c, states, gates, cap, D, RECORD
+    )
+    q = tl.load(query + o_d, mask=o_d < D, other=0.0)
+    share = tl.sum(tl.where(m_d, h * q[None, :], 0.0), axis=1)
+    tl.store(partial + row * TILES + i_d, share, mask=m)
+
+
+@triton.jit
+def compose_born(
+    a, r, gates_lr, query, states, gates, score, node_state, left, right, cap, D: tl.constexpr,
+    BD: tl.constexpr, RECORD: tl.constexpr,
+):  # fmt: skip
+    """Compose candidates a and a + 1, left and right of the node of merge r; return their scores.
+
+    One of them, or both, may not be there.
+    """
+    o_d = tl.arange(0, BD)
+    m_o = o_d < D
+    before = tl.load(left + a).to(tl.int64)
+    after = tl.load(right + a + 1).to(tl.int64)
+    new = tl.load(node_state + cap + r).to(tl.int64)
+    has_b, has_a = before >= 0, after >= 0
+    m_b, m_a = m_o & has_b, m_o & has_a
+    at_b = tl.load(node_state + before, mask=has_b, other=0).to(tl.int64)
+    at_a = tl.load(node_state + after, mask=has_a, other=0).to(tl.int64)
+    # everything that is read, before anything that is written
+    at = gates_lr + (cap + r).to(tl.int64) * (10 * D) + o_d
+    l_i = tl.load(at, mask=m_a, other=0.0)
+    l_fl = tl.load(at + D, mask=m_a, other=0.0)
+    l_fr = tl.load(at + 2 * D, mask=m_a, other=0.0)
+    l_g = tl.load(at + 3 * D, mask=m_a, other=0.0)
+    l_o = tl.load(at + 4 * D, mask=m_a, other=0.0)
+    r_i = tl.load(at + 5 * D, mask=m_b, other=0.0)
+    r_fl = tl.load(at + 6 * D, mask=m_b, other=0.0)
+    r_fr = tl.load(at + 7 * D, mask=m_b, other=0.0)
+    r_g = tl.load(at + 8 * D, mask=m_b, other=0.0)
+    r_o = tl.load(at + 9 * D, mask=m_b, other=0.0)
+    c_new = tl.load(states + new * (2 * D) + D + o_d, mask=m_o, other=0.0)
+    at = gates_lr + before * (10 * D) + o_d
+    r_i += tl.load(at, mask=m_b, other=0.0)
+    r_fl += tl.load(at + D, mask=m_b, other=0.0)
+    r_fr += tl.load(at + 2 * D, mask=m_b, other=0.0)
+    r_g += tl.load(at + 3 * D, mask=m_b, other=0.0)
+    r_o += tl.load(at + 4 * D, mask=m_b, other=0.0)
+    c_b = tl.load(states + at_b * (2 * D) + D + o_d, mask=m_b, other=0.0)
+    at = gates_lr + after * (10 * D) + 5 * D + o_d
+    l_i += tl.load(at, mask=m_a, other=0.0)
+    l_fl += tl.load(at + D, mask=m_a, other=0.0)
+    l_fr += tl.load(at + 2 * D, mask=m_a, other=0.0)
+    l_g += tl.load(at + 3 * D, mask=m_a, other=0.0)
+    l_o += tl.load(at + 4 * D, mask=m_a, other=0.0)
+    c_a = tl.load(states + at_a * (2 * D) + D + o_d, mask=m_a, other=0.0)
+    q = tl.load(query + o_d, mask=m_o, other=0.0)
+    i, f_l, f_r, g, o, h, c = activate(r_i, r_fl, r_fr, r_g, r_o, c_b, c_new)
+    s_a = tl.sum(tl.where(m_b, h * q, 0.0))
+    store_candidate(a, m_b, o_d, i, f_l, f_r, g, o, h, c, states, gates, cap, D, RECORD)
+    i, f_l, f_r, g, o, h, c = activate(l_i, l_fl, l_fr, l_g, l_o, c_new, c_a)
+    s_b = tl.sum(tl.where(m_a, h * q, 0.0))
+    store_candidate(a + 1, m_a, o_d, i, f_l, f_r, g, o, h, c, states, gates, cap, D, RECORD)
+    tl.store(score + a, s_a, mask=has_b)
+    tl.store(score + a + 1, s_b, mask=has_a)
+    return s_a, s_b
 
 
 @triton.jit
@@ -120,16 +174,18 @@ def gumbel(keys, own, t, j):
 
 # parts of one buffer, aligned now this way, now that way
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["noise", "sentence"])
-def select_kernel(
-    t, cand, node, score, partial, noise, forced, order, tape_rows, tape_y, scores_out,
-    chosen, position, node_state, left, right, lengths, start, sentence, size, temperature,
-    B, T, cap, SLACK: tl.constexpr, BT: tl.constexpr, TILES: tl.constexpr, BTILES: tl.constexpr,
-    SAMPLE: tl.constexpr, FROM_KEYS: tl.constexpr, FORCED: tl.constexpr, RECORD: tl.constexpr,
-    KEEP_SCORES: tl.constexpr,
+def step_kernel(
+    t, cand, node, score, noise, forced, order, tape_rows, tape_y, scores_out, chosen, position,
+    node_state, left, right, gates_lr, query, states, gates, lengths, start, sentence, size,
+    temperature, B, T, cap, SLACK: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
+    BT: tl.constexpr, BEGIN: tl.constexpr, SAMPLE: tl.constexpr, FROM_KEYS: tl.constexpr,
+    FORCED: tl.constexpr, RECORD: tl.constexpr, KEEP_SCORES: tl.constexpr,
 ):  # fmt: skip
-    """Choose the merge of each sentence at step t (Eq. S8), and move what stands right of it.
+    """Step t of one sentence: compose what the last merge made new, choose, move what is right.
 
-    Rows of candidates and nodes are read from one half of their buffers and written to the other.
+    Unless this is the BEGIN, the two candidates beside the last merge's node are composed (Eqs.
+    1-3) and scored; then the merge is chosen (Eq. S8). Rows of candidates and nodes are read from
+    one half of their buffers and written to the other.
     """
     b = tl.program_id(0)
     length = tl.load(lengths + b)
@@ -151,16 +207,14 @@ def select_kernel(
     n_next = tl.load(node + half + j + 1, mask=inside, other=0)
     c_next = tl.load(cand + half + j + 1, mask=j < K - 1, other=0)
     s = tl.load(score + c, mask=inside, other=-float("inf"))
-    if t > 0:
-        # the two candidates of the last merge: their scores are still in parts
+    if not BEGIN:
         a = (cap + 2 * (last + b)).to(tl.int64)
-        tile = tl.arange(0, BTILES)
-        m_tile = tile < TILES
-        s_a = tl.sum(tl.load(partial + a * TILES + tile, mask=m_tile, other=0.0))
-        s_b = tl.sum(tl.load(partial + (a + 1) * TILES + tile, mask=m_tile, other=0.0))
+        s_a, s_b = compose_born(
+            a, last + b, gates_lr, query, states, gates, score, node_state, left, right, cap, D,
+            BD, RECORD,
+        )  # fmt: skip
         s = tl.where(inside & (c == a), s_a, s)
         s = tl.where(inside & (c == a + 1), s_b, s)
-        tl.store(score + c, s, mask=inside & ((c == a) | (c == a + 1)))
     layer = (own * (T - 1) + t) * (T - 1)
     if KEEP_SCORES:
         tl.store(scores_out + layer + j, s, mask=inside)
@@ -208,13 +262,12 @@ def select_kernel(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def compose_kernel(
-    t, weight, bias, query, states, gates_lr, gates, partial, node_state, left, right, start,
-    cap, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
-    TILES: tl.constexpr, RECORD: tl.constexpr, PRECISION: tl.constexpr,
+def project_kernel(
+    t, both, both_bias, states, gates_lr, node_state, start, cap, D: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Project the nodes made at step t, and compose the two candidates beside each (Eqs. 1-3)."""
-    i_m, i_d = tl.program_id(0), tl.program_id(1)
+    """Multiply the nodes made at step t with the weights, as left child and as right child."""
+    i_m, i_n = tl.program_id(0), tl.program_id(1)
     # sentences that go on after this merge
     n = tl.load(start + t + 3) - tl.load(start + t + 2)
     first = tl.load(start + t + 1)
@@ -223,48 +276,10 @@ def compose_kernel(
     b = i_m * BM + tl.arange(0, BM)
     m = b < n
     r = (first + b).to(tl.int64)
-    born = cap + 2 * r
-    o_d = i_d * BD + tl.arange(0, BD)
-    m_o = o_d < D
-    m_d = m[:, None] & m_o[None, :]
     new = tl.load(node_state + cap + r, mask=m, other=0).to(tl.int64)
-    before = tl.load(left + born, mask=m, other=-1).to(tl.int64)
-    after = tl.load(right + born + 1, mask=m, other=-1).to(tl.int64)
-    m_b, m_a = m & (before >= 0), m & (after >= 0)
-    m_bd, m_ad = m_b[:, None] & m_o[None, :], m_a[:, None] & m_o[None, :]
-
-    # the neighbours' products and states: on their way while the products are worked out
-    at = gates_lr + before[:, None] * (10 * D) + o_d[None, :]
-    b_i = tl.load(at, mask=m_bd, other=0.0)
-    b_fl = tl.load(at + D, mask=m_bd, other=0.0)
-    b_fr = tl.load(at + 2 * D, mask=m_bd, other=0.0)
-    b_g = tl.load(at + 3 * D, mask=m_bd, other=0.0)
-    b_o = tl.load(at + 4 * D, mask=m_bd, other=0.0)
-    at = gates_lr + after[:, None] * (10 * D) + 5 * D + o_d[None, :]
-    a_i = tl.load(at, mask=m_ad, other=0.0)
-    a_fl = tl.load(at + D, mask=m_ad, other=0.0)
-    a_fr = tl.load(at + 2 * D, mask=m_ad, other=0.0)
-    a_g = tl.load(at + 3 * D, mask=m_ad, other=0.0)
-    a_o = tl.load(at + 4 * D, mask=m_ad, other=0.0)
-    at_b = tl.load(node_state + before, mask=m_b, other=0).to(tl.int64)
-    at_a = tl.load(node_state + after, mask=m_a, other=0).to(tl.int64)
-    c_new = tl.load(states + new[:, None] * (2 * D) + D + o_d[None, :], mask=m_d, other=0.0)
-    c_b = tl.load(states + at_b[:, None] * (2 * D) + D + o_d[None, :], mask=m_bd, other=0.0)
-    c_a = tl.load(states + at_a[:, None] * (2 * D) + D + o_d[None, :], mask=m_ad, other=0.0)
-
-    kind = query.dtype.element_ty
-    # ten gates in two wide products, gate by gate within a unit: i fl fr g o as left child and
-    # i fl fr as right child, then g o as right child
-    o_8 = tl.arange(0, 8 * BD)
-    unit_8 = i_d * BD + o_8 // 8
-    gate_8 = o_8 % 8
-    w_8 = tl.where(gate_8 < 5, gate_8 * D, (gate_8 - 5) * D) + unit_8
-    w_8 = w_8 * (2 * D) + tl.where(gate_8 < 5, 0, D)
-    o_2 = tl.arange(0, 2 * BD)
-    unit_2 = i_d * BD + o_2 // 2
-    w_2 = ((3 + o_2 % 2) * D + unit_2) * (2 * D) + D
-    acc_8 = tl.full((BM, 8 * BD), 0.0, dtype=kind)
-    acc_2 = tl.full((BM, 2 * BD), 0.0, dtype=kind)
+    o_n = i_n * BN + tl.arange(0, BN)
+    m_n = o_n < 10 * D
+    acc = tl.full((BM, BN), 0.0, dtype=states.dtype.element_ty)
     for i_k in range(0, D, BK):
         o_k = i_k + tl.arange(0, BK)
         m_k = o_k < D
@@ -273,53 +288,10 @@ def compose_kernel(
             mask=m[:, None] & m_k[None, :],
             other=0.0,
         )
-        m_w = m_k[:, None] & (unit_8 < D)[None, :]
-        acc_8 = dot(
-            h, tl.load(weight + w_8[None, :] + o_k[:, None], mask=m_w, other=0.0), acc_8, PRECISION
+        w = tl.load(
+            both + o_n[None, :] * D + o_k[:, None], mask=m_k[:, None] & m_n[None, :], other=0.0
         )
-        m_w = m_k[:, None] & (unit_2 < D)[None, :]
-        acc_2 = dot(
-            h, tl.load(weight + w_2[None, :] + o_k[:, None], mask=m_w, other=0.0), acc_2, PRECISION
-        )
-    even, odd = tl.split(tl.reshape(acc_8, (BM, BD, 2, 2, 2)))
-    even_0, even_1 = tl.split(even)
-    odd_0, odd_1 = tl.split(odd)
-    l_i, l_o = tl.split(even_0)
-    l_fr, r_fl = tl.split(even_1)
-    l_fl, r_i = tl.split(odd_0)
-    l_g, r_fr = tl.split(odd_1)
-    r_g, r_o = tl.split(tl.reshape(acc_2, (BM, BD, 2)))
-    l_i += tl.load(bias + o_d, mask=m_o, other=0.0)[None, :]
-    l_fl += tl.load(bias + D + o_d, mask=m_o, other=0.0)[None, :]
-    l_fr += tl.load(bias + 2 * D + o_d, mask=m_o, other=0.0)[None, :]
-    l_g += tl.load(bias + 3 * D + o_d, mask=m_o, other=0.0)[None, :]
-    l_o += tl.load(bias + 4 * D + o_d, mask=m_o, other=0.0)[None, :]
-    at = gates_lr + (cap + r)[:, None] * (10 * D) + o_d[None, :]
-    tl.store(at, l_i, mask=m_d)
-    tl.store(at + D, l_fl, mask=m_d)
-    tl.store(at + 2 * D, l_fr, mask=m_d)
-    tl.store(at + 3 * D, l_g, mask=m_d)
-    tl.store(at + 4 * D, l_o, mask=m_d)
-    at += 5 * D
-    tl.store(at, r_i, mask=m_d)
-    tl.store(at + D, r_fl, mask=m_d)
-    tl.store(at + 2 * D, r_fr, mask=m_d)
-    tl.store(at + 3 * D, r_g, mask=m_d)
-    tl.store(at + 4 * D, r_o, mask=m_d)
-
-    # left of the new node
-    i, f_l, f_r, g, o, h, c = activate(
-        b_i + r_i, b_fl + r_fl, b_fr + r_fr, b_g + r_g, b_o + r_o, c_b, c_new
-    )
-    store_candidate(
-        born, m_b, o_d, i, f_l, f_r, g, o, h, c, query, states, gates, partial, i_d,
-        cap, D, TILES, RECORD,
-    )  # fmt: skip
-    # right of it
-    i, f_l, f_r, g, o, h, c = activate(
-        l_i + a_i, l_fl + a_fl, l_fr + a_fr, l_g + a_g, l_o + a_o, c_new, c_a
-    )
-    store_candidate(
-        born + 1, m_a, o_d, i, f_l, f_r, g, o, h, c, query, states, gates, partial, i_d,
-        cap, D, TILES, RECORD,
-    )  # fmt: skip
+        acc = dot(h, w, acc, PRECISION)
+    acc += tl.load(both_bias + o_n, mask=m_n, other=0.0)[None, :]
+    at = gates_lr + (cap + r)[:, None] * (10 * D) + o_n[None, :]
+    tl.store(at, acc, mask=m[:, None] & m_n[None, :])
