@@ -34,6 +34,13 @@ COMMANDS = [
     "bench",
     "push",
     "data",
+    "draw",
+    "trees",
+    "plot",
+    "index",
+    "neighbours",
+    "explore",
+    "serve",
 ]
 SENTENCE = "the dog that barked all night sleeps ."
 
@@ -113,6 +120,13 @@ def test_every_command_has_help(cli, command):
         "bench": ["--device", "--json", "--plot", "--quick", "Example"],
         "push": ["--private", "--dry-run"],
         "data": ["get", "prepare"],
+        "draw": ["--out", "--film", "--seed", "Example"],
+        "trees": ["--data", "--gold", "--plot", "--json", "Example"],
+        "plot": ["--out", "--x", "Example"],
+        "index": ["--input", "--out", "--faiss", "--replace", "Example"],
+        "neighbours": ["--model", "--json", "--approximate", "Example"],
+        "explore": ["--port", "--no-open", "--index", "Example"],
+        "serve": ["--host", "--port", "--index", "--token", "--workers", "Example"],
     }
     assert all(option in out for option in options[command])
     assert f"gumbeltree {command}" in out

@@ -35,6 +35,17 @@ for name in $names; do
   "$bin/gumbeltree" parse "$name" "i love this very much ."
   "$bin/gumbeltree" info "$name" --json | grep '"pretrained"' > /dev/null
 done
+# the explorer's page is in the wheel, and without the extra its command says what to install
+"$bin/python" - <<'PY'
+from importlib import resources
+web = resources.files("gumbeltree") / "web"
+assert (web / "static" / "index.html").is_file() and (web / "examples.json").is_file()
+PY
+if "$bin/gumbeltree" explore --no-open 2> missing.txt; then
+  echo "explore ran without fastapi" >&2
+  exit 1
+fi
+grep -q "pip install 'gumbeltree\[web\]'" missing.txt
 # without the extra, a plot must name the command that brings it
 if "$bin/gumbeltree" bench --quick --plot growth.png 2> missing.txt; then
   echo "bench --plot ran without matplotlib" >&2

@@ -4,7 +4,9 @@ import sys
 
 # in the order in which the help lists them
 # isort: off
-from gumbeltree.cli import train, use, data, prepare, inspect, hub  # noqa: F401
+from gumbeltree.cli import train, use, data, prepare  # noqa: F401
+from gumbeltree.cli import draw, metrics, neighbours, plot, serve  # noqa: F401
+from gumbeltree.cli import inspect, hub  # noqa: F401
 
 # isort: on
 from gumbeltree.cli.app import app

@@ -1,0 +1,205 @@
+"""Many clients against one server on this machine: speed, waiting times, mistakes, memory.
+
+    python benchmarks/load.py --json benchmarks/results/load.json
+
+`gumbeltree serve` runs in a process of its own, the clients in this one; both share the machine's
+cores, so that a server by itself does more. Each client keeps one connection and asks the next
+question when the last is answered. Questions of all kinds alternate, each about one sentence, made
+by the grammar of the demonstration. Every answer is compared with what the model says of that
+sentence when called from Python.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gumbeltree
+from gumbeltree.bench.run import environment
+from gumbeltree.tasks.demo import generate
+
+KINDS = ("predict", "encode", "parse")
+EARLY = 10_000
+"""Requests after which memory is looked at first: by then everything has been used."""
+
+
+class Known:
+    """Sentences and what the model says of them."""
+
+    def __init__(self, name: str, count: int) -> None:
+        model = gumbeltree.load(name)
+        self.name = name
+        self.texts = list(dict.fromkeys(e.texts[0] for e in generate(2 * count, 1)))[:count]
+        self.predictions = model.predict(self.texts)
+        self.vectors = model.encode(self.texts)
+        self.brackets = [str(tree) for tree in model.parse_many(self.texts)]
+
+    def question(self, kind: str, rows: list[int]) -> bytes:
+        body = json.dumps({"model": self.name, "texts": [self.texts[row] for row in rows]}).encode()
+        head = (
+            f"POST /api/{kind} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    def is_right(self, kind: str, rows: list[int], answer: dict[str, Any]) -> bool:
+        if kind == "encode":
+            found = np.array(answer["vectors"])
+            return found.shape == (len(rows), self.vectors.shape[1]) and bool(
+                np.abs(found - self.vectors[rows]).max() < 1e-4
+            )
+        results = answer["results"]
+        if len(results) != len(rows):
+            return False
+        if kind == "parse":
+            return all(
+                (found["text"], found["brackets"]) == (self.texts[row], self.brackets[row])
+                for row, found in zip(rows, results, strict=True)
+            )
+        return all(
+            abs(found["probabilities"][label] - p) < 1e-4
+            for row, found in zip(rows, results, strict=True)
+            for label, p in self.predictions[row].probabilities.items()
+        )
+
+
+class Tally:
+    """What became of the requests."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self.statuses: dict[int, int] = {}
+        self.wrong = 0
+        self.done = 0
+        self.resident: dict[int, int] = {}
+
+
+async def client(
+    port: int, known: Known, questions: list[tuple[str, list[int]]], tally: Tally, process: int
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for kind, rows in questions:
+        began = time.perf_counter()
+        writer.write(known.question(kind, rows))
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        status = int(head.split(" ", 2)[1])
+        length = int(re.search(r"(?i)content-length: (\d+)", head)[1])
+        body = await reader.readexactly(length)
+        tally.seconds.setdefault(kind, []).append(time.perf_counter() - began)
+        tally.statuses[status] = tally.statuses.get(status, 0) + 1
+        tally.wrong += status != 200 or not known.is_right(kind, rows, json.loads(body))
+        tally.done += 1
+        if tally.done % EARLY == 0:
+            tally.resident[tally.done] = resident(process)
+    writer.close()
+
+
+def resident(process: int) -> int:
+    text = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) * 1024
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    p50, p99 = np.percentile(seconds, [50, 99])
+    return {"p50": float(p50), "p99": float(p99), "longest": max(seconds)}
+
+
+def run(
+    port: int,
+    known: Known,
+    args: argparse.Namespace,
+    process: int,
+    requests: int,
+    size: int,
+    kinds: tuple[str, ...],
+) -> dict[str, Any]:
+    """Ask `requests` questions of `size` sentences each, and say what came of it."""
+    rng = np.random.default_rng(0)
+    shares: list[list[tuple[str, list[int]]]] = [[] for _ in range(args.clients)]
+    for number in range(requests):
+        rows = rng.choice(len(known.texts), size, replace=False).tolist()
+        shares[number % args.clients].append((kinds[number // args.clients % len(kinds)], rows))
+    tally = Tally()
+
+    async def all_clients() -> None:
+        await asyncio.gather(*(client(port, known, own, tally, process) for own in shares))
+
+    began = time.perf_counter()
+    asyncio.run(all_clients())
+    seconds = time.perf_counter() - began
+    tally.resident[tally.done] = resident(process)
+    every = [x for some in tally.seconds.values() for x in some]
+    return {
+        "clients": args.clients,
+        "requests": requests,
+        "sentences_per_request": size,
+        "kinds": list(kinds),
+        "seconds": seconds,
+        "requests_per_second": requests / seconds,
+        "sentences_per_second": requests * size / seconds,
+        "latency_seconds": {
+            "all": percentiles(every),
+            **{kind: percentiles(some) for kind, some in sorted(tally.seconds.items())},
+        },
+        "answered": tally.done,
+        "statuses": {str(status): count for status, count in sorted(tally.statuses.items())},
+        "wrong": tally.wrong,
+        "resident_bytes": {str(done): size for done, size in sorted(tally.resident.items())},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", default="sst2-100d")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=50_000)
+    parser.add_argument("--sentences", type=int, default=2000, help="distinct ones")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    args = parser.parse_args()
+    # told to stop, it stops its server, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    known = Known(args.model, args.sentences)
+    load_before = os.getloadavg()[0]
+    command = [sys.executable, "-m", "gumbeltree", "serve", args.model, "--port", "0"]
+    server = subprocess.Popen([*command, "--no-access-log"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(re.search(r":(\d+)/", server.stdout.readline())[1])
+        run(port, known, args, server.pid, 300, 1, KINDS)
+        many = max(args.requests // 50, args.clients)
+        report = {
+            **environment(),
+            "model": args.model,
+            "cores": os.cpu_count(),
+            "server": {"processes": 1, "threads": os.environ.get("OMP_NUM_THREADS", "all")},
+            "other_load": {
+                "before": load_before,
+                "what": "load average of the minute before the start: what else ran here",
+            },
+            "words_per_sentence": float(np.mean([len(text.split()) for text in known.texts])),
+            "single": run(port, known, args, server.pid, args.requests, 1, KINDS),
+            "many": run(port, known, args, server.pid, many, 32, ("predict",)),
+        }
+    finally:
+        server.terminate()
+        status = server.wait(120)
+    report["exit_status"] = status
+    print(json.dumps(report, indent=1))
+    if args.json is not None:
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    for part in (report["single"], report["many"]):
+        if part["wrong"] or part["answered"] != part["requests"]:
+            sys.exit(f"{part['wrong']} wrong, {part['answered']} of {part['requests']} answered")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The command that draws what models do with a sentence."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gumbeltree.cli import streams
+from gumbeltree.cli.app import app
+
+if TYPE_CHECKING:
+    from gumbeltree.analysis.trace import Trace
+
+
+@app.command()
+def draw(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL... TEXT",
+            help="One model or more, as in `gumbeltree parse`; last the sentence, in quotes.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="File for the drawing, .svg or .png; else it is printed."),
+    ] = None,
+    film: Annotated[
+        Path | None,
+        typer.Option("--film", help="File for the merges one by one, .svg, .gif or .json."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Sample the merges with this seed; else the best are taken.")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(help="Of sampling and of the probabilities; 1 is as in training.")
+    ] = 1.0,
+    pretokenized: streams.Pretokenized = False,
+    device: streams.Device = "auto",
+    quiet: streams.Quiet = False,
+) -> None:
+    """Draw the trees that models build over a sentence, with the order and scores of the merges.
+
+    Examples, the third for one of many possible trees:
+
+    gumbeltree draw sst2-100d "i love this very much ."
+
+    gumbeltree draw sst2-100d snli-100d "i love this very much ." --out trees.svg
+
+    gumbeltree draw sst2-100d "i love this very much ." --seed 1 --film merges.gif
+    """
+    *models, text = arguments
+    _check_arguments(models, text)
+
+    from gumbeltree.analysis import figure
+    from gumbeltree.analysis import film as films
+
+    for path, suffixes in ((out, figure.SUFFIXES), (film, films.SUFFIXES)):
+        if path is not None:
+            figure.check_suffix(path, suffixes)
+            streams.check_out(path)
+
+    from gumbeltree.analysis.trace import trace
+    from gumbeltree.store import load
+
+    place = streams.pick_device(device)
+    traces = []
+    for name in models:
+        model = load(name, place)
+        found = trace(model, text, seed=seed, temperature=temperature, pretokenized=pretokenized)
+        traces.append((name, found))
+        if found.cut and not quiet:
+            count = len(found.tree)
+            words = "1 word is" if count == 1 else f"{count:,} words are"
+            typer.echo(f"{name}: the first {words} read, the rest of the text is not", err=True)
+    if out is not None:
+        figure.draw_trees(traces).save(out)
+        _say(out, quiet)
+    if film is not None:
+        films.draw_film(traces).save(film)
+        _say(film, quiet)
+    if out is None and film is None:
+        width = shutil.get_terminal_size().columns
+        blocks = []
+        for i, (name, found) in enumerate(traces):
+            blocks.append([*([""] if i else []), *printed(name, found, width)])
+        streams.write_blocks(None, blocks)
+
+
+def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
+    """Give the lines for a terminal: model and class, drawing, merges with their scores."""
+    from gumbeltree.analysis.figure_layout import remarks
+    from gumbeltree.analysis.figure_marks import clean, joined
+    from gumbeltree.tree import Tree
+
+    # what would steer the terminal is not printed
+    tree = Tree(map(clean, trace.tree.words), trace.tree.order)
+    unknown = [word for word, lacking in zip(tree.words, trace.unknown, strict=True) if lacking]
+    yield joined([clean(name), remarks(trace)])
+    yield ""
+    yield tree.draw(width)
+    if trace.layers:
+        yield ""
+        yield "merge    score  probability  words"
+    for step, node in enumerate(trace.nodes[len(tree) :], 1):
+        start, end = node.span
+        words = " ".join(tree.words[start:end])
+        room = max(20, width - 30)
+        words = words if len(words) <= room else words[: room - 1] + "\u2026"
+        yield f"{step:5}  {node.score:7.3f}  {node.probability:11.3f}  {words}"
+    if unknown:
+        yield f"unknown to the model: {' '.join(unknown)}"
+
+
+def _check_arguments(models: list[str], text: str) -> None:
+    """Refuse what cannot be models and a text."""
+    if not models:
+        raise ValueError(
+            f"expected a model and a text, got only {text!r}; write gumbeltree draw MODEL "
+            '"the text in quotes"'
+        )
+    if not text.strip():
+        raise ValueError("expected a text as the last argument, got an empty one; name a sentence")
+    from gumbeltree.packaged import packaged_names
+
+    # false, too, where a text is longer than a path may be
+    if text in packaged_names() or os.path.isfile(os.path.join(text, "config.json")):
+        raise ValueError(
+            f"expected a text as the last argument, got the model {text}; add a sentence, in quotes"
+        )
+
+
+def _say(path: Path, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(f"{path}: {path.stat().st_size:,} bytes", err=True)

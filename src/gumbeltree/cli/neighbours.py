@@ -1,0 +1,192 @@
+"""Commands that find similar sentences: index, neighbours."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gumbeltree.cli import streams
+from gumbeltree.cli.app import app
+
+if TYPE_CHECKING:
+    from gumbeltree.analysis.index import Index
+    from gumbeltree.model import SentenceModel
+
+
+@app.command()
+def index(
+    model: streams.Model,
+    input_file: streams.Input = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the index; it is made.")
+    ] = None,
+    unique: Annotated[
+        bool, typer.Option("--unique/--all", help="Each distinct text once, or every one.")
+    ] = True,
+    faiss: Annotated[
+        bool, typer.Option("--faiss", help="Add an approximate index; needs faiss, an extra.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Let an index of that name give way.")
+    ] = False,
+    pretokenized: streams.Pretokenized = False,
+    batch_size: streams.BatchSize = 256,
+    device: streams.Device = "auto",
+    skip_bad: streams.SkipBad = False,
+    quiet: streams.Quiet = False,
+) -> None:
+    """Encode sentences into an index, for `gumbeltree neighbours`.
+
+    Example, after `gumbeltree demo`:
+
+    gumbeltree index demo/model --input texts.txt --out texts.index
+    """
+    from gumbeltree.analysis.index import Index
+    from gumbeltree.analysis.index_files import check_free
+    from gumbeltree.store import load
+    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.ids import TextCounts, counted
+
+    if out is None:
+        raise ValueError("an index goes to a folder, got no --out; pass such as --out texts.index")
+    check_free(out, replace)
+    loaded = load(model, streams.pick_device(device))
+    counts, report = TextCounts(), Report()
+    with streams.progress(quiet, to_terminal=False) as advance:
+
+        def texts() -> Iterator[str]:
+            for chunk in streams.take_texts(None, input_file, report, False, skip_bad):
+                for line in chunk:
+                    yield line.texts[0]
+                advance(len(chunk))
+
+        made = Index.build(
+            out,
+            loaded,
+            texts(),
+            name=_lasting(model),
+            unique=unique,
+            batch_size=batch_size,
+            pretokenized=pretokenized,
+            approximate=faiss,
+            replace=replace,
+            counts=counts,
+        )
+    if not quiet:
+        typer.echo(f"{out}: {len(made):,} x {made.header.width}, float32", err=True)
+        if made.header.repeated:
+            typer.echo(f"{counted(made.header.repeated, 'repeated text')} left out", err=True)
+    streams.summarize(counts, report, quiet)
+
+
+@app.command()
+def neighbours(
+    folder: Annotated[
+        Path, typer.Argument(metavar="INDEX", help="A folder made by `gumbeltree index`.")
+    ],
+    text: streams.Texts = None,
+    input_file: streams.Input = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Neighbours of each sentence.")] = 5,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model that made the index, if it is no longer where it was."),
+    ] = None,
+    approximate: Annotated[
+        bool,
+        typer.Option("--approximate", help="Search by what `index --faiss` made: may miss some."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, with rows, scores and texts.")
+    ] = False,
+    pretokenized: streams.Pretokenized = False,
+    batch_size: streams.BatchSize = 256,
+    device: streams.Device = "auto",
+    skip_bad: streams.SkipBad = False,
+    quiet: streams.Quiet = False,
+) -> None:
+    """Print the sentences of an index that are most similar: cosine of the vectors and text.
+
+    Examples, with an index made by `gumbeltree index`:
+
+    gumbeltree neighbours texts.index "i love this very much ." -k 3
+
+    gumbeltree neighbours texts.index --input queries.txt --json
+    """
+    from gumbeltree.analysis.index import Index
+    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.ids import TextCounts
+
+    opened = Index.open(folder)
+    loaded = _load(opened, model, streams.pick_device(device))
+    counts, report = TextCounts(), Report()
+
+    def lines() -> Iterator[Iterator[str]]:
+        is_first = True
+        with streams.progress(quiet, streams.to_terminal(None)) as advance:
+            for chunk in streams.take_texts(text, input_file, report, False, skip_bad):
+                queries = [line.texts[0] for line in chunk]
+                vectors = loaded.encode(
+                    queries, batch_size, pretokenized=pretokenized, counts=counts
+                )
+                rows, scores = opened.search(vectors, k, approximate=approximate)
+                found = [
+                    [
+                        {"row": row, "score": score, "text": neighbour}
+                        for row, score, neighbour in zip(
+                            of_query, by_row, opened.texts(of_query), strict=True
+                        )
+                    ]
+                    for of_query, by_row in zip(rows.tolist(), scores.tolist(), strict=True)
+                ]
+                if as_json:
+                    yield map(_object, queries, found)
+                else:
+                    tables = list(map(_table, queries, found))
+                    # an empty line between two of them, also those of two chunks
+                    yield iter(["\n\n".join(tables) if is_first else "\n" + "\n\n".join(tables)])
+                    is_first = False
+                advance(len(chunk))
+
+    streams.write_blocks(None, lines())
+    streams.summarize(counts, report, quiet)
+
+
+def _lasting(name: str) -> str:
+    """Return a model's name so that it means the same from another folder."""
+    from gumbeltree.packaged import packaged_folder
+    from gumbeltree.store import find_model
+
+    if name.startswith("hub:") or (packaged_folder(name) is not None and not Path(name).is_dir()):
+        return name
+    return str(find_model(name).resolve())
+
+
+def _load(opened: "Index", name: str | None, device: str) -> "SentenceModel":
+    """Return the model of an index, or the one that is named if it is the same."""
+    from gumbeltree.store import load
+
+    wanted = name or opened.header.model
+    if not wanted:
+        raise ValueError(f"{opened.path} does not say which model made it; pass --model")
+    try:
+        loaded = load(wanted, device)
+    except FileNotFoundError as error:
+        if name:
+            raise
+        raise FileNotFoundError(
+            f"{opened.path} was made with the model {wanted}, which is not there; pass it with "
+            "--model"
+        ) from error
+    opened.check_model(loaded, wanted)
+    return loaded
+
+
+def _object(query: str, found: list[dict[str, Any]]) -> str:
+    return json.dumps({"text": query, "neighbours": found}, ensure_ascii=False)
+
+
+def _table(query: str, found: list[dict[str, Any]]) -> str:
+    rows = [f"{each['score']:8.4f}  {streams.one_line(each['text'])}" for each in found]
+    return "\n".join([streams.one_line(query), *rows])

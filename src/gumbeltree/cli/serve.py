@@ -1,0 +1,195 @@
+"""Commands that answer over HTTP: serve and explore."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gumbeltree.cli import streams
+from gumbeltree.cli.app import app
+
+if TYPE_CHECKING:
+    from gumbeltree.web.server import Plan
+
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="Model folders, folders of runs, names of `gumbeltree models`, or hub:ORG/NAME; "
+        "without, all packaged models.",
+    ),
+]
+Index = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="A folder of `gumbeltree index`, made with one of the models, to search for "
+        "sentences; may be given for each model."
+    ),
+]
+AccessLog = Annotated[
+    bool, typer.Option("--access-log/--no-access-log", help="Log each request, without its texts.")
+]
+
+
+@app.command()
+def serve(
+    models: Models = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free one.")] = 8000,
+    index: Index = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="GUMBELTREE_TOKEN",
+            help="What clients must send as Authorization: Bearer TOKEN. In the environment other "
+            "users of the machine do not see it.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name by which clients may call the server, beside those of loopback; may be "
+            "given several times.",
+        ),
+    ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="A web site whose pages may call the server, such as https://example.org; may be "
+            "given several times.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes, each with models of its own.")
+    ] = 1,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Threads of torch in each process; 0 shares out the cores.")
+    ] = 0,
+    queue: Annotated[
+        int, typer.Option(min=1, help="Most requests that wait in a process; others get 503.")
+    ] = 256,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after which a request is given up with 504.")
+    ] = 30.0,
+    root_path: Annotated[
+        str, typer.Option(help="Where a proxy puts the server, such as /trees.")
+    ] = "",
+    forwarded_allow_ips: Annotated[
+        str,
+        typer.Option(help="Addresses of proxies whose X-Forwarded headers are believed, or *."),
+    ] = "127.0.0.1",
+    access_log: AccessLog = True,
+    device: streams.Device = "auto",
+) -> None:
+    """Serve models over HTTP, as JSON: trees, classes, vectors, neighbours.
+
+    Ctrl-C or SIGTERM stops it, after what was asked is answered.
+
+    Examples, with the packaged models and with others:
+
+    gumbeltree serve
+
+    gumbeltree serve sst2-100d runs/reviews --port 9000 --token TOKEN --workers 4
+    """
+    from gumbeltree import web
+
+    web.check_installed()
+    from gumbeltree.web import server
+    from gumbeltree.web.limits import Settings
+
+    settings = Settings(
+        token=server.checked_token(token),
+        hosts=server.allowed_hosts(host, allow_host or []),
+        origins=server.checked_origins(cors or []),
+        queue=queue,
+        requests=2 * queue,
+        timeout=timeout,
+        root_path=_checked_root(root_path),
+        access_log=access_log,
+    )
+    plan = server.Plan(
+        models=tuple(models or ()),
+        indexes=tuple(map(str, index or ())),
+        device=streams.pick_device(device),
+        threads=threads or _share(workers),
+        settings=settings,
+    )
+    _run(plan, host, port, workers, forwarded_allow_ips, browser=False)
+
+
+@app.command()
+def explore(
+    models: Models = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free one.")] = 0,
+    index: Index = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
+    access_log: AccessLog = False,
+    device: streams.Device = "auto",
+) -> None:
+    """Look at trees in the browser: a page on this machine, for this machine alone.
+
+    Ctrl-C stops it.
+
+    Examples, with the packaged models and with one of them:
+
+    gumbeltree explore
+
+    gumbeltree explore sst2-100d --port 8080 --no-open
+    """
+    from gumbeltree import web
+
+    web.check_installed()
+    from gumbeltree.web import server
+    from gumbeltree.web.limits import Settings
+
+    host = "127.0.0.1"
+    hosts = server.allowed_hosts(host, [])
+    plan = server.Plan(
+        models=tuple(models or ()),
+        indexes=tuple(map(str, index or ())),
+        device=streams.pick_device(device),
+        settings=Settings(page=True, hosts=hosts, access_log=access_log),
+    )
+    _run(plan, host, port, 1, host, browser=not no_open)
+
+
+def _run(plan: "Plan", host: str, port: int, workers: int, proxies: str, *, browser: bool) -> None:
+    """Listen, say where, and serve."""
+    import threading
+    import webbrowser
+
+    from gumbeltree.web import server
+
+    listener = server.listen(host, port)
+    address = server.address_of(listener, host)
+
+    def ready() -> None:
+        what = "The explorer is at" if plan.settings.page else "Serving at"
+        typer.echo(f"{what} {address} (Ctrl-C stops it)")
+        if browser:
+            # a browser in the terminal would keep the server waiting
+            threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
+
+    with listener:
+        if workers == 1:
+            server.serve(plan, listener, ready, proxies)
+        else:
+            typer.echo(f"Serving at {address} with {workers} processes (Ctrl-C stops them)")
+            server.serve_many(plan, listener, host, workers, proxies)
+
+
+def _checked_root(path: str) -> str:
+    if path and (not path.startswith("/") or path.endswith("/") or "//" in path):
+        raise ValueError(f"`--root-path` must be such as /trees, got {path!r}")
+    return path
+
+
+def _share(workers: int) -> int:
+    """Return how many threads torch may use in each of several processes; 0 lets it choose."""
+    import os
+
+    return 0 if workers == 1 else max(1, (os.cpu_count() or 1) // workers)

@@ -1,0 +1,95 @@
+// Questions to the server: asked again when it is busy, and when it has been away.
+
+/** An answer that says what was wrong with the question. */
+export class Refusal extends Error {}
+
+// what a proxy says when the server behind it is gone
+const AWAY = new Set([502]);
+let listener = () => {};
+let coming = null;
+
+/** Call `heard(false)` when the server goes away and `heard(true)` when it is back. */
+export function onConnection(heard) {
+  listener = heard;
+}
+
+function pause(seconds, signal) {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, 1000 * seconds);
+    signal?.addEventListener("abort", stop, { once: true });
+  });
+}
+
+/** Wait until the server answers; all who wait share one question at a time. */
+function back() {
+  coming ??= (async () => {
+    listener(false);
+    for (let wait = 0.5; ; wait = Math.min(5, 1.5 * wait)) {
+      await pause(wait);
+      try {
+        const answer = await fetch("api/models", { cache: "no-store" });
+        if (!AWAY.has(answer.status)) break;
+      } catch {
+        // still away
+      }
+    }
+    coming = null;
+    listener(true);
+  })();
+  return coming;
+}
+
+function abortable(promise, signal) {
+  if (!signal) return promise;
+  return new Promise((resolve, reject) => {
+    const stop = () => reject(signal.reason);
+    if (signal.aborted) return stop();
+    signal.addEventListener("abort", stop, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", stop));
+  });
+}
+
+function reason(detail, status) {
+  if (typeof detail === "string") return detail;
+  if (Array.isArray(detail)) return detail.map((item) => item.msg ?? "").join("; ");
+  return `the server answered with status ${status}`;
+}
+
+/** Return what the server says at `path`; a `body` is posted as JSON. */
+export async function ask(path, body, signal) {
+  const options = { signal };
+  if (body !== undefined) {
+    options.method = "POST";
+    options.headers = { "Content-Type": "application/json" };
+    options.body = JSON.stringify(body);
+  }
+  for (;;) {
+    let answer;
+    let content = null;
+    try {
+      answer = await fetch(path, options);
+      if (!AWAY.has(answer.status)) content = await answer.json().catch(() => null);
+    } catch (error) {
+      if (signal?.aborted) throw error;
+      answer = null;
+    }
+    if (signal?.aborted) throw signal.reason;
+    if (answer === null || AWAY.has(answer.status)) {
+      await abortable(back(), signal);
+    } else if (answer.status === 503) {
+      const seconds = Number(answer.headers.get("Retry-After"));
+      await pause(seconds > 0 ? Math.min(seconds, 30) : 1, signal);
+    } else if (!answer.ok || content === null) {
+      throw new Refusal(reason(content?.detail, answer.status));
+    } else {
+      return content;
+    }
+  }
+}

@@ -1,0 +1,71 @@
+// Elements of HTML and SVG. Text only ever goes in as text.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "text") element.textContent = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+/** Return an HTML element; `text` is its text, `onclick` and the like its listeners. */
+export function html(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+/** Return an SVG element, with attributes as for `html`. */
+export function svg(name, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+/** Return a paragraph in small grey letters. */
+export const quiet = (text) => html("p", { class: "quiet", text });
+
+export const byId = (id) => document.getElementById(id);
+
+/** Return a probability as a percentage with as many digits as tell something. */
+export function percent(value) {
+  const hundred = 100 * value;
+  if (hundred > 0 && hundred < 0.1) return "<0.1%";
+  if (hundred < 100 && hundred > 99.9) return ">99.9%";
+  return `${hundred < 10 || hundred > 90 ? Number(hundred.toFixed(1)) : Math.round(hundred)}%`;
+}
+
+/** Return a score with two decimals and a real minus. */
+export const decimal = (value) => value.toFixed(2).replace("-", "\u2212");
+
+/** Return a text of at most `length` characters, cut in the middle. */
+export function shortened(text, length) {
+  const letters = Array.from(text);
+  if (letters.length <= length) return text;
+  const half = Math.floor((length - 1) / 2);
+  return `${letters.slice(0, length - 1 - half).join("")}…${letters.slice(-half).join("")}`;
+}
+
+// fixed colours for labels whose meaning is known, so that models agree with one another
+const HUES = new Map([
+  ["positive", "blue"],
+  ["very positive", "blue"],
+  ["negative", "vermillion"],
+  ["very negative", "vermillion"],
+  ["entailment", "green"],
+  ["contradiction", "vermillion"],
+  ["neutral", "grey"],
+]);
+const OTHERS = ["blue", "orange", "green", "purple", "sky", "vermillion", "yellow", "grey"];
+
+/** Return the class that gives a label its colour. */
+export function hue(label, labels) {
+  const known = HUES.get(label.toLowerCase());
+  return `hue-${known ?? OTHERS[labels.indexOf(label) % OTHERS.length]}`;
+}
+
+/** Return the most probable label and its probability. */
+export function best(classes) {
+  return Object.entries(classes).reduce((a, b) => (b[1] > a[1] ? b : a));
+}

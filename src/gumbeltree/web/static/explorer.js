@@ -1,0 +1,412 @@
+// The page: what is typed and set, kept in the address, shown by one card for each model.
+
+import { ask, onConnection } from "./api.js";
+import { Card } from "./card.js";
+import { byId, html, quiet } from "./dom.js";
+import { fromFragment, initial, rounded, TEMPERATURES, toFragment } from "./state.js";
+import { follow } from "./theme.js";
+
+const TYPING = 160; // milliseconds without a key before the server is asked
+const SPEAKING = 900;
+const FIRST = "The food was wonderful, but the service was painfully slow.";
+
+let view = initial();
+let limits = { characters: Infinity, words: Infinity };
+let examples = { groups: [], sentences: [], pairs: [] };
+const cards = new Map();
+let playing = null;
+let typing, speaking, linking;
+
+const field = {
+  text: byId("text"), second: byId("second"), sampling: byId("sampling"), seed: byId("seed"),
+  temperature: byId("temperature"), heat: byId("heat"), step: byId("step"),
+};
+
+const cleaned = (text) => (text.toWellFormed?.() ?? text).replace(/\s+/g, " ").trim();
+
+/** Return as much of the start of a text as the server takes; it refuses longer ones whole. */
+function cut(text) {
+  let end = text.length;
+  let words = 0;
+  // every mark counts, so that this is never less than what a tokenizer makes of the text
+  for (const { index } of text.matchAll(/[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]/gu)) {
+    if (++words > limits.words) {
+      end = index;
+      break;
+    }
+  }
+  if (end > limits.characters) {
+    const space = text.lastIndexOf(" ", limits.characters);
+    end = space > 0 ? space : limits.characters;
+  }
+  return cleaned(text.slice(0, end));
+}
+const chosen = () => [...cards.values()].filter(({ model }) => view.models.includes(model.name));
+
+function link() {
+  clearTimeout(linking);
+  const address = `#${toFragment(view)}`;
+  if (address !== location.hash) history.replaceState(null, "", address);
+}
+
+/** Write the address soon: browsers refuse to write it on every key. */
+function linkSoon() {
+  clearTimeout(linking);
+  linking = setTimeout(link, 250);
+}
+
+function controls() {
+  if (field.text.value !== view.text) field.text.value = view.text;
+  if (field.second.value !== view.second) field.second.value = view.second;
+  for (const one of [field.text, field.second]) grow(one);
+  field.sampling.checked = view.sampling;
+  field.seed.value = view.seed;
+  field.seed.disabled = byId("again").disabled = !view.sampling;
+  field.temperature.value = Math.log10(view.temperature);
+  field.temperature.setAttribute("aria-valuetext", String(view.temperature));
+  byId("temperature-value").textContent = view.temperature;
+  field.heat.checked = view.heat;
+  for (const box of byId("models").querySelectorAll("input")) {
+    box.checked = view.models.includes(box.value);
+  }
+  byId("second-part").hidden = !chosen().some((card) => card.pair);
+}
+
+function grow(area) {
+  area.style.height = "auto";
+  area.style.height = `${Math.min(area.scrollHeight + 2, 190)}px`;
+}
+
+function load() {
+  const whole = [cleaned(view.text), cleaned(view.second)];
+  const texts = whole.map(cut);
+  byId("cut").hidden = texts.every((text, i) => text === whole[i]);
+  const shown = chosen();
+  const place = byId("cards");
+  const names = JSON.stringify(view.models);
+  if (place.dataset.models !== names) {
+    place.dataset.models = names;
+    place.replaceChildren(...shown.map((card) => card.root));
+  }
+  const hint = !texts[0]
+    ? "Type a sentence above, or pick an example, and watch its trees grow."
+    : shown.length === 0
+      ? "Choose at least one model above."
+      : "";
+  byId("hint").textContent = hint;
+  byId("hint").hidden = !hint;
+  place.hidden = Boolean(hint);
+  byId("stepper").hidden = Boolean(hint);
+  document.title = hint ? "gumbeltree explorer" : `${texts[0].slice(0, 60)} · gumbeltree`;
+  if (hint) {
+    stop();
+    for (const card of cards.values()) card.refuse("");
+    speak(hint);
+    return;
+  }
+  arrange(texts);
+  for (const card of shown) card.load(view, texts);
+}
+
+/** Short sentences stand side by side, long ones one below the other. */
+function arrange(texts) {
+  const words = Math.max(...texts.map((text) => text.split(" ").length));
+  byId("cards").classList.toggle("wide", words > 20);
+}
+
+function stepped() {
+  const most = Math.max(0, ...chosen().map((card) => card.merges));
+  const step = view.step === null ? most : Math.min(view.step, most);
+  field.step.max = most;
+  field.step.value = step;
+  field.step.disabled = most === 0;
+  const merges = most === 1 ? "merge" : "merges";
+  const part = step === most ? "all" : `${step} of`;
+  const said = most === 0 ? "no merges" : `${part} ${most} ${merges}`;
+  field.step.setAttribute("aria-valuetext", said);
+  byId("step-value").textContent = said;
+  for (const card of chosen()) card.show(view.step);
+}
+
+/** Put the words of trees that stand side by side on one base line. */
+function level() {
+  const shown = chosen();
+  const beside = shown.length > 1 && shown[0].root.offsetTop === shown[1].root.offsetTop;
+  const lowest = Math.max(0, ...shown.map((card) => card.base));
+  for (const card of shown) card.lower(beside ? lowest - card.base : 0);
+}
+
+function speak(text) {
+  clearTimeout(speaking);
+  speaking = setTimeout(() => {
+    const trees = chosen().map((card) => card.told());
+    byId("live").textContent = text ?? trees.filter(Boolean).join(" ");
+  }, SPEAKING);
+}
+
+function say(text) {
+  const toast = byId("toast");
+  toast.textContent = text;
+  toast.classList.add("shown");
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => toast.classList.remove("shown"), 2200);
+}
+
+function goTo(step) {
+  const most = Number(field.step.max);
+  const kept = Math.max(0, Math.min(step, most));
+  view.step = kept === most ? null : kept;
+  stepped();
+  linkSoon();
+}
+
+const current = () => view.step ?? Number(field.step.max);
+
+function stop() {
+  clearInterval(playing);
+  playing = null;
+  byId("play").setAttribute("aria-label", "Play the merges");
+  byId("play").classList.remove("playing");
+}
+
+function play() {
+  if (playing !== null) return stop();
+  const most = Number(field.step.max);
+  if (most === 0) return;
+  if (current() >= most) goTo(0);
+  byId("play").setAttribute("aria-label", "Pause");
+  byId("play").classList.add("playing");
+  const pace = Math.max(90, Math.min(900, 15_000 / most));
+  playing = setInterval(() => {
+    goTo(current() + 1);
+    if (view.step === null) stop();
+  }, pace);
+}
+
+function key(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const moves = { ArrowLeft: -1, ArrowRight: 1 };
+  if (event.key in moves) {
+    stop();
+    goTo(current() + moves[event.key]);
+  } else if (event.key === "Home") goTo(0);
+  else if (event.key === "End") goTo(Infinity);
+  else if (event.key === "Escape") release();
+  else return;
+  event.preventDefault();
+}
+
+function release() {
+  view.node = null;
+  for (const card of cards.values()) card.release();
+  linkSoon();
+}
+
+function changed(change) {
+  Object.assign(view, change);
+  controls();
+  linkSoon();
+  load();
+}
+
+function typed() {
+  stop();
+  const [text, second] = [field.text.value, field.second.value];
+  Object.assign(view, { text, second, step: null, node: null });
+  for (const one of [field.text, field.second]) grow(one);
+  linkSoon();
+  clearTimeout(typing);
+  typing = setTimeout(load, TYPING);
+}
+
+function put(text, second) {
+  stop();
+  byId("picker").close();
+  changed({ text, second, step: null, node: null });
+}
+
+function surprise() {
+  const pairs = chosen().some((card) => card.pair) ? examples.pairs : [];
+  const all = [...examples.sentences.map((text) => [text, ""]), ...pairs, ...pairs, ...pairs];
+  const others = all.filter(([text]) => text !== view.text);
+  if (others.length) put(...others[Math.floor(Math.random() * others.length)]);
+}
+
+function listExamples() {
+  const wanted = cleaned(byId("search").value).toLowerCase();
+  const fits = (...texts) => texts.some((text) => text.toLowerCase().includes(wanted));
+  const group = (name, buttons) => {
+    const items = buttons.map((button) => html("li", {}, button));
+    return items.length ? [html("h3", { text: name }), html("ul", {}, ...items)] : [];
+  };
+  const pairs = examples.pairs.filter((pair) => fits(...pair));
+  let next = 0;
+  const parts = [
+    ...examples.groups.flatMap(({ name, count }) =>
+      group(
+        name,
+        examples.sentences.slice(next, (next += count)).filter((text) => fits(text)).map((text) =>
+          html("button", { type: "button", text, onclick: () => put(text, "") })),
+      )),
+    ...group(
+      "Pairs",
+      pairs.map(([first, second]) =>
+        html(
+          "button", { type: "button", onclick: () => put(first, second) },
+          html("span", { text: first }), html("span", { class: "quiet", text: second }),
+        )),
+    ),
+  ];
+  byId("examples").replaceChildren(...(parts.length ? parts : [quiet("None.")]));
+}
+
+async function copyLink() {
+  link();
+  try {
+    await navigator.clipboard.writeText(location.href);
+  } catch {
+    // pages that are not served from this machine or over https have no clipboard
+    const area = html("textarea", { class: "unseen", text: location.href });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  say("Link copied");
+}
+
+function listen() {
+  for (const one of [field.text, field.second]) one.addEventListener("input", typed);
+  field.sampling.addEventListener("change", () => changed({ sampling: field.sampling.checked }));
+  field.seed.addEventListener("change", () => {
+    const seed = Math.trunc(Number(field.seed.value));
+    changed({ seed: seed >= 0 && seed <= Number.MAX_SAFE_INTEGER ? seed : 1 });
+  });
+  byId("again").addEventListener("click", () => changed({ seed: view.seed + 1 }));
+  field.temperature.addEventListener("input", () => {
+    view.temperature = rounded(10 ** Number(field.temperature.value));
+    controls();
+    linkSoon();
+    clearTimeout(typing);
+    typing = setTimeout(load, TYPING);
+  });
+  field.heat.addEventListener("change", () => changed({ heat: field.heat.checked }));
+  field.step.addEventListener("input", () => {
+    stop();
+    goTo(Number(field.step.value));
+  });
+  const moves = { start: -Infinity, back: -1, forward: 1, end: Infinity };
+  for (const [id, move] of Object.entries(moves)) {
+    byId(id).addEventListener("click", () => {
+      stop();
+      goTo(current() + move);
+    });
+  }
+  byId("play").addEventListener("click", play);
+  byId("copy").addEventListener("click", copyLink);
+  byId("surprise").addEventListener("click", surprise);
+  byId("open-examples").addEventListener("click", () => {
+    byId("search").value = "";
+    listExamples();
+    byId("picker").showModal();
+  });
+  byId("close-examples").addEventListener("click", () => byId("picker").close());
+  byId("search").addEventListener("input", listExamples);
+  byId("skip").addEventListener("click", (event) => {
+    // the part of the address behind # belongs to the view
+    event.preventDefault();
+    byId("main").focus();
+  });
+  byId("form").addEventListener("submit", (event) => event.preventDefault());
+  document.addEventListener("keydown", (event) => {
+    // these have a use of their own for the arrows
+    if (!event.target.closest?.("input, textarea, dialog, .node, .scroll")) key(event);
+  });
+  addEventListener("hashchange", () => restore(fromFragment(location.hash)));
+  new ResizeObserver(() => {
+    for (const card of chosen()) card.resized(view);
+    level();
+  }).observe(byId("cards"));
+}
+
+function restore(wanted) {
+  if (!wanted) return;
+  stop();
+  const names = [...cards.keys()];
+  // a link may name models that this server does not have
+  const here = wanted.models?.filter((name) => cards.has(name));
+  view = { ...wanted, models: here?.length || wanted.models?.length === 0 ? here : usual(names) };
+  controls();
+  load();
+}
+
+/** The models to show unless told otherwise: as many as can be taken in. */
+function usual(names) {
+  return names.length > 3 ? names.slice(0, 2) : names;
+}
+
+const page = {
+  changed: () => {
+    stepped();
+    level();
+    speak(null);
+  },
+  hovered: (from, which, span) => {
+    const words = span ? from.results[which].words.join(" ") : null;
+    for (const card of chosen()) if (card !== from) card.echo(which, span, words);
+  },
+  held: (from, which, span) => {
+    view.node = span ? { model: from.model.name, which, span } : null;
+    for (const card of chosen()) if (card !== from) card.release();
+    linkSoon();
+  },
+  key,
+  say,
+};
+
+async function begin() {
+  follow(byId("theme"));
+  listen();
+  onConnection((here) => {
+    byId("away").hidden = here;
+    if (here) say("The server is back");
+  });
+  ask("static/examples.json").then(
+    (found) => (examples = found),
+    () => (byId("open-examples").hidden = byId("surprise").hidden = true),
+  );
+  let found;
+  try {
+    found = await ask("api/models");
+  } catch (error) {
+    byId("hint").textContent = error.message;
+    return;
+  }
+  limits = found.limits;
+  byId("cut").textContent =
+    `This is long: at most ${limits.words} words and ${limits.characters} characters are shown.`;
+  // those that need one sentence come first
+  const models = [...found.models].sort((a, b) => (a.kind === "pair") - (b.kind === "pair"));
+  for (const model of models) {
+    cards.set(model.name, new Card(model, page));
+    const box = html("input", { type: "checkbox", value: model.name });
+    box.addEventListener("change", () => {
+      const boxes = [...byId("models").querySelectorAll("input")];
+      changed({ models: boxes.filter((one) => one.checked).map((one) => one.value), node: null });
+    });
+    const kind = model.kind === "pair" ? "pairs" : "sentences";
+    byId("models").append(
+      html(
+        "label", { class: "chip" },
+        box, html("span", { text: model.name }), html("small", { text: kind }),
+      ),
+    );
+  }
+  field.temperature.min = Math.log10(TEMPERATURES.low);
+  field.temperature.max = Math.log10(TEMPERATURES.high);
+  const start = { ...initial(), text: FIRST };
+  restore(fromFragment(location.hash) ?? start);
+  document.body.classList.add("ready");
+}
+
+begin();

@@ -1,0 +1,89 @@
+// The chart of span probabilities: a triangle over the words, one cell for each span.
+
+import { percent, shortened, svg } from "./dom.js";
+import { ruler } from "./tree.js";
+
+const MARGIN = 14;
+// in long sentences rarer spans would be thousands of cells that nobody can see
+const FAINT = 0.02;
+const LONG = 100;
+
+/**
+ * Return the picture of how often each span is in a sampled tree.
+ *
+ * @param trace of the greedy tree, whose spans are outlined
+ * @param spans [start, end, probability] of each
+ * @param room width in pixels that there is
+ * @param over called with [start, end, probability] under the pointer, or null
+ */
+export function chart(trace, spans, room, over) {
+  const T = trace.words.length;
+  const words = trace.words.map((word) => shortened(word, 24));
+  const cell = Math.max(7, Math.min(T > 14 ? 32 : 42, (room - 2 * MARGIN) / T));
+  const size = Math.max(8, Math.min(13, cell - 3));
+  const measure = ruler(size);
+  const turned = Math.max(...words.map(measure)) > cell - 6;
+  const tall = turned ? Math.max(...words.map(measure)) + 8 : size + 8;
+  const wide = T * cell + 2 * MARGIN;
+  const width = Math.max(wide, room);
+  const left = (width - wide) / 2 + MARGIN;
+  const half = cell / 2;
+  const base = 8 + (T + 1) * half;
+  const picture = svg("svg", {
+    class: "heat", width, height: base + tall, viewBox: `0 0 ${width} ${base + tall}`, role: "img",
+    "aria-label": `Span probabilities of ${T} words; the table below has the figures`,
+  });
+  const diamond = (start, end, inset) => {
+    const [x, y, r] = [left + (start + end) * half, base - (end - start) * half, half - inset];
+    return `M${x - r} ${y}L${x} ${y - r}L${x + r} ${y}L${x} ${y + r}Z`;
+  };
+  const edge = T * half;
+  picture.append(
+    svg("path", {
+      class: "frame",
+      d: `M${left} ${base - half}l${edge} ${-edge}l${edge} ${edge}`,
+    }),
+  );
+  const cells = svg("g", { "aria-hidden": "true" });
+  for (const [start, end, p] of spans) {
+    if (T > LONG && p < FAINT) continue;
+    const one = svg("path", {
+      class: "cell", d: diamond(start, end, 0.6), "fill-opacity": Math.max(0.03, p).toFixed(3),
+      onpointerenter: () => over([start, end, p]), onpointerleave: () => over(null),
+    });
+    cells.append(one);
+    if (cell >= 24 && p >= 0.03) {
+      const [x, y] = [left + (start + end) * half, base - (end - start) * half];
+      cells.append(
+        svg("text", {
+          class: p > 0.7 ? "figure strong" : "figure", x, y, "font-size": Math.min(11, cell / 3),
+          "text-anchor": "middle", "dominant-baseline": "central", text: Math.round(100 * p),
+        }),
+      );
+    }
+  }
+  const greedy = svg("g", { "aria-hidden": "true" });
+  for (const { span, children } of trace.nodes) {
+    if (children) greedy.append(svg("path", { class: "greedy", d: diamond(...span, 1.2) }));
+  }
+  const row = svg("g", { "aria-hidden": "true" });
+  words.forEach((word, i) => {
+    const x = left + (i + 0.5) * cell;
+    const y = base + (turned ? 2 : size / 2 + 2) - half + Math.min(half, 10);
+    row.append(
+      svg("text", {
+        class: "label", x, y, "font-size": size, "text-anchor": turned ? "start" : "middle",
+        "dominant-baseline": "central", text: word,
+        transform: turned ? `rotate(90 ${x} ${y})` : null,
+      }),
+    );
+  });
+  picture.append(cells, greedy, row);
+  return picture;
+}
+
+/** Return a sentence about one cell. */
+export function told(trace, [start, end, p], samples) {
+  const phrase = shortened(trace.words.slice(start, end).join(" "), 120);
+  return `“${phrase}” is a phrase in ${percent(p)} of ${samples} sampled trees`;
+}

@@ -1,0 +1,63 @@
+// Tables: of probabilities, drawn as bars, and of what the pictures show.
+
+import { best, decimal, html, hue, percent, shortened } from "./dom.js";
+import { phraseOf } from "./tree.js";
+
+// more would make the page slow
+const ROWS = 300;
+
+/** Return probabilities as a table whose rows are drawn as bars. */
+export function bars(classes, labels, caption) {
+  const [first] = best(classes);
+  const hidden = html("caption", { class: "unseen", text: caption });
+  const table = html("table", { class: "bars" }, hidden);
+  for (const label of labels) {
+    const p = classes[label];
+    const fill = html("span", { class: `fill ${hue(label, labels)}` });
+    fill.style.width = `${100 * p}%`;
+    table.append(
+      html(
+        "tr", { class: label === first ? "first" : null },
+        html("th", { scope: "row", text: label }),
+        html("td", { class: "track", "aria-hidden": "true" }, fill),
+        html("td", { class: "number", text: percent(p) }),
+      ),
+    );
+  }
+  return table;
+}
+
+/** Fill a table with lines of texts. */
+export function rows(table, lines, heads) {
+  const head = html("tr", {}, ...heads.map((text) => html("th", { scope: "col", text })));
+  const row = (line) => html("tr", {}, ...line.map((text) => html("td", { text })));
+  const body = lines.slice(0, ROWS).map(row);
+  table.replaceChildren(html("thead", {}, head), html("tbody", {}, ...body));
+  if (lines.length > ROWS) {
+    const text = `The first ${ROWS} of ${lines.length}; the JSON file has all.`;
+    table.append(html("caption", { text }));
+  }
+}
+
+/** Fill a table of every merge and its runner-up. */
+export function tabulate(table, trace) {
+  const T = trace.words.length;
+  const present = trace.words.map((_, i) => i);
+  const said = (i) => shortened(phraseOf(trace, trace.nodes[i]), 60);
+  const lines = trace.layers.map((layer, step) => {
+    const at = layer.choice;
+    const second = layer.runner_up;
+    const both = (j) => `${said(present[j])} + ${said(present[j + 1])}`;
+    const line = [
+      String(step + 1),
+      said(present[at]),
+      said(present[at + 1]),
+      percent(layer.probabilities[at]),
+      decimal(layer.scores[at]),
+      second === null ? "" : `${both(second)}, ${percent(layer.probabilities[second])}`,
+    ];
+    present.splice(at, 2, T + step);
+    return line;
+  });
+  rows(table, lines, ["Merge", "Left", "Right", "Probability", "Score", "Runner-up"]);
+}

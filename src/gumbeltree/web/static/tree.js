@@ -1,0 +1,360 @@
+// One tree: words on a base line, merges above them, the candidates of a step below.
+
+import { best, hue, percent, shortened, svg } from "./dom.js";
+
+const MARGIN = 14;
+const LANE = 46;
+const pen = document.createElement("canvas").getContext("2d");
+
+/** Return a function that gives the width of a text in the page's font. */
+export function ruler(size) {
+  pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return (text) => pen.measureText(text).width;
+}
+
+/** Choose size of letters and distance of words: as large as the room allows. */
+function fit(words, room) {
+  const inside = room - 2 * MARGIN;
+  for (const [size, gap] of [[16, 22], [15, 18], [14, 14], [13, 11], [12.5, 9]]) {
+    const widths = words.map(ruler(size));
+    const total = widths.reduce((a, b) => a + b, 0) + gap * words.length;
+    if (total <= inside) {
+      const extra = Math.min(22, (inside - total) / words.length);
+      return { size, turned: false, widths: widths.map((width) => width + gap + extra) };
+    }
+    // a little too wide is scrolled; words are turned only where that saves much
+    const last = size === 12.5;
+    const turned = words.length > 30 || (total > 1.2 * inside && 21 * words.length <= inside);
+    if (last && !turned) {
+      return { size: 14, turned: false, widths: words.map(ruler(14)).map((width) => width + 14) };
+    }
+  }
+  const size = words.length > 90 ? 10.5 : 13;
+  const slot = Math.max(size + 3.5, Math.min(28, inside / words.length));
+  return { size, turned: true, widths: words.map(() => slot) };
+}
+
+/** Return where everything of a tree stands. */
+export function arrange(trace, room) {
+  const words = trace.words.map((word) => shortened(word, 24));
+  const { size, turned, widths } = fit(words, room);
+  const T = words.length;
+  const used = widths.reduce((a, b) => a + b, 0) + 2 * MARGIN;
+  const width = Math.max(used, room);
+  let x = (width - used) / 2 + MARGIN;
+  const edges = [x];
+  for (const one of widths) edges.push((x += one));
+  const levels = trace.nodes.map(() => 0);
+  trace.nodes.forEach(({ children }, i) => {
+    if (children) levels[i] = 1 + Math.max(...children.map((child) => levels[child]));
+  });
+  const depth = levels[levels.length - 1];
+  const rise = Math.max(7, Math.min(38, 400 / Math.max(1, depth)));
+  const base = 18 + depth * rise;
+  const place = [];
+  trace.nodes.forEach(({ span, children }, i) => {
+    place.push(
+      children
+        ? { x: (place[children[0]].x + place[children[1]].x) / 2, y: base - levels[i] * rise }
+        : { x: (edges[span[0]] + edges[span[1]]) / 2, y: base },
+    );
+  });
+  const tall = turned ? Math.max(...words.map(ruler(size))) + 6 : size + 4;
+  const phrase = base + 12 + tall + 6;
+  const lane = phrase + 24 + LANE;
+  // wide enough to hit, narrow enough to leave room for its neighbours
+  const near = Math.min(...widths);
+  return {
+    words, size, turned, width, edges, place, base, rise, tall, phrase, lane,
+    height: T > 1 ? lane + 22 : phrase + 8,
+    radius: Math.max(2.2, Math.min(6, rise / 3, near / 4)),
+    reach: Math.max(4, Math.min(14, rise / 2, near / 2)),
+    bar: Math.max(3, Math.min(18, 0.6 * near)),
+  };
+}
+
+/** Return the path from a child up and across to its parent, with a round corner. */
+function elbow(child, parent, top) {
+  const across = parent.x - child.x;
+  const r = Math.min(12, Math.abs(across), Math.max(0, top - parent.y));
+  const side = Math.sign(across);
+  return (
+    `M${child.x.toFixed(1)} ${top.toFixed(1)}V${(parent.y + r).toFixed(1)}` +
+    `Q${child.x.toFixed(1)} ${parent.y.toFixed(1)} ` +
+    `${(child.x + side * r).toFixed(1)} ${parent.y.toFixed(1)}H${parent.x.toFixed(1)}`
+  );
+}
+
+/** Return the words of a node. */
+export const phraseOf = (trace, node) => trace.words.slice(...node.span).join(" ");
+
+/** Return the roots of the phrases that stand after some merges, left to right. */
+export function frontier(trace, step) {
+  const T = trace.words.length;
+  const present = trace.words.map((_, i) => i);
+  for (let i = 0; i < step; i++) present.splice(trace.order[i], 2, T + i);
+  return present;
+}
+
+function spoken(trace, i) {
+  const node = trace.nodes[i];
+  const phrase = shortened(phraseOf(trace, node), 160);
+  const parts = [];
+  if (node.children) parts.push(`merge ${node.step + 1}: ${phrase}`, percent(node.probability));
+  else parts.push(`word: ${phrase}`);
+  if (!node.children && trace.unknown[i]) parts.push("not in the vocabulary");
+  if (node.classes) parts.push(best(node.classes).map((x) => (x > 0 ? percent(x) : x)).join(" "));
+  return parts.join(", ");
+}
+
+/** How sure a classifier is, from 0 (as good as chance) to 1. */
+function certainty(classes) {
+  const chance = 1 / Object.keys(classes).length;
+  return Math.max(0, (best(classes)[1] - chance) / (1 - chance));
+}
+
+/** The picture of one tree; `show` moves it to a step, `mark` points at a span. */
+export class Picture {
+  /**
+   * @param trace what the server found
+   * @param labels of the model's classes, in their order
+   * @param room width in pixels that there is
+   * @param on what to call: over(i), out(), pick(i), move(i, key)
+   */
+  constructor(trace, labels, room, on) {
+    this.trace = trace;
+    this.plan = arrange(trace, room);
+    this.step = trace.order.length;
+    this.nodes = [];
+    this.edges = [];
+    this.bars = [];
+    const { width, height, turned } = this.plan;
+    this.svg = svg("svg", {
+      class: `tree${turned ? " turned" : ""}`,
+      width, height, viewBox: `0 0 ${width} ${height}`, role: "group",
+    });
+    this.svg.append(this.#edges(), this.#lane(), this.#all(labels, on));
+    this.show(this.step);
+  }
+
+  #edges() {
+    const { place, base, radius } = this.plan;
+    const group = svg("g", { class: "edges", "aria-hidden": "true" });
+    this.trace.nodes.forEach(({ children }, i) => {
+      for (const child of children ?? []) {
+        const leaf = place[child].y === base;
+        const top = leaf ? base - 2 : place[child].y - radius;
+        const edge = svg("path", { class: "edge", d: elbow(place[child], place[i], top) });
+        this.edges.push({ edge, parent: i, child });
+        group.append(edge);
+      }
+    });
+    return group;
+  }
+
+  #all(labels, on) {
+    const { place, edges, base, tall, size, turned, radius, reach, words } = this.plan;
+    const group = svg("g", { class: "nodes" });
+    this.trace.nodes.forEach((node, i) => {
+      const { x, y } = place[i];
+      const colour = node.classes ? hue(best(node.classes)[0], labels) : "hue-green";
+      const strength = node.classes ? certainty(node.classes) : (node.probability ?? 0);
+      const one = svg("g", {
+        class: `node ${node.children ? "merge" : "word"} ${colour}`,
+        tabindex: "0", role: "button", "aria-label": spoken(this.trace, i), "aria-pressed": "false",
+        onpointerenter: () => on.over(i), onpointerleave: () => on.out(),
+        onfocus: () => on.over(i), onblur: () => on.out(),
+        onclick: () => on.pick(i),
+        onkeydown: (event) => on.move(i, event),
+      });
+      if (node.children) {
+        one.append(
+          svg("circle", { class: "reach", cx: x, cy: y, r: reach }),
+          svg("circle", { class: "ring", cx: x, cy: y, r: radius + 3.5 }),
+          svg("circle", { class: "back", cx: x, cy: y, r: radius }),
+          svg("circle", {
+            class: "dot", cx: x, cy: y, r: radius,
+            "fill-opacity": (0.12 + 0.88 * strength).toFixed(3),
+          }),
+        );
+      } else {
+        const [left, right] = [edges[i], edges[i + 1]];
+        const middle = base + 6 + tall / 2;
+        one.append(
+          svg("rect", {
+            class: "ring", x: left + 1, y: base + 2,
+            width: right - left - 2, height: tall + 10, rx: 5,
+          }),
+          turned
+            ? svg("text", {
+                x, y: base + 9, "font-size": size, "text-anchor": "start",
+                "dominant-baseline": "central", transform: `rotate(90 ${x} ${base + 9})`,
+                class: this.trace.unknown[i] ? "unknown" : null, text: words[i],
+              })
+            : svg("text", {
+                x, y: middle, "font-size": size, "text-anchor": "middle",
+                "dominant-baseline": "central",
+                class: this.trace.unknown[i] ? "unknown" : null, text: words[i],
+              }),
+        );
+        if (node.classes) {
+          const wide = Math.max(3, Math.min(right - left - 6, ruler(size)(words[i])));
+          one.append(
+            svg("rect", {
+              class: "dot", x: x - (turned ? Math.min(6, wide / 2) : wide / 2), y: base + tall + 10,
+              width: turned ? Math.min(12, wide) : wide, height: 2.5, rx: 1.25,
+              "fill-opacity": (0.08 + 0.92 * strength).toFixed(3),
+            }),
+          );
+        }
+      }
+      this.nodes.push(one);
+      group.append(one);
+    });
+    return group;
+  }
+
+  /** The gaps between words: each has one bar, since each is closed by one merge. */
+  #lane() {
+    const { edges, lane, bar } = this.plan;
+    const group = svg("g", { class: "lane", "aria-hidden": "true" });
+    const T = this.trace.words.length;
+    this.brackets = svg("g", { class: "phrases" });
+    group.append(this.brackets);
+    if (T < 2) return group;
+    group.append(svg("path", { class: "floor", d: `M${edges[0]} ${lane}H${edges[T]}` }));
+    this.trace.nodes.forEach((node) => {
+      if (!node.children) return;
+      const gap = this.trace.nodes[node.children[0]].span[1];
+      const x = edges[gap];
+      // drawn at full height and scaled, so that a change of step can be followed
+      const rect = svg("rect", {
+        class: "bar", x: x - bar / 2, y: lane - LANE, width: bar, height: LANE,
+      });
+      rect.style.transformOrigin = `${x}px ${lane}px`;
+      const value = svg("text", { class: "value", x, "text-anchor": "middle" });
+      const rank = svg("text", { class: "rank", x, y: lane + 14, "text-anchor": "middle" });
+      this.bars[gap] = { rect, value, rank, node, x };
+      group.append(rect, value, rank);
+    });
+    return group;
+  }
+
+  /** Show what stands after `step` merges, and the candidates of the next one. */
+  show(step) {
+    const { trace, plan } = this;
+    const T = trace.words.length;
+    const N = trace.order.length;
+    this.step = Math.max(0, Math.min(step ?? N, N));
+    const done = T + this.step;
+    const next = this.step < N ? done : null;
+    this.nodes.forEach((node, i) => {
+      node.classList.toggle("later", i >= done && i !== next);
+      node.classList.toggle("next", i === next);
+      node.setAttribute("tabindex", i >= done && i !== next ? "-1" : "0");
+    });
+    for (const { edge, parent } of this.edges) {
+      edge.classList.toggle("later", parent >= done && parent !== next);
+      edge.classList.toggle("next", parent === next);
+    }
+    this.svg.setAttribute(
+      "aria-label",
+      next === null
+        ? `Tree: ${T > 60 ? `${T} words` : trace.brackets}`
+        : `After ${this.step} of ${N} merges`,
+    );
+    if (T > 1) this.#candidates(next === null ? null : trace.layers[this.step]);
+    this.svg.classList.toggle("stepping", next !== null);
+    this.brackets.replaceChildren();
+    if (next !== null) {
+      for (const i of frontier(trace, this.step)) {
+        const [start, end] = trace.nodes[i].span;
+        const [left, right] = [plan.edges[start] + 3, plan.edges[end] - 3];
+        const [top, low] = [plan.phrase - 1, plan.phrase + 4];
+        this.brackets.append(
+          svg("path", {
+            class: end - start > 1 ? "phrase joined" : "phrase",
+            d: `M${left} ${top}Q${left} ${low} ${left + 4} ${low}` +
+              `H${right - 4}Q${right} ${low} ${right} ${top}`,
+          }),
+        );
+      }
+    }
+  }
+
+  #candidates(layer) {
+    const { trace, plan } = this;
+    const present = layer ? frontier(trace, this.step) : null;
+    const at = new Map();
+    if (layer) {
+      const most = Math.max(...layer.probabilities);
+      layer.probabilities.forEach((p, j) => {
+        const role = j === layer.choice ? "choice" : j === layer.runner_up ? "second" : "";
+        at.set(trace.nodes[present[j]].span[1], { p, height: p / most, role });
+      });
+    }
+    const labels = [];
+    this.bars.forEach(({ rect, value, rank, node, x }, gap) => {
+      const one = layer
+        ? (at.get(gap) ?? { p: 0, height: 0, role: "closed" })
+        : { p: node.probability, height: node.probability, role: "" };
+      rect.setAttribute("class", `bar ${one.role}`);
+      rect.style.transform = `scaleY(${Math.max(one.height, one.p > 0 ? 0.02 : 0).toFixed(4)})`;
+      value.setAttribute("y", (plan.lane - LANE * one.height - 5).toFixed(1));
+      value.setAttribute("class", `value ${one.role}`);
+      value.textContent = one.role === "closed" ? "" : percent(one.p);
+      rank.setAttribute("class", `rank ${one.role}`);
+      rank.textContent = layer
+        ? { choice: "chosen", second: "2nd" }[one.role] ?? ""
+        : String(node.step + 1);
+      const order = { choice: 0, second: 1 }[one.role] ?? 2;
+      if (one.role !== "closed") labels.push({ value, rank, x, order, p: one.p });
+    });
+    // labels that would touch a more important one are left out
+    const measure = ruler(11);
+    for (const name of ["value", "rank"]) {
+      const taken = [];
+      for (const one of [...labels].sort((a, b) => a.order - b.order || b.p - a.p)) {
+        const half = measure(one[name].textContent) / 2 + 2;
+        const free = taken.every(([left, right]) => one.x + half < left || one.x - half > right);
+        if (free) taken.push([one.x - half, one.x + half]);
+        else one[name].textContent = "";
+      }
+    }
+  }
+
+  /** Return where the next merge is, from left to right in pixels; null after the last. */
+  get chosen() {
+    const layer = this.trace.layers[this.step];
+    if (!layer) return null;
+    const left = frontier(this.trace, this.step)[layer.choice];
+    return this.plan.edges[this.trace.nodes[left].span[1]];
+  }
+
+  /** Point at a node (`held`: for good), and at its words. */
+  mark(i, held) {
+    const node = i === null ? null : this.trace.nodes[i];
+    this.nodes.forEach((one, j) => {
+      const inside = node !== null && within(this.trace.nodes[j].span, node.span);
+      one.classList.toggle("inside", inside);
+      one.classList.toggle("here", j === i);
+      one.setAttribute("aria-pressed", String(j === i && held));
+    });
+    for (const { edge, parent } of this.edges) {
+      const inside = node !== null && within(this.trace.nodes[parent].span, node.span);
+      edge.classList.toggle("inside", inside);
+    }
+  }
+
+  /** Point at the words of a span another picture points at, and at its node if it is here too. */
+  echo(span) {
+    this.nodes.forEach((one, j) => {
+      const own = this.trace.nodes[j].span;
+      const same = span !== null && own[0] === span[0] && own[1] === span[1];
+      const word = span !== null && own[1] - own[0] === 1 && within(own, span);
+      one.classList.toggle("echo", same || word);
+    });
+  }
+}
+
+const within = (inner, outer) => inner[0] >= outer[0] && inner[1] <= outer[1];

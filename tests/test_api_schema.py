@@ -1,0 +1,46 @@
+"""The API keeps to its own OpenAPI document, whatever is sent."""
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("schemathesis")
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+
+from gumbeltree.web.api import SCHEMA, create_app
+from gumbeltree.web.limits import Settings
+from tests.models import tiny_model
+
+APP = create_app(
+    {"single": tiny_model("single"), "pair": tiny_model("pair")}, Settings(access_log=False)
+)
+# what a document cannot say: as many second texts as first ones for pairs, and none else; spans
+# that are nodes of the sentence's tree
+DEPENDENT = ["/api/predict", "/api/neighbours"]
+CONFIG = schemathesis.Config.from_dict(
+    {
+        "operations": [
+            {
+                "include-path": path,
+                "checks": {
+                    "positive_data_acceptance": {"expected-statuses": ["2xx", "404", "422"]}
+                },
+            }
+            for path in DEPENDENT
+        ]
+    }
+)
+schema = schemathesis.openapi.from_asgi(SCHEMA, APP, config=CONFIG)
+
+
+@schema.parametrize()
+@settings(
+    max_examples=25,
+    derandomize=True,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_answers_are_as_documented(case):
+    case.call_and_validate()

@@ -1,0 +1,468 @@
+"""Servers as they are started: the commands `serve` and `explore`, sockets, processes, signals."""
+
+import dataclasses
+import http.client
+import io
+import json
+import os
+import re
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+import uvicorn
+
+import gumbeltree
+from gumbeltree.analysis.index import Index
+from gumbeltree.analysis.trace import trace
+from gumbeltree.cli import main
+from gumbeltree.web import server
+from gumbeltree.web.api import create_app
+from gumbeltree.web.limits import LIMITS, Settings
+from tests.models import TEXTS, tiny_model
+
+SINGLE, PAIR = tiny_model("single"), tiny_model("pair")
+JSON = {"Content-Type": "application/json"}
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def refused(self) -> str:
+        """Assert an error of use, one line on standard error; return it."""
+        assert self.code == 1, self
+        assert self.err.startswith("gumbeltree: error: "), self
+        assert self.err.count("\n") == 1, self
+        return self.err
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    """The command line, called in this process; it must not come to serve."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "dumb")
+    for name in ("serve", "serve_many"):
+        monkeypatch.setattr(server, name, lambda *_: pytest.fail("served"))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gumbeltree", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO())
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    gumbeltree.save(SINGLE, folder / "single")
+    gumbeltree.save(PAIR, folder / "runs" / "pair" / "model")
+    gumbeltree.save(PAIR, folder / "again" / "pair")
+    return folder
+
+
+# options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--allow-host", "http://x.org"], "`--allow-host` must be a name without scheme"),
+        (["--allow-host", "x.org:80"], "`--allow-host` must be a name without scheme and port"),
+        (["--cors", "*"], "`--cors` must be scheme, name and perhaps port"),
+        (["--cors", "https://x.org/"], "`--cors` must be scheme, name and perhaps port"),
+        (["--token", "short"], "the token must be 8 or more letters"),
+        (["--token", "with a space"], "the token must be 8 or more letters"),
+        (["--root-path", "trees/"], "`--root-path` must be such as /trees, got 'trees/'"),
+        (["--host", "no.such.host.invalid"], "`--host` must be an address of this machine"),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000: "),
+        (["--device", "toaster"], "`--device` must be cpu, cuda or auto"),
+    ],
+)
+def test_serve_refuses(cli, options, message):
+    assert message in cli("serve", *options).refused()
+
+
+@pytest.mark.parametrize("command", ["serve", "explore"])
+def test_a_port_that_is_taken(cli, command):
+    with server.listen("127.0.0.1", 0) as other:
+        port = other.getsockname()[1]
+        message = cli(command, "--port", port).refused()
+    assert f"port {port} of 127.0.0.1 is taken by another program" in message
+    assert "--port 0" in message
+
+
+@pytest.mark.parametrize("command", ["serve", "explore"])
+def test_without_the_packages_the_command_that_installs_them_is_named(cli, command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert "pip install 'gumbeltree[web]'" in cli(command).refused()
+
+
+def test_help(cli):
+    for command, options in {
+        "serve": ["--host", "--port", "--index", "--token", "--allow-host", "--cors", "--workers"],
+        "explore": ["--port", "--no-open", "--index"],
+    }.items():
+        code, out, err = cli(command, "--help")
+        assert (code, err) == (0, "")
+        assert all(option in out for option in options)
+
+
+def test_the_token_may_come_from_the_environment(cli, monkeypatch):
+    plans = []
+    monkeypatch.setattr(server, "serve", lambda plan, *_: plans.append(plan))
+    monkeypatch.setenv("GUMBELTREE_TOKEN", "from-the-environment")
+    assert cli("serve", "--port", 0, "sst2-100d").code == 0
+    assert cli("serve", "--port", 0, "--token", "from-the-line").code == 0
+    assert cli("explore", "--no-open").code == 0
+    tokens = [plan.settings.token for plan in plans]
+    assert tokens == ["from-the-environment", "from-the-line", None]
+    assert [plan.settings.page for plan in plans] == [False, False, True]
+    assert plans[0].models == ("sst2-100d",)
+    assert plans[0].settings.hosts[:3] == ("127.0.0.1", "localhost", "[::1]")
+
+
+def test_models_get_names_of_their_own(models):
+    folders = [models / "single", models / "runs" / "pair", models / "again" / "pair"]
+    found = server.load_models([*map(str, folders), f"{models}/single/", "sst2-100d"])
+    assert list(found) == ["single", "pair", "pair-2", "single-2", "sst2-100d"]
+    assert found["pair"].labels == PAIR.labels
+    assert sorted(server.load_models([])) == ["snli-100d", "sst2-100d"]
+    assert server._short_name("hub:org/name@v1") == "name"
+
+
+def test_settings_reach_other_processes():
+    settings = Settings(token="a b", hosts=("x", "y"), origins=("https://x",), timeout=1.5)
+    assert Settings.from_json(settings.to_json()) == settings
+    assert Settings.from_json(Settings().to_json()) == Settings()
+
+
+def test_which_names_a_server_answers_to():
+    assert server.allowed_hosts("0.0.0.0", []) is None
+    assert server.allowed_hosts("0.0.0.0", ["Trees.example"]) == ("trees.example",)
+    loopback = {"127.0.0.1", "localhost", "[::1]"}
+    assert set(server.allowed_hosts("127.0.0.1", [])) == loopback
+    assert set(server.allowed_hosts("localhost", ["x.org"])) == {*loopback, "x.org"}
+    assert set(server.allowed_hosts("::1", ["[fe80::1]"])) == {*loopback, "[fe80::1]"}
+    assert set(server.allowed_hosts("127.8.8.8", [])) == {*loopback, "127.8.8.8"}
+    assert server.checked_origins(["https://X.org:81"]) == ("https://x.org:81",)
+
+
+def test_addresses():
+    with server.listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert server.address_of(listener, "localhost") == f"http://localhost:{port}/"
+        assert server.address_of(listener, "0.0.0.0") == f"http://127.0.0.1:{port}/"
+        assert server.address_of(listener, "::") == f"http://[::1]:{port}/"
+        assert server.address_of(listener, "fe80::1") == f"http://[fe80::1]:{port}/"
+
+
+def test_indexes_find_their_models(tmp_path):
+    index = Index.build(tmp_path / "index", PAIR, TEXTS, name="pair")
+    folder = str(index.path)
+    other = tiny_model("single", leaf="bilstm")
+    both = {"other": other, "pair": PAIR}
+    assert list(server.open_indexes([folder], both)) == ["pair"]
+    # models that differ in their heads alone encode alike
+    assert list(server.open_indexes([folder], {"single": SINGLE, **both})) == ["single", "pair"]
+    assert server.open_indexes([], both) == {}
+    with pytest.raises(ValueError, match=r"a model that is served, other, more, got one of pair"):
+        server.open_indexes([folder], {"other": other, "more": other})
+    with pytest.raises(ValueError, match="expected one index for pair, got a second"):
+        server.open_indexes([folder, folder], both)
+    with pytest.raises(OSError, match="nowhere"):
+        server.open_indexes([str(tmp_path / "nowhere")], both)
+
+
+# over a socket
+
+
+@contextmanager
+def running(app, **options):
+    """A server in a thread; gives its port."""
+    listener = server.listen("127.0.0.1", 0)
+    plan = server.Plan(models=(), settings=Settings(**options))
+    running = uvicorn.Server(uvicorn.Config(app, **server._options(plan, "127.0.0.1")))
+    thread = threading.Thread(target=running.run, args=[[listener]])
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        running.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def port():
+    hosts = server.allowed_hosts("127.0.0.1", [])
+    settings = Settings(access_log=False, client_seconds=0.5, hosts=hosts)
+    with running(create_app({"single": SINGLE, "pair": PAIR}, settings)) as port:
+        yield port
+
+
+def request(port, method, path, body=None, headers=(), timeout=20):
+    """Status, headers and content of a response; a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        own = {**JSON, **dict(headers)} if body is not None else dict(headers)
+        connection.request(method, path, body, own)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
+
+
+def parse(port, texts, **options):
+    body = json.dumps({"model": "single", "texts": texts, **options})
+    status, _, content = request(port, "POST", "/api/parse", body, timeout=60)
+    assert status == 200, content
+    return json.loads(content)["results"]
+
+
+def test_a_connection_is_used_again(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    for text in TEXTS:
+        body = json.dumps({"model": "pair", "texts": [text]})
+        connection.request("POST", "/api/parse", body, JSON)
+        response = connection.getresponse()
+        assert json.loads(response.read())["results"][0]["brackets"] == str(PAIR.parse(text))
+        assert "server" not in response.headers
+    connection.close()
+
+
+def test_the_name_of_the_server_over_a_socket(port):
+    assert request(port, "GET", "/api/health", headers={"Host": f"localhost:{port}"})[0] == 200
+    assert request(port, "GET", "/api/health", headers={"Host": "evil.example"})[0] == 421
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_reads_why_its_large_body_is_refused(port, chunked):
+    # more than the sockets' buffers hold, so that the client is still sending
+    size = 4 * LIMITS.body
+    pieces = (b" " * 2**16 for _ in range(size // 2**16))
+    body = pieces if chunked else b" " * size
+    status, headers, content = request(port, "POST", "/api/parse", body)
+    assert status == 413
+    assert json.loads(content)["detail"] == "expected at most 1048576 bytes"
+    assert headers["connection"] == "close"
+    assert request(port, "GET", "/api/health")[0] == 200
+
+
+def test_a_client_that_stops_sending_is_told(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        head = "POST /api/parse HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert answer.endswith(b'{"detail":"expected the whole request within 0.5 seconds"}')
+
+
+def test_many_clients_at_once(port):
+    def run(number):
+        own = [TEXTS[number % 6], f"{TEXTS[(number + 1) % 6]} w{number}"]
+        found = parse(port, own)
+        assert [tree["text"] for tree in found] == own
+        assert [tree["brackets"] for tree in found] == [str(SINGLE.parse(text)) for text in own]
+
+    with ThreadPoolExecutor(24) as pool:
+        list(pool.map(run, range(120)))
+
+
+def test_a_proxy_that_takes_its_path_away():
+    app = create_app({"single": SINGLE}, Settings(root_path="/trees", token="a" * 9))
+    with running(app, root_path="/trees") as port:
+        assert request(port, "GET", "/api/health")[0] == 200
+        assert request(port, "GET", "/api/models")[0] == 401
+        token = {"Authorization": f"Bearer {'a' * 9}"}
+        status, _, content = request(port, "GET", "/api/openapi.json", headers=token)
+        assert (status, json.loads(content)["servers"]) == (200, [{"url": "/trees"}])
+
+
+# processes
+
+
+class Process:
+    """A command that serves."""
+
+    def __init__(self, *arguments, **environment):
+        self.running = subprocess.Popen(
+            [sys.executable, "-m", "gumbeltree", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+            # a group of its own, so that its children end with it
+            start_new_session=True,
+        )
+
+    def address(self):
+        """Wait for the line that says where, and for the server itself."""
+        assert select.select([self.running.stdout], [], [], 60)[0], "nothing was printed"
+        line = self.running.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + self.running.stderr.read()
+        address = found[0]
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                assert request(urlsplit(address).port, "GET", "/api/health")[0] == 200
+                return line, address, urlsplit(address).port
+            except ConnectionError:
+                time.sleep(0.1)
+        raise AssertionError("the server did not come")
+
+    def stop(self, number=signal.SIGTERM):
+        """End it, return its status and what it wrote."""
+        self.running.send_signal(number)
+        out, err = self.running.communicate(timeout=60)
+        return Result(self.running.returncode, out, err)
+
+
+@pytest.fixture(scope="module")
+def processes(models, tmp_path_factory):
+    """All that are wanted, started together, as each takes seconds to come up."""
+    folder = tmp_path_factory.mktemp("browser")
+    browser = folder / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {folder}/opened\n', encoding="ascii")
+    browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
+    # a free port, as processes that share one must be told
+    with server.listen("127.0.0.1", 0) as listener:
+        shared = listener.getsockname()[1]
+    single, pair = models / "single", models / "runs" / "pair"
+    found = {
+        "serve": Process("serve", single, pair, "--port", 0),
+        "explore": Process("explore", single, BROWSER=str(browser)),
+        "workers": Process(
+            *("serve", single, "--port", shared, "--workers", 2, "--no-access-log"),
+            GUMBELTREE_TOKEN="of-all-workers",
+        ),
+        "opened": folder / "opened",
+    }
+    yield found
+    for process in found.values():
+        if isinstance(process, Process):
+            with suppress(ProcessLookupError):
+                os.killpg(process.running.pid, signal.SIGKILL)
+            process.running.communicate()
+
+
+def test_serve_finishes_what_it_was_asked(processes):
+    process = processes["serve"]
+    line, address, port = process.address()
+    assert line == f"Serving at {address} (Ctrl-C stops it)\n"
+    listed = json.loads(request(port, "GET", "/api/models")[2])["models"]
+    assert [model["name"] for model in listed] == ["single", "pair"]
+    assert request(port, "GET", "/")[0] == 404
+    text = "the dog that barked all night sleeps ."
+    assert parse(port, [text])[0]["brackets"] == trace(SINGLE, text).as_dict()["brackets"]
+    # long enough to be in the middle of it when the signal comes
+    texts = [f"{' '.join(['dog'] * 100)} secret{number}" for number in range(4)]
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(parse, port, texts, samples=200)
+        time.sleep(0.2)
+        assert not answer.done()
+        result = process.stop()
+        assert [tree["text"] for tree in answer.result()] == texts
+        assert all(tree["spans"] for tree in answer.result())
+    assert result.code == 0
+    lines = [line.split(" ", 1)[1] for line in result.err.splitlines()]
+    assert [line.rsplit(" ", 2)[0] for line in lines] == [
+        "GET /api/health 200",
+        "GET /api/models 200",
+        "GET (no such path) 404",
+        "POST /api/parse 200",
+        "POST /api/parse 200",
+    ]
+    with pytest.raises(ConnectionRefusedError):
+        request(port, "GET", "/api/health")
+
+
+def test_explore_opens_the_page(processes):
+    process = processes["explore"]
+    line, address, port = process.address()
+    assert line == f"The explorer is at {address} (Ctrl-C stops it)\n"
+    assert urlsplit(address).hostname == "127.0.0.1"
+    status, headers, content = request(port, "GET", "/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert b"<script" in content
+    assert request(port, "GET", "/", headers={"Host": "evil.example"})[0] == 421
+    opened, deadline = processes["opened"], time.monotonic() + 20
+    while not (opened.exists() and opened.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert opened.read_text() == address
+    result = process.stop(signal.SIGINT)
+    assert (result.code, result.err) == (0, "")
+
+
+def test_several_processes(processes):
+    process = processes["workers"]
+    line, _, port = process.address()
+    assert line.endswith("with 2 processes (Ctrl-C stops them)\n")
+    assert request(port, "GET", "/api/models")[0] == 401
+    token = {"Authorization": "Bearer of-all-workers"}
+    body = json.dumps({"model": "single", "texts": ["the dog"]})
+    for _ in range(8):
+        assert request(port, "POST", "/api/predict", body, token)[0] == 200
+    result = process.stop()
+    assert (result.code, result.err) == (0, "")
+
+
+def test_a_plan_travels_through_the_environment(models, monkeypatch):
+    settings = Settings(token="t" * 10, hosts=("localhost",), queue=7)
+    plan = server.Plan((str(models / "single"),), settings=settings)
+    called = {}
+    monkeypatch.setattr(uvicorn, "run", lambda place, **options: called.update(options))
+    for name in (server.PLAN, server.TOKEN):
+        monkeypatch.setenv(name, "")
+    listener = server.listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    server.serve_many(plan, listener, "127.0.0.1", 3, "127.0.0.1")
+    assert (called["workers"], called["port"], called["access_log"]) == (3, port, False)
+    assert "tttttttttt" not in os.environ[server.PLAN]
+    api = server.planned_app().state.api
+    assert api.settings == dataclasses.replace(settings)
+    assert list(api.models) == ["single"]
+
+
+# figures
+
+
+def test_the_page_has_the_recorded_figures():
+    root = Path(__file__).parent.parent
+    page = (root / "docs" / "serve.md").read_text(encoding="utf-8")
+    report = json.loads((root / "benchmarks" / "results" / "load.json").read_text("utf-8"))
+    single, many = report["single"], report["many"]
+    assert (single["clients"], single["requests"]) == (64, 50_000)
+    for part in (single, many):
+        assert (part["wrong"], part["answered"]) == (0, part["requests"])
+    for kind in ("predict", "encode", "parse"):
+        times = single["latency_seconds"][kind]
+        assert f"| `{kind}` | {times['p50'] * 1e3:.0f} ms | {times['p99'] * 1e3:.0f} ms |" in page
+    early, late = (single["resident_bytes"][done] for done in ("10000", "50000"))
+    assert late < 1.02 * early
+    assert f"{early / 2**20:.1f} MiB after 10,000 requests, {late / 2**20:.1f} MiB" in page
+    assert f"{single['sentences_per_second']:,.0f} sentences a second" in page
+    assert f"{many['sentences_per_second']:,.0f} sentences a second" in page
+    assert f"load average was {report['other_load']['before']:.1f}" in page
