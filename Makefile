@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types unit wheel bench clean
+.PHONY: help demo test lint types browser unit wheel bench clean
 
 help:
 	@echo "make demo    set up and run the demonstration"
 	@echo "make test    set up, lint, type-check, test, build and try the wheel"
 	@echo "make bench   measure speed and memory on this machine's CPU (minutes)"
+	@echo "make docs    build the documentation into site/, to be opened in a browser"
 	@echo "make clean   remove environments and build outputs"
 
 $(READY): pyproject.toml constraints.txt
@@ -30,7 +31,14 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-unit: $(READY)
+# tests of the explorer's page need a browser; without one they are skipped, and say so
+browser:
+	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+	  --no-install-recommends chromium fonts-dejavu-core > /dev/null; } \
+	  || echo "no chromium, and none could be installed: tests of the explorer's page are skipped"
+
+unit: $(READY) browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 wheel: $(READY)
@@ -39,5 +47,8 @@ wheel: $(READY)
 bench: $(READY)
 	$(BIN)/gumbeltree bench --device cpu --json benchmarks/results/cpu.json --plot docs/images/growth.png
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
+
 clean:
-	rm -rf $(VENV) .venv-wheel build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo
+	rm -rf $(VENV) .venv-wheel build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo site

@@ -1,0 +1,96 @@
+"""What the site needs beyond its pages: files of the repository that pages link to.
+
+Pages link to code and records by their place in the repository, as a code host shows them. In the
+site some of these files are pages of their own (`PAGES`), the others are shown as they are under
+`source/`.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+PAGES = {
+    "src/gumbeltree/ops/README.md": "merge.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+"""Files of the repository outside `docs` that are pages of the site, with their names there."""
+
+SAME = {"README.md": "index.md"}
+"""Files whose place another page takes."""
+
+LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".sh": "sh"}
+
+
+def place(uri: str) -> str:
+    """Return where in the repository a page of the site comes from."""
+    homes = {name: home for home, name in PAGES.items()}
+    return homes.get(uri, f"docs/{uri}")
+
+
+def target(uri: str, link: str) -> str:
+    """Return what a link of a page leads to, as a path from the repository's root."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(place(uri)), link))
+
+
+def name_in_site(path: str) -> str:
+    """Return the name that a file of the repository has in the site."""
+    if path in PAGES or path in SAME:
+        return PAGES.get(path) or SAME[path]
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
+
+
+def shown(root: Path, path: str) -> str:
+    """Return the page that shows a file or folder of the repository."""
+    source = root / path
+    top = f"---\ntitle: {path}\nsearch:\n  exclude: true\n---\n\n# `{path}`\n\n"
+    if source.is_dir():
+        rows = [f"| `{f.name}` | {f.stat().st_size:,} |" for f in sorted(source.iterdir())]
+        return top + "\n".join(
+            ["A folder of the repository.", "", "| file | bytes |", "|---|---:|", *rows]
+        )
+    content = source.read_text(encoding="utf-8").rstrip()
+    # a fence longer than any in the file
+    fence = "`" * (3 + max([len(run) for run in re.findall("`+", content)], default=0))
+    return f"{top}{fence}{LANGUAGES.get(source.suffix, 'text')}\n{content}\n{fence}\n"
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the repository's files that pages link to."""
+    root = Path(config.config_file_path).parent
+    for path, name in PAGES.items():
+        content = (root / path).read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=content))
+    wanted = set()
+    for file in files.documentation_pages():
+        for _, link, _ in LINK.findall(file.content_string):
+            if "://" not in link:
+                path = target(file.src_uri, link)
+                name = name_in_site(path)
+                if name.startswith("source/") and (root / path).exists():
+                    wanted.add(path)
+    for path in sorted(wanted):
+        name = name_in_site(path)
+        files.append(File.generated(config, name, content=shown(root, path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links lead to the pages of the site."""
+    uri = page.file.src_uri
+    if uri.startswith("source/"):
+        return markdown
+
+    def in_site(found: re.Match[str]) -> str:
+        before, link, after = found.groups()
+        if "://" in link or link.startswith("mailto:"):
+            return found[0]
+        name = name_in_site(target(uri, link))
+        return f"{before}{posixpath.relpath(name, posixpath.dirname(uri) or '.')}{after}"
+
+    return LINK.sub(in_site, markdown)
