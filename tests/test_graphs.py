@@ -1,12 +1,14 @@
 """Captured functions: what runs when, what is kept, and on a CUDA device for real."""
 
 import contextlib
+import weakref
 
 import numpy as np
 import pytest
 import torch
 
 from gumbeltree.graphs import Graphs, torch_settings
+from gumbeltree.ops.overlap import Overlap
 
 
 def test_on_a_cpu_a_function_runs_each_time():
@@ -108,6 +110,88 @@ def test_first_runs_second_captures_third_replays(log):
     # another key begins anew
     assert call(graphs, "b", 7) == [14]
     assert log[5:] == [("run", "b", [7])]
+
+
+def test_a_second_attempt_has_the_memory_of_the_first(log, monkeypatch):
+    made = []
+    alive = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(made[0]() is not None))
+    graphs = Graphs(torch.device("cuda"))
+
+    def function(x):
+        local = torch.zeros(3)
+        made.append(weakref.ref(local))
+        if FakeGraph.recording is not None:
+            raise torch.cuda.OutOfMemoryError
+        return x
+
+    graphs("a", function, np.array([1]))
+    made.clear()
+    graphs("a", function, np.array([1]))
+    assert alive == [False]
+    assert graphs.refused == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+    ],
+)
+def test_memory_may_end_outside_of_torch(log, monkeypatch, error, refused):
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    graphs = Graphs(torch.device("cuda"))
+
+    def function(x):
+        if FakeGraph.recording is not None:
+            raise error
+        return x
+
+    graphs("a", function, np.array([1]))
+    if refused:
+        assert graphs("a", function, np.array([2])).tolist() == [2]
+    else:
+        with pytest.raises(RuntimeError, match="illegal memory"):
+            graphs("a", function, np.array([2]))
+    assert graphs.refused == ({"a"} if refused else set())
+
+
+def test_a_first_call_that_fails_does_not_count(log):
+    graphs = Graphs(torch.device("cuda"))
+
+    def fails(x):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        graphs("a", fails, np.array([1]))
+    assert not graphs.seen
+
+
+def test_work_beside_that_fails_is_waited_for(monkeypatch):
+    log = []
+
+    class Stream:
+        def __init__(self, name="side"):
+            self.name = name
+
+        def wait_stream(self, other):
+            log.append(f"{self.name} waits for {other.name}")
+
+    main = Stream("main")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+
+    def fails():
+        raise torch.cuda.OutOfMemoryError
+
+    with pytest.raises(torch.cuda.OutOfMemoryError), Overlap(torch.device("cuda")) as overlap:
+        overlap.start(fails)
+    assert log == ["side waits for main", "main waits for side"]
+    assert Overlap.current is None
+    assert overlap.kept == []
 
 
 def test_without_room_for_a_graph_a_function_runs_as_it_is(log, monkeypatch):

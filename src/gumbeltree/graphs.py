@@ -65,8 +65,10 @@ class Graphs:
             elif key in self.seen and key not in self.refused:
                 self._add(key, function, values)
             if key not in self.captured:
+                out = function(values.to(self.device))
+                # a function that failed has not compiled and allocated what a capture needs
                 self.seen.add(key)
-                return function(values.to(self.device))
+                return out
             captured = self.captured[key]
             captured.numbers.copy_(values, non_blocking=True)
             captured.graph.replay()
@@ -74,15 +76,19 @@ class Graphs:
 
     def _add(self, key: Hashable, function: Function, values: Tensor) -> None:
         """Capture the function, if there is room."""
-        try:
-            self.captured[key] = self._capture(function, values)
-        except torch.cuda.OutOfMemoryError:
-            # what was given back is not reused for graphs as long as torch keeps it
-            torch.cuda.empty_cache()
+        for attempt in range(2):
             try:
                 self.captured[key] = self._capture(function, values)
-            except torch.cuda.OutOfMemoryError:
-                self.refused.add(key)
+                break
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            # only here: until its handler ends, an exception holds all that the function made
+            if attempt == 0:
+                # what was given back is not reused for graphs as long as torch keeps it
+                torch.cuda.empty_cache()
+        else:
+            self.refused.add(key)
         if len(self.captured) > self.most:
             self.captured.popitem(last=False)
 
@@ -104,6 +110,14 @@ class Graphs:
             graph.capture_end()
         torch.cuda.current_stream(self.device).wait_stream(stream)
         return _Captured(graph, numbers, out)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether torch, CUDA itself or cuBLAS had no memory left."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return True
+    text = str(error)
+    return "CUDA error: out of memory" in text or "ALLOC_FAILED" in text
 
 
 def end_failed(graph: torch.cuda.CUDAGraph) -> None:

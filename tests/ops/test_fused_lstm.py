@@ -337,6 +337,21 @@ def snli(reverse: bool, seed: int = 0) -> Case:
     return Case(lengths, 300, reverse, 8192 - sum(lengths), extra_steps=1, device="cuda", seed=seed)
 
 
+def test_a_backward_pass_inside_autocast_is_as_wide_as_outside() -> None:
+    torch.manual_seed(0)
+    start = torch.tensor([0, 2, 4], dtype=torch.int32, device=DEVICE)
+    gradients = []
+    for inside in (False, True):
+        torch.manual_seed(1)
+        inputs = torch.randn(4, 20, device=DEVICE, requires_grad=True)
+        weight = torch.randn(20, 5, device=DEVICE, requires_grad=True)
+        total = fused_lstm.lstm(inputs, weight, start, 2, 2).square().sum()
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=inside):
+            gradients.append(torch.autograd.grad(total, (inputs, weight)))
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.gpu
 @both_directions
 def test_gpu_ieee(reverse: bool) -> None:

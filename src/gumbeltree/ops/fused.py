@@ -175,7 +175,8 @@ class _FusedTree(Function):
                 from gumbeltree.ops.fused_backward import score_shares
 
                 # needed at the start of the backward pass, and the head comes in between
-                with torch.cuda.device_of(leaves):
+                off = torch.autocast(leaves.device.type, enabled=False)
+                with torch.cuda.device_of(leaves), off:
                     ctx.shares = Overlap.current.start(
                         partial(
                             score_shares,

@@ -84,7 +84,7 @@ def lstm(
         start: row of the first word at each position, and the number of words at the end, int32
             `[steps + 1]` on the device. Positions past the longest sentence are empty.
         steps: bound T of the longest sentence.
-        rows: bound B of the sentences; more of them than this are not seen.
+        rows: bound B of the sentences; there must not be more.
         reverse: read from the last word to the first.
         precision: of the matrix products, "ieee", "tf32" or "bf16"; all else is in the type of
             `inputs`. The weight's gradient is one product of torch, whose setting decides
@@ -131,7 +131,7 @@ class LSTM(torch.autograd.Function):
     def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of `inputs` and `weight`."""
         weight, start, states, gates = ctx.saved_tensors
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
             dinputs, dweight = backward(
                 weight, start, states, gates, dstates, ctx.plan, ctx.needs_input_grad[1]
             )

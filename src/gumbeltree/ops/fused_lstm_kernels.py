@@ -173,7 +173,7 @@ def lstm_bwd_product_kernel(
     i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     _, n = words_at(p_start, t, steps)
     after, n_after = words_at(p_start, t - BACK, steps)
-    n = tl.minimum(n, n_after)
+    n = tl.minimum(tl.minimum(n, n_after), B)
     if i_m * BM >= n:
         return
     o_m = i_m * BM + tl.arange(0, BM)
@@ -240,6 +240,7 @@ def lstm_bwd_kernel(
     first, n = words_at(p_start, t, steps)
     before, n_before = words_at(p_start, t + BACK, steps)
     after, n_after = words_at(p_start, t - BACK, steps)
+    n = tl.minimum(n, B)
     if i_m * BM >= n:
         return
     o_m = i_m * BM + tl.arange(0, BM)

@@ -39,11 +39,13 @@ class Overlap:
 
     def start(self, work: Callable[[], Result]) -> Result:
         """Start work that follows everything on the main stream so far; wait before using it."""
+        # memory of the main stream that the work reads must not be given away before its end; and
+        # if the work fails, the main stream must still wait for the other one
+        self.kept.append(work)
         self.side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.side):
             result = work()
-        # memory of the main stream that the work reads must not be given away before its end
-        self.kept += [work, result]
+        self.kept.append(result)
         return result
 
     def wait(self) -> None:

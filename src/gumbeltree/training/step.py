@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -146,20 +147,11 @@ class CapturedStep:
             gradients = torch.autograd.grad(
                 total / shape.examples, self.parameters, allow_unused=True
             )
-        taken: set[int] = set()
-        for p, gradient in zip(self.parameters, gradients, strict=True):
-            if gradient is not None and (
-                gradient.data_ptr() in taken or not gradient.is_contiguous()
-            ):
-                # terms of a sum have one gradient between them, and clipping writes into it
-                gradient = gradient.clone(memory_format=torch.contiguous_format)
-            p.grad = gradient
-            if gradient is not None:
-                taken.add(gradient.data_ptr())
-        norm = self._clip()
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         try:
+            self._set_gradients(gradients)
+            norm = self._clip()
             for group in groups:
                 group["lr"] = self.rate.tensor
             self.optimizer.step()
@@ -173,9 +165,24 @@ class CapturedStep:
         self.loss += total.detach()
         self.norm += norm
 
+    def _set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        """Give each parameter a gradient of its own."""
+        taken: set[int] = set()
+        for p, gradient in zip(self.parameters, gradients, strict=True):
+            if gradient is not None and (
+                gradient.data_ptr() in taken or not gradient.is_contiguous()
+            ):
+                # terms of a sum have one gradient between them, and clipping writes into it
+                gradient = gradient.clone(memory_format=torch.contiguous_format)
+            p.grad = gradient
+            if gradient is not None:
+                taken.add(gradient.data_ptr())
+
     def _clip(self) -> Tensor:
         """Clip the gradients, or have the optimizer do it, and return their norm before."""
-        if not (self.config.clip and self.optimizer.defaults.get("fused")):
+        # torch's own mark of optimizers that take `grad_scale`
+        scales = getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        if not (self.config.clip and scales):
             return clip(self.model, self.config.clip)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
