@@ -27,6 +27,9 @@ playwright = pytest.importorskip("playwright.sync_api", reason="browser tests ne
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="browser tests need chromium on the path")
 expect = playwright.expect
+# nothing here is about speed: a busy machine must not fail
+PATIENCE = 60_000
+expect.set_options(timeout=PATIENCE)
 
 WEB = Path(gumbeltree.__file__).parent / "web"
 FOOD = "The food was good but slow ."
@@ -53,7 +56,7 @@ def address() -> Iterator[str]:
             yield found.group()
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
 
 
 @contextmanager
@@ -95,7 +98,7 @@ class Visit:
         self.context = browser.new_context(**options)
         self.address = address
         self.page = self.context.new_page()
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(PATIENCE)
         self.asked: list[str] = []
         self.problems: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -428,14 +431,20 @@ def test_link_restores_the_view(visit: Visit, browser: Any, address: str) -> Non
         ['aria-label', 'class', 'aria-pressed'].map(name => one.getAttribute(name))),
       charts: document.querySelectorAll('svg.heat .cell').length,
     })"""
-    before = page.evaluate(state)
-    assert len(before["trees"]) > 20
-    assert before["charts"] > 20
     other = Visit(browser, address)
     other.page.goto(link)
-    expect(other.page.locator("svg.heat")).to_have_count(page.locator("svg.heat").count())
+    expect(page.locator("svg.heat")).to_have_count(3)
+    expect(other.page.locator("svg.heat")).to_have_count(3)
     expect(other.page.locator("[aria-pressed=true].node")).to_have_count(1)
-    assert other.page.evaluate(state) == before
+    # answers to the last changes may still be on their way to either page
+    for _ in range(PATIENCE // 100):
+        before, after = page.evaluate(state), other.page.evaluate(state)
+        if before == after:
+            break
+        page.wait_for_timeout(100)
+    assert len(before["trees"]) > 20
+    assert before["charts"] > 20
+    assert after == before
     other.close()
 
 
@@ -662,7 +671,10 @@ def test_late_answers_are_dropped(visit: Visit, sst: SentenceModel) -> None:
 
     page.route("**/api/parse", hold)
     page.get_by_label("Sentence", exact=True).fill("a slow one .")
-    page.wait_for_timeout(400)
+    for _ in range(PATIENCE // 100):
+        if late:
+            break
+        page.wait_for_timeout(100)
     assert len(late) == 1
     page.get_by_label("Sentence", exact=True).fill("a fast one .")
     is_whole(trace(sst, "a fast one ."), tree(page, "sst2-100d"))
@@ -681,7 +693,7 @@ def test_server_goes_away_and_comes_back(browser: Any, sst: SentenceModel) -> No
     expect(page.locator("#away")).to_contain_text("does not answer")
     is_whole(trace(sst, "good ."), tree(page, "sst2-100d"))
     with serving(sst, port):
-        expect(page.locator("#away")).to_be_hidden(timeout=10_000)
+        expect(page.locator("#away")).to_be_hidden()
         is_whole(trace(sst, "not very good ."), tree(page, "sst2-100d"))
         assert all("ERR_CONNECTION" in problem for problem in visit.problems)
         visit.problems.clear()

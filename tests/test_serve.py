@@ -222,7 +222,7 @@ def port():
         yield port
 
 
-def request(port, method, path, body=None, headers=(), timeout=20):
+def request(port, method, path, body=None, headers=(), timeout=60):
     """Status, headers and content of a response; a connection of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
@@ -242,7 +242,7 @@ def parse(port, texts, **options):
 
 
 def test_a_connection_is_used_again(port):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for text in TEXTS:
         body = json.dumps({"model": "pair", "texts": [text]})
         connection.request("POST", "/api/parse", body, JSON)
@@ -271,7 +271,7 @@ def test_a_client_reads_why_its_large_body_is_refused(port, chunked):
 
 
 def test_a_client_that_stops_sending_is_told(port):
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         head = "POST /api/parse HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         client.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
         answer = client.makefile("rb").read()

@@ -553,7 +553,7 @@ def test_search_works_offline_and_pages_ask_nobody_else(site: Path, served: bool
         page.click("input[name=query]")
         page.locator("input[name=query]").press_sequentially("ledger")
         page.wait_for_selector(
-            ".md-search-result__item a[href*='math.html']", state="attached", timeout=10_000
+            ".md-search-result__item a[href*='math.html']", state="attached", timeout=60_000
         )
         for name in ("math", "api", "draw", "explore"):
             page.goto(f"{base}/{name}.html", wait_until="load")
