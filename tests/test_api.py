@@ -501,6 +501,8 @@ def test_a_client_that_does_not_take_its_answer_is_left():
         messages = [{"type": "http.request", "body": body}]
 
         async def receive():
+            if not messages:
+                await asyncio.sleep(60)
             return messages.pop()
 
         async def send(message):
@@ -515,6 +517,62 @@ def test_a_client_that_does_not_take_its_answer_is_left():
     assert len(sent) == 3
     assert [len(message["body"]) for message in sent[1:]] == [2**16] * 2
     assert sent[2]["more_body"]
+
+
+def test_work_ends_when_its_client_hangs_up():
+    began, ended = threading.Event(), threading.Event()
+    app = make_app(Settings(access_log=False))
+
+    async def main():
+        messages = [{"type": "http.request", "body": json.dumps(OK).encode()}]
+
+        async def receive():
+            if messages:
+                return messages.pop()
+            # asked again: the body was read, and the question is with the worker
+            began.set()
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            ended.set()
+
+        await asyncio.wait_for(app(asgi_scope("/api/parse", JSON), receive, send), 20)
+
+    asyncio.run(main())
+    assert began.is_set()
+    assert not ended.is_set()
+
+
+@pytest.mark.parametrize("path", ["/api/parse%0A", "/api/predict%0a", "/api/health%0A"])
+def test_a_line_feed_does_not_get_around_the_limits(client, path):
+    method = client.get if "health" in path else client.post
+    response = method(path, **({} if "health" in path else {"content": b"x" * 2**21}))
+    assert response.status_code == 404
+    assert response.json() == {"detail": "Not Found"}
+    assert "content-security-policy" in response.headers
+
+
+def test_many_unknown_fields_are_one_error(client):
+    response = client.post("/api/parse", json={**OK, **{f"f{i}": 0 for i in range(1000)}})
+    assert response.status_code == 422
+    assert len(response.content) < 1000
+
+
+def test_heat_maps_of_several_clients_are_no_one_call():
+    calls = []
+    real = service.parse
+
+    def counted(served, texts, *options):
+        calls.append(len(texts))
+        return real(served, texts, *options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "parse", counted)
+        with TestClient(make_app()) as client, ThreadPoolExecutor(8) as pool:
+            asked = {**OK, "texts": ["the dog sleeps now ."], "samples": 5}
+            found = list(pool.map(lambda _: client.post("/api/parse", json=asked), range(8)))
+    assert [r.status_code for r in found] == [200] * 8
+    assert calls == [1] * 8
 
 
 def test_a_client_that_leaves_gets_nothing():

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
@@ -518,6 +519,16 @@ def test_downloads(visit: Visit, sst: SentenceModel, tmp_path: Path) -> None:
     assert max(colours, key=lambda colour: colours[colour]) == "255,255,255"
     for ink in ("34,37,43", "169,173,181"):
         assert colours[ink] > 100, "letters and lines"
+
+
+def test_a_picture_of_any_text_is_well_formed(visit: Visit, tmp_path: Path) -> None:
+    page = visit.open(text="a go\x01od film\ufffe .", model="sst2-100d")
+    expect(tree(page, "sst2-100d").locator(".node").first).to_be_visible()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download the picture as SVG").click()
+    waiting.value.save_as(tmp_path / "picture.svg")
+    root = ElementTree.parse(tmp_path / "picture.svg").getroot()
+    assert "go\ufffdod" in " ".join(root.itertext())
 
 
 def test_markup_is_shown_as_text(visit: Visit) -> None:

@@ -30,7 +30,7 @@ import gumbeltree
 from gumbeltree.analysis.index import Index
 from gumbeltree.analysis.trace import trace
 from gumbeltree.cli import main
-from gumbeltree.web import server
+from gumbeltree.web import protocol, server
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, Settings
 from tests.models import TEXTS, tiny_model
@@ -96,6 +96,7 @@ def models(tmp_path_factory):
         (["--token", "short"], "the token must be 8 or more letters"),
         (["--token", "with a space"], "the token must be 8 or more letters"),
         (["--root-path", "trees/"], "`--root-path` must be such as /trees, got 'trees/'"),
+        (["--root-path", "/bäume"], "`--root-path` must be such as /trees, got '/bäume'"),
         (["--host", "no.such.host.invalid"], "`--host` must be an address of this machine"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000: "),
         (["--device", "toaster"], "`--device` must be cpu, cuda or auto"),
@@ -142,6 +143,30 @@ def test_the_token_may_come_from_the_environment(cli, monkeypatch):
     assert [plan.settings.page for plan in plans] == [False, False, True]
     assert plans[0].models == ("sst2-100d",)
     assert plans[0].settings.hosts[:3] == ("127.0.0.1", "localhost", "[::1]")
+
+
+def test_an_empty_token_does_not_open_the_server(cli, monkeypatch):
+    monkeypatch.setenv("GUMBELTREE_TOKEN", "")
+    assert "the token must be 8 or more letters" in cli("serve").refused()
+
+
+def test_an_open_server_says_so(cli, monkeypatch):
+    monkeypatch.setattr(server, "serve", lambda *_: None)
+    assert "there is no --token" in cli("serve", "--port", 0, "--host", "0.0.0.0").err
+    assert cli("serve", "--port", 0, "--host", "0.0.0.0", "--token", "long-enough").err == ""
+    assert cli("serve", "--port", 0).err == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *[(name, True) for name in ("127.0.0.1", "127.1", "::1", "localhost", "LOCALHOST")],
+        ("::ffff:127.0.0.1", True),
+        *[(name, False) for name in ("0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid")],
+    ],
+)
+def test_loopback_however_it_is_spelled(host, expected):
+    assert server.is_loopback(host) == expected
 
 
 def test_models_get_names_of_their_own(models):
@@ -250,6 +275,57 @@ def test_a_connection_is_used_again(port):
         assert json.loads(response.read())["results"][0]["brackets"] == str(PAIR.parse(text))
         assert "server" not in response.headers
     connection.close()
+
+
+def test_clients_that_stand_still_lose_their_connection(monkeypatch):
+    monkeypatch.setattr(protocol, "CLIENT_SECONDS", 0.3)
+    with running(create_app({"pair": PAIR}, Settings(access_log=False))) as port:
+        place = ("127.0.0.1", port)
+        with socket.create_connection(place, timeout=60) as client:
+            client.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127")
+            assert client.recv(1000) == b""
+        with socket.create_connection(place, timeout=60) as client:
+            # much more than the system takes for a client that reads nothing
+            with suppress(OSError):
+                for _ in range(20_000):
+                    client.sendall(b"GET /api/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                try:
+                    client.sendall(b"x")
+                except OSError:
+                    break
+                time.sleep(0.05)
+            else:
+                raise AssertionError("the connection is still there")
+        assert request(port, "GET", "/api/health")[0] == 200
+
+
+def test_more_connections_than_allowed_are_refused(monkeypatch):
+    monkeypatch.setattr(protocol.Protocol, "most", 2)
+    with running(create_app({"pair": PAIR}, Settings(access_log=False))) as port:
+        place = ("127.0.0.1", port)
+        kept = [socket.create_connection(place, timeout=60) for _ in range(2)]
+        for one in kept:
+            one.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b"200 OK" in one.recv(1000)
+        with socket.create_connection(place, timeout=60) as third, suppress(ConnectionError):
+            assert third.recv(1000) == b""
+        for one in kept:
+            one.close()
+    assert 16 <= protocol.most_connections() <= 4096
+
+
+def test_what_is_no_http_gets_an_error_like_all_others(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(b"nonsense\r\n\r\n")
+        answer = b""
+        while piece := client.recv(4096):
+            answer += piece
+    head, body = answer.split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-security-policy" in head.lower()
+    assert "detail" in json.loads(body)
 
 
 def test_the_name_of_the_server_over_a_socket(port):

@@ -1,5 +1,7 @@
 """Commands that answer over HTTP: serve and explore."""
 
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,6 +103,9 @@ def serve(
     from gumbeltree.web import server
     from gumbeltree.web.limits import Settings
 
+    if token is None and server.TOKEN in os.environ:
+        # set but empty, as after a command that failed; typer takes that for not set
+        token = ""
     settings = Settings(
         token=server.checked_token(token),
         hosts=server.allowed_hosts(host, allow_host or []),
@@ -175,6 +180,12 @@ def _run(plan: "Plan", host: str, port: int, workers: int, proxies: str, *, brow
             threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
 
     with listener:
+        if plan.settings.token is None and not server.is_loopback(host):
+            typer.echo(
+                f"gumbeltree: warning: {host} can be reached from outside, and there is no "
+                "--token: whoever can connect may ask",
+                err=True,
+            )
         if workers == 1:
             server.serve(plan, listener, ready, proxies)
         else:
@@ -183,13 +194,11 @@ def _run(plan: "Plan", host: str, port: int, workers: int, proxies: str, *, brow
 
 
 def _checked_root(path: str) -> str:
-    if path and (not path.startswith("/") or path.endswith("/") or "//" in path):
+    if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
         raise ValueError(f"`--root-path` must be such as /trees, got {path!r}")
     return path
 
 
 def _share(workers: int) -> int:
     """Return how many threads torch may use in each of several processes; 0 lets it choose."""
-    import os
-
     return 0 if workers == 1 else max(1, (os.cpu_count() or 1) // workers)

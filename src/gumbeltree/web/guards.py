@@ -162,6 +162,12 @@ class _GoneError(Exception):
     """A client does not take its answer."""
 
 
+async def _gone(receive: Receive) -> None:
+    """Wait until a client has hung up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class Bodies:
     """Reads the bodies of requests, but no more of them than allowed, and no longer.
 
@@ -185,6 +191,10 @@ class Bodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        if scope["type"] == "http" and "\n" in route(scope):
+            # the router's patterns end in `$`, which matches before a last line feed, too
+            await JSONResponse({"detail": "Not Found"}, 404)(scope, receive, send)
+            return
         if scope["type"] != "http" or scope["method"] != "POST" or route(scope) not in self.paths:
             await self.app(scope, receive, send)
             return
@@ -235,7 +245,8 @@ class Bodies:
         async def replay() -> Message:
             nonlocal body
             if body is None:
-                return await receive()
+                await gone
+                return {"type": "http.disconnect"}
             whole, body = body, None
             return {"type": "http.request", "body": whole, "more_body": False}
 
@@ -246,8 +257,16 @@ class Bodies:
             except TimeoutError:
                 raise _GoneError from None
 
-        with contextlib.suppress(_GoneError):
-            await self.app(scope, replay, send_soon)
+        answer = asyncio.ensure_future(self.app(scope, replay, send_soon))
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            # nobody waits for it any more
+            answer.cancel()
+        with contextlib.suppress(_GoneError, asyncio.CancelledError):
+            await answer
 
     async def _refuse(
         self, status: int, detail: str, scope: Scope, receive: Receive, send: Send

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from gumbeltree.web.limits import LIMITS
 
@@ -38,6 +39,14 @@ class Request(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     model: Name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: object) -> object:
+        # each unknown one would be an error of its own, and a body has room for 100,000
+        if isinstance(value, dict) and len(value) > len(cls.model_fields) + 8:
+            raise PydanticCustomError("too_many_fields", "Object should have fewer fields")
+        return value
 
 
 class ParseRequest(Request):

@@ -24,6 +24,7 @@ from gumbeltree.packaged import packaged_names
 from gumbeltree.store import load
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import Settings
+from gumbeltree.web.protocol import Protocol
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -136,10 +137,15 @@ def allowed_hosts(host: str, names: Sequence[str]) -> tuple[str, ...] | None:
 
 def is_loopback(host: str) -> bool:
     """Return whether an address is reached from this machine only."""
+    if host.lower() == "localhost":
+        return True
+    # 127.1, a name in the hosts file, an IPv4 address in an IPv6 one: where they lead counts
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    addresses = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
+    return all((getattr(one, "ipv4_mapped", None) or one).is_loopback for one in addresses)
 
 
 def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
@@ -228,7 +234,15 @@ def serve(plan: Plan, listener: socket.socket, ready: Callable[[], None], proxie
     start_logging()
     with ending_well():
         config = uvicorn.Config(plan.app(), **_options(plan, proxies))
-        _Server(config, ready).run([listener])
+        running = _Server(config, ready)
+        try:
+            running.run([listener])
+        finally:
+            if running.force_exit:
+                # the models' thread is at work, and Python would abort if it ended under it
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(1)
 
 
 def serve_many(plan: Plan, listener: socket.socket, host: str, workers: int, proxies: str) -> None:
@@ -277,6 +291,7 @@ def _options(plan: Plan, proxies: str) -> dict[str, Any]:
         "access_log": False,
         "server_header": False,
         "ws": "none",
+        "http": Protocol,
         "timeout_graceful_shutdown": SHUTDOWN_SECONDS,
     }
 

@@ -19,10 +19,15 @@ function offer(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+/** Characters that XML cannot hold. */
+const NOT_XML = /[^\t\n\r\x20-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu;
+
 /** Return a copy that looks the same without the page's style sheet. */
 function plain(element) {
   const copy = document.createElementNS(SVG, element.localName);
-  if (element.childElementCount === 0) copy.textContent = element.textContent;
+  if (element.childElementCount === 0) {
+    copy.textContent = element.textContent.replace(NOT_XML, "\ufffd");
+  }
   for (const { name, value } of element.attributes) {
     if (!/^(class|style|tabindex|role|aria-.*)$/.test(name)) copy.setAttribute(name, value);
   }
@@ -52,6 +57,7 @@ function plain(element) {
 
 /** Return one picture of several, one below the other, on the page's background. */
 function stacked(pictures) {
+  if (!pictures.length) throw new Error("There is no tree yet");
   const sizes = pictures.map((one) => [one.width.baseVal.value, one.height.baseVal.value]);
   const width = Math.ceil(Math.max(...sizes.map(([wide]) => wide)));
   const height = Math.ceil(sizes.reduce((sum, [, tall]) => sum + tall + GAP, GAP));

@@ -103,7 +103,10 @@ function spoken(trace, i) {
   if (node.children) parts.push(`merge ${node.step + 1}: ${phrase}`, percent(node.probability));
   else parts.push(`word: ${phrase}`);
   if (!node.children && trace.unknown[i]) parts.push("not in the vocabulary");
-  if (node.classes) parts.push(best(node.classes).map((x) => (x > 0 ? percent(x) : x)).join(" "));
+  if (node.classes) {
+    const [label, p] = best(node.classes);
+    parts.push(`${label} ${percent(p)}`);
+  }
   return parts.join(", ");
 }
 
