@@ -37,6 +37,13 @@ PACKAGED = {"sst2": "sst2-100d", "snli": "snli-100d"}
 KINDS = [*metrics.BASELINES, "best binary tree"]
 
 
+RECIPES = (
+    *("snli-100d", "snli-100d-affine", "snli-300d", "snli-300d-affine", "snli-600d"),
+    *("sst2", "sst2-100d"),
+)
+"""Whose trees the page is about; changed ones only where nothing but the temperature differs."""
+
+
 def learned_groups(folder: Path) -> dict[str, list[tuple[int, str, Path]]]:
     """Return task, seeds and merge orders of runs with learned trees, by experiment."""
     found: dict[str, list[tuple[int, str, Path]]] = {}
@@ -44,6 +51,9 @@ def learned_groups(folder: Path) -> dict[str, list[tuple[int, str, Path]]]:
         encoder = record["recipe"]["model"]["encoder"]
         orders = folder / f"{stem(record['recipe_name'], record['overrides'], record['seed'])}.npz"
         if encoder.get("trees", "learned") != "learned" or encoder["kind"] != "gumbel_tree":
+            continue
+        changed = set(record["overrides"]) - {"training.anneal_rate"}
+        if record["recipe_name"] not in RECIPES or changed:
             continue
         if orders.is_file():
             name = stem(record["recipe_name"], record["overrides"])

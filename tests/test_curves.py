@@ -259,3 +259,10 @@ def test_refusals(tmp_path):
     run("plot", path, "--out", tmp_path / "x.png").refused()
     assert (tmp_path / "x.png").read_bytes() == b"old"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["one", "x.png"]
+
+
+def test_endings_that_need_other_programs_are_refused(tmp_path):
+    curves.check_picture(tmp_path / "x.png")
+    with pytest.raises(ValueError, match="expected a picture's file name") as found:
+        curves.check_picture(tmp_path / "x.pgf")
+    assert "pgf," not in str(found.value)

@@ -456,3 +456,36 @@ def test_the_page_shows_what_the_command_prints():
     lower, higher = sorted(pairs[0][1].layers[3].probabilities)
     assert f'"much ." had {100 * higher:.2f} %' in page
     assert f"{100 * lower:.2f} %." in page
+
+
+def test_long_words_are_shortened_as_before() -> None:
+    from gumbeltree.analysis.figure_marks import shortened, text_width
+
+    for text in (
+        "short",
+        "a rather long caption of a node",
+        "iiiiWWWWiiiiWWWW",
+        "Ünï\u0301cödé text",
+    ):
+        for room in (1.0, 20.0, 45.5, 80.0, 1000.0):
+            found = shortened(text, 12, room)
+            if text_width(text, 12) <= room:
+                assert found == text
+                continue
+            assert found.endswith("\u2026")
+            kept = found.removesuffix("\u2026")
+            assert text.startswith(kept)
+            assert text_width(found, 12) <= room or len(kept) == 1
+            # one more letter would not fit
+            more = text[: len(text[: len(kept)]) + 1].rstrip()
+            longer = text[: len(kept) + 1] + "\u2026"
+            assert text_width(longer, 12) > room or len(more) == len(kept)
+    assert len(shortened("x" * 1_000_000, 12, 100)) < 100
+
+
+def test_one_file_for_two_pictures_is_refused(tmp_path) -> None:
+    file = tmp_path / "x.svg"
+    code, _, err = run("draw", "sst2-100d", "good film", "--out", file, "--film", file)
+    assert code == 1
+    assert "--out and --film must be two files" in err
+    assert not file.exists()

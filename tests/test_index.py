@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import gumbeltree
 from gumbeltree.analysis import index as index_module
-from gumbeltree.analysis import index_approximate
+from gumbeltree.analysis import index_approximate, index_files
 from gumbeltree.analysis.index import Index, model_digest
 from gumbeltree.analysis.index_files import (
     APPROXIMATE,
@@ -765,3 +765,32 @@ def test_the_page_is_written_from_the_data(tmp_path, models):
     page.write_text("nothing", encoding="utf-8")
     with pytest.raises(ValueError, match="expected <!-- table 3 -->"):
         write_neighbours.write(*arguments)
+
+
+def test_what_appears_at_the_name_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+
+    def write(folder: Path) -> None:
+        (folder / "vectors.npy").write_bytes(b"new")
+        path.mkdir()
+        (path / "thesis.txt").write_text("work", encoding="utf-8")
+
+    for replace in (False, True):
+        with pytest.raises(FileExistsError):
+            index_files.write_folder(path, write, replace)
+        assert [found.name for found in tmp_path.iterdir()] == ["index"]
+        assert (path / "thesis.txt").read_text(encoding="utf-8") == "work"
+        (path / "thesis.txt").unlink()
+        path.rmdir()
+
+
+def test_a_file_that_appears_at_the_name_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+
+    def write(folder: Path) -> None:
+        path.write_text("work", encoding="utf-8")
+
+    with pytest.raises(FileExistsError, match="exists; name another folder"):
+        index_files.write_folder(path, write)
+    assert path.read_text(encoding="utf-8") == "work"
+    assert [found.name for found in tmp_path.iterdir()] == ["index"]

@@ -123,7 +123,7 @@ def _read_folder(path: Path) -> Run:
             continue
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{metrics}, line {number}: expected a JSON object, got {line[:40]!r} ({error}); "
                 "the file is damaged: leave the run out, or mend the line"
@@ -213,9 +213,13 @@ def _checked(values: object, place: str) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def _flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -325,7 +329,8 @@ def check_picture(path: Path) -> None:
     """Raise unless matplotlib is there and can write a file of this ending."""
     plt = pyplot()
     figure = plt.figure()
-    known = figure.canvas.get_supported_filetypes()
+    # those that need no program beside matplotlib
+    known = set(figure.canvas.get_supported_filetypes()) - {"pgf", "raw", "rgba"}
     plt.close(figure)
     if path.suffix.removeprefix(".").lower() not in known:
         raise ValueError(
@@ -337,7 +342,8 @@ def check_picture(path: Path) -> None:
 def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str]) -> None:
     plt = pyplot()
     # text stays text, so that a picture can be searched
-    with plt.rc_context({"svg.fonttype": "none"}):
+    # and names are names, not formulas
+    with plt.rc_context({"svg.fonttype": "none", "text.parse_math": False}):
         figure, axes = plt.subplots(
             len(PANELS),
             len(columns),

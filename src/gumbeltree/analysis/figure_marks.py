@@ -143,10 +143,13 @@ def shortened(text: str, size: float, room: float) -> str:
     """Return the text, or as much of its beginning as fits with an ellipsis."""
     if text_width(text, size) <= room:
         return text
-    end = len(text)
-    while end > 1 and text_width(text[:end] + "\u2026", size) > room:
-        end -= 1
-    return text[:end].rstrip() + "\u2026"
+    width, end = text_width("\u2026", size), 0
+    for character in text:
+        width += text_width(character, size)
+        if width > room:
+            break
+        end += 1
+    return text[: max(1, end)].rstrip() + "\u2026"
 
 
 def ramp(share: float) -> str:

@@ -120,13 +120,22 @@ def write_folder(path: Path, write: Callable[[Path], Result], replace: bool = Fa
     try:
         temporary.mkdir()
         result = write(temporary)
-        _move(temporary, path)
+        _move(temporary, path, replace)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return result
 
 
-def _move(temporary: Path, path: Path) -> None:
+def _move(temporary: Path, path: Path, replace: bool) -> None:
+    if not replace:
+        # others may have taken the name meanwhile: the system gives none that is in use
+        try:
+            temporary.rename(path)
+        except OSError as error:
+            check_free(path, False)
+            raise error
+        return
+    check_free(path, True)
     if not path.exists():
         temporary.rename(path)
         return
@@ -136,9 +145,10 @@ def _move(temporary: Path, path: Path) -> None:
     try:
         temporary.rename(path)
     finally:
-        if not path.exists():
+        if path.exists():
+            shutil.rmtree(old)
+        else:
             old.rename(path)
-    shutil.rmtree(old)
 
 
 def write_files(

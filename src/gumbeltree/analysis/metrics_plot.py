@@ -34,7 +34,8 @@ def draw(path: Path, comparison: Comparison, accuracies: Sequence[Accuracy] = ()
     bars = len(models) + 5 if comparison.of("gold") else 4 * (len(models) + 1)
     height = max(3.2, 1.2 + 0.34 * bars)
     # text stays text, so that a picture can be searched
-    with plt.rc_context({"svg.fonttype": "none", "font.size": 10}):
+    settings = {"svg.fonttype": "none", "font.size": 10, "text.parse_math": False}
+    with plt.rc_context(settings):
         figure, axes = plt.subplots(
             1, wide, figsize=(5.6 + 3.6 * (wide - 1), height), layout="constrained", squeeze=False
         )

@@ -58,6 +58,8 @@ def draw(
     from gumbeltree.analysis import figure
     from gumbeltree.analysis import film as films
 
+    if out is not None and film is not None and out.resolve() == film.resolve():
+        raise ValueError(f"--out and --film must be two files, got {out} twice; name another")
     for path, suffixes in ((out, figure.SUFFIXES), (film, films.SUFFIXES)):
         if path is not None:
             figure.check_suffix(path, suffixes)

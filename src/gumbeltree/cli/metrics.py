@@ -134,6 +134,10 @@ def show_trees(
     if plot is not None:
         streams.check_out(plot)
         check_picture(plot)
+    places = [str(Path(name).resolve()) if Path(name).exists() else name for name in models]
+    for place in set(places):
+        if places.count(place) > 1:
+            raise ValueError(f"{place} is given more than once; name each model once")
     shown = dict(zip(models, metrics_report.short_names(models), strict=True))
     saved = [name for name in models if name.endswith(".npz")]
     report, inputs = Report(), Inputs()

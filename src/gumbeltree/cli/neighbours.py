@@ -188,5 +188,8 @@ def _object(query: str, found: list[dict[str, Any]]) -> str:
 
 
 def _table(query: str, found: list[dict[str, Any]]) -> str:
-    rows = [f"{each['score']:8.4f}  {streams.one_line(each['text'])}" for each in found]
-    return "\n".join([streams.one_line(query), *rows])
+    from gumbeltree.analysis.figure_marks import clean
+
+    # what would steer the terminal is not printed
+    rows = [f"{each['score']:8.4f}  {clean(streams.one_line(each['text']))}" for each in found]
+    return "\n".join([clean(streams.one_line(query)), *rows])
