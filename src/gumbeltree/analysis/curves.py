@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,7 +268,14 @@ def _differences(run: Run, others: Sequence[Run]) -> list[str]:
         for key in sorted(keys)
         if len({json.dumps(other.settings.get(key), default=str) for other in others}) > 1
     ]
-    return [f"{key.rpartition('.')[2]}={run.settings.get(key)}" for key in told]
+    ends = [key.rpartition(".")[2] for key in told]
+    found = []
+    for key, end in zip(told, ends, strict=True):
+        value = str(run.settings.get(key))
+        # of what was read six digits tell one from the other
+        value = value[:6] if key in ("data", "init") else value
+        found.append(f"{end if ends.count(end) == 1 else key}={value}")
+    return found
 
 
 def mean_curve(runs: Sequence[Run], x: str, y: str) -> tuple[Any, Any]:
@@ -370,14 +378,13 @@ def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str]) -> None:
         handles, labels = axes[0][0].get_legend_handles_labels()
         handles += _marks(groups)
         labels += [handle.get_label() for handle in handles[len(labels) :]]
-        wide = max(map(len, labels)) > 34 or len(columns) == 1
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=1 if wide and len(columns) == 1 else 2 if wide else 3,
-            frameon=False,
-        )
+        # letters that fit beside each other below the panels
+        room = 60 if len(columns) == 1 else 120
+        longest = max(map(len, labels))
+        ncols = max(1, min(3, room // (longest + 6)))
+        labels = [textwrap.fill(label, room // ncols) for label in labels]
+        figure.set_figheight(figure.get_figheight() + 0.14 * sum(x.count("\n") for x in labels))
+        figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False)
         kind = out.suffix.removeprefix(".").lower()
         metadata = {"Software": None} if kind == "png" else None
         out.parent.mkdir(parents=True, exist_ok=True)
