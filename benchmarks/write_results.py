@@ -23,7 +23,7 @@ import numpy as np
 from collect_runs import NO_OVERRIDES, RUNS, complete, difference, setting, stem
 
 from gumbeltree.atomic import replace_file
-from gumbeltree.plots import pyplot
+from gumbeltree.plots import COLOURS, pyplot
 
 DOCS = Path(__file__).parent.parent / "docs"
 NONE = "No runs on record."
@@ -169,9 +169,6 @@ ABLATIONS = (
         "batch-size",
     ),
 )
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's, without the yellow, which is faint on white."""
 
 
 class Group(NamedTuple):

@@ -489,3 +489,10 @@ def test_one_file_for_two_pictures_is_refused(tmp_path) -> None:
     assert code == 1
     assert "--out and --film must be two files" in err
     assert not file.exists()
+
+
+def test_a_text_without_quotes_gets_a_hint() -> None:
+    err = run("draw", "sst2-100d", "i", "love", "film").refused()
+    assert "i is no model folder" in err
+    assert "only the last argument, 'film', is the text; put all of it in quotes" in err
+    assert "quotes" not in run("draw", "no-such-model", "film").refused()

@@ -17,7 +17,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -34,22 +33,10 @@ from gumbeltree.web import protocol, server
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, Settings
 from tests.models import TEXTS, tiny_model
+from tests.test_use import Result
 
 SINGLE, PAIR = tiny_model("single"), tiny_model("pair")
 JSON = {"Content-Type": "application/json"}
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    def refused(self) -> str:
-        """Assert an error of use, one line on standard error; return it."""
-        assert self.code == 1, self
-        assert self.err.startswith("gumbeltree: error: "), self
-        assert self.err.count("\n") == 1, self
-        return self.err
 
 
 @pytest.fixture

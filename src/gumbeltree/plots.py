@@ -2,6 +2,9 @@
 
 from typing import Any
 
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Okabe and Ito's, without the yellow, which is faint on white."""
+
 
 def pyplot() -> Any:
     """Return matplotlib's pyplot, for files; raise with the command that installs it."""

@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.atomic import replace_file
-from gumbeltree.plots import pyplot
+from gumbeltree.plots import COLOURS, pyplot
 
 Axis: TypeAlias = Literal["steps", "epochs", "time", "all"]
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's, without the yellow, which is faint on white."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (6, 2, 1.2, 2)))
 
 KEYS = {"steps": "step", "epochs": "epoch", "time": "seconds"}

@@ -8,10 +8,8 @@ from gumbeltree.analysis.curves import check_picture
 from gumbeltree.analysis.metrics_report import Accuracy, Comparison, Row
 from gumbeltree.atomic import replace_file
 from gumbeltree.evaluate import wilson
-from gumbeltree.plots import pyplot
+from gumbeltree.plots import COLOURS, pyplot
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's, without the yellow, which is faint on white; black and grey are baselines."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", ":", "-.")
 FEWEST = 10

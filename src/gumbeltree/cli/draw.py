@@ -71,7 +71,13 @@ def draw(
     place = streams.pick_device(device)
     traces = []
     for name in models:
-        model = load(name, place)
+        try:
+            model = load(name, place)
+        except (OSError, ValueError) as error:
+            if len(models) == 1:
+                raise
+            hint = f"only the last argument, {text!r}, is the text; put all of it in quotes"
+            raise type(error)(f"{str(error).rstrip('.')}; {hint}") from error
         found = trace(model, text, seed=seed, temperature=temperature, pretokenized=pretokenized)
         traces.append((name, found))
         if found.cut and not quiet:
