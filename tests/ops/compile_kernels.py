@@ -119,18 +119,18 @@ def main() -> None:
     BM, BD, warps = fused_lstm.CELL
     constants = {"D": D, "BACK": -1, "GATHER": True, "PARTS": fused_lstm.PARTS, "BM": BM, "BD": BD}
     compiled(lstm.lstm_bwd_kernel, constants, warps)
-    for begin, BT, (sample, keys, forced, scores) in itertools.product(
+    for begin, T, (sample, keys, forced, scores) in itertools.product(
         (True, False),
         (16, 4096),
         [(True, True, False, False), (True, False, True, True), (False,) * 4],
     ):
-        constants = {"SLACK": 1e-6, "D": D, "BD": power_of_two(D), "BT": BT, "BEGIN": begin}
+        BT, BD, warps = fused_forward.step_block(T, D)
+        constants = {"SLACK": 1e-6, "D": D, "BD": BD, "BT": BT, "BEGIN": begin}
         constants |= {"SAMPLE": sample, "FROM_KEYS": keys, "FORCED": forced, "RECORD": True}
-        warps = max(4, min(8, max(BT, power_of_two(D)) // 128))
         noise = "*i64" if keys else "*fp32"
         compiled(forward.step_kernel, constants | {"KEEP_SCORES": scores}, warps, noise=noise)
     BD = fused_backward.UNITS
-    for BJ, (warps, early) in fused_backward.SEND.items():
+    for BJ, warps in fused_backward.SEND.items():
         for scored, sample, dnodes in (
             (True, True, False),
             (True, True, True),
@@ -139,9 +139,10 @@ def main() -> None:
         ):
             constants = {"D": D, "BJ": BJ, "BD": BD, "PIECES": -(-D // BD), "SCORED": scored}
             constants |= {"PARTS": fused_backward.PARTS if scored else 1, "SAMPLE": sample}
-            constants |= {"HAS_DNODES": dnodes, "EARLY": early}
+            constants |= {"HAS_DNODES": dnodes}
             compiled(backward.send_kernel, constants, warps)
     BM, BD, warps = fused_backward.SHARES
+    BD = min(BD, power_of_two(D))
     compiled(backward.score_backward_kernel, {"D": D, "BM": BM, "BD": BD}, warps)
     for given in (True, False):
         constants = {"D": D, "BD": power_of_two(D), "HAS_DROOT": given}

@@ -169,7 +169,7 @@ def test_long_sentences(case: Case) -> None:
     ids=str,
 )
 def test_layers_in_several_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_backward, "SEND", {4: (1, True)})
+    monkeypatch.setattr(fused_backward, "SEND", {4: 1})
     check_float64(case)
 
 
@@ -261,7 +261,7 @@ def test_memory_that_nothing_wrote_is_never_read(
     settings: dict[str, object], sample: bool, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if long:
-        monkeypatch.setattr(fused_backward, "SEND", {4: (1, True)})
+        monkeypatch.setattr(fused_backward, "SEND", {4: 1})
     encoder = rows_encoder(torch.float32, **settings)
     layout = rows_of([3, 5, 1, 2], 7, 16)
     keys = sentence_keys(0, 0, torch.arange(4)) if sample else None

@@ -23,14 +23,15 @@ from gumbeltree.ops.triton_support import (
 )
 
 # tiles, warps and stages, measured on one H200
-UNDO = {"tf32": Tile(64, 64, 64, 4, 3), "ieee": Tile(32, 32, 32, 4, 3)}
+UNDO = {"tf32": Tile(64, 32, 64, 4, 3), "ieee": Tile(32, 32, 32, 4, 3)}
 PARTS = 3
 """Parts of the sum over the gates: whole ones would leave most of the card idle."""
-SHARES = (4, 256, 4)
+SHARES = (2, 512, 8)
+"""Candidates, units at most and warps of a program that works out what their scores send."""
 UNITS = 64
 """Units of a program that sends to nodes."""
-SEND = {4: (1, False), 8: (4, True)}
-"""Warps of a program that sends to so many nodes, and whether it reads all before it writes."""
+SEND = {4: 1, 8: 4}
+"""Warps of a program that sends to so many nodes."""
 FEW = 16
 """Layers of no more nodes are sent to with the smallest programs, others with the largest."""
 SPAN = 2
@@ -71,7 +72,8 @@ def score_shares(
     T, cap, D = layout.T, layout.cap, query.shape[0]
     dgates = trees.states.new_empty((4 * cap, 5 * D))
     v_c = trees.states.new_empty((3 * cap, 2 * D))
-    BM, BD, warps = SHARES
+    BM, units, warps = SHARES
+    BD = min(units, 1 << (D - 1).bit_length())
     kernels.score_backward_kernel[(-(-3 * cap // BM), -(-D // BD))](
         query, trees.states, trees.gates, trees.left, trees.right, trees.node_state, layout.start,
         dgates, v_c, T, cap, D=D, BM=BM, BD=BD, num_warps=warps,
@@ -151,13 +153,12 @@ def backward(
     def send(t: int) -> None:
         # by the nodes of the longest sentence at this layer
         BJ = min(SEND) if T - t <= FEW else max(SEND)
-        warps, early = SEND[BJ]
         kernels.send_kernel[(B, pieces, -(-(T - t) // BJ) if scored else 1)](
             t, G, rest, extra, states, trees.gates, merge_dgates, v_h, v_c, numbers[(t + 1) % 2],
             ds, trees.rows, trees.left, trees.right, trees.node_state, trees.chosen, trees.position,
             sigma, layout.lengths, layout.start, B, T, cap, D=D, BJ=BJ, BD=UNITS, PIECES=pieces,
-            PARTS=parts, SCORED=scored, SAMPLE=sample, HAS_DNODES=has_dnodes, EARLY=early,
-            num_warps=warps,
+            PARTS=parts, SCORED=scored, SAMPLE=sample, HAS_DNODES=has_dnodes,
+            num_warps=SEND[BJ],
         )  # fmt: skip
 
     tile = tile_for(UNDO, precision, G)

@@ -222,7 +222,7 @@ def send_kernel(
     t, G, rest, dnodes, states, gates, merge_dgates, v_h, v_c, next_numbers, ds_stored, rows, left,
     right, node_state, chosen, position, sigma, lengths, start, B, T, cap, D: tl.constexpr,
     BJ: tl.constexpr, BD: tl.constexpr, PIECES: tl.constexpr, PARTS: tl.constexpr,
-    SCORED: tl.constexpr, SAMPLE: tl.constexpr, HAS_DNODES: tl.constexpr, EARLY: tl.constexpr,
+    SCORED: tl.constexpr, SAMPLE: tl.constexpr, HAS_DNODES: tl.constexpr,
 ):  # fmt: skip
     """Send the score gradients of layer t to its nodes, then undo merge t - 1, element by element.
 
@@ -315,13 +315,6 @@ def send_kernel(
             p_l = states + b_l[:, None] * (2 * D) + o_d[None, :]
             p_r = states + b_r[:, None] * (2 * D) + o_d[None, :]
             p_own = states + (cap + c_b)[:, None] * (2 * D) + o_d[None, :]
-            if EARLY:
-                at_l = tl.load(p_l, mask=m_bd, other=0.0)
-                x_h = tl.load(p_r, mask=m_bd, other=0.0) - at_l
-                y_h = tl.load(p_own, mask=m_bd, other=0.0) - at_l
-                at_l = tl.load(p_l + D, mask=m_bd, other=0.0)
-                x_c = tl.load(p_r + D, mask=m_bd, other=0.0) - at_l
-                y_c = tl.load(p_own + D, mask=m_bd, other=0.0) - at_l
         at = ds_stored + b.to(tl.int64) * 2 * T + j
         ds = tl.load(at, mask=m, other=0.0)
         ds_p = tl.load(at + T, mask=m_p, other=0.0)
@@ -339,13 +332,12 @@ def send_kernel(
         dh = tl.sum(tl.where(is_new, g_h, 0.0), axis=0)
         dc = tl.sum(tl.where(is_new, g_c, 0.0), axis=0)
         if SAMPLE:
-            if not EARLY:
-                at_l = tl.load(p_l, mask=m_bd, other=0.0)
-                x_h = tl.load(p_r, mask=m_bd, other=0.0) - at_l
-                y_h = tl.load(p_own, mask=m_bd, other=0.0) - at_l
-                at_l = tl.load(p_l + D, mask=m_bd, other=0.0)
-                x_c = tl.load(p_r + D, mask=m_bd, other=0.0) - at_l
-                y_c = tl.load(p_own + D, mask=m_bd, other=0.0) - at_l
+            at_l = tl.load(p_l, mask=m_bd, other=0.0)
+            x_h = tl.load(p_r, mask=m_bd, other=0.0) - at_l
+            y_h = tl.load(p_own, mask=m_bd, other=0.0) - at_l
+            at_l = tl.load(p_l + D, mask=m_bd, other=0.0)
+            x_c = tl.load(p_r + D, mask=m_bd, other=0.0) - at_l
+            y_c = tl.load(p_own + D, mask=m_bd, other=0.0) - at_l
             x = tl.sum(g_h * x_h + g_c * x_c, axis=1)
             y = tl.sum(g_h * y_h + g_c * y_c, axis=1)
             p_x = next_numbers + (b.to(tl.int64) * (2 * PIECES) + i_d) * T + j

@@ -21,10 +21,13 @@ from gumbeltree.ops import fused_forward_kernels as kernels
 from gumbeltree.ops.layout import Layout
 from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product, tile_for
 
-FIRST = (8, 64, 4)
+FIRST = (4, 128, 4)
 """Rows, units and warps of a program in the first layer."""
-PROJECT = {"tf32": Tile(64, 128, 64, 4, 3), "ieee": Tile(32, 64, 32, 4, 3)}
-"""Tiles of a step's product, not measured yet."""
+# measured on one H200
+PROJECT = {"tf32": Tile(128, 64, 32, 4, 4), "ieee": Tile(32, 64, 32, 4, 3)}
+"""Tiles of a step's product."""
+SHORT = 32
+"""Up to so many words a step's programs are wide: most sentences are in most steps."""
 BLOCK = 1024
 """Numbers that a program sets at the beginning."""
 ROUNDING = 16
@@ -85,6 +88,12 @@ class Trees(NamedTuple):
     """Candidate at each position, by step and rank, int32 `[T-1, B, T-1]`; empty unless kept."""
     y: Tensor
     """Softmax weights of Eq. 8, laid out as `rows`."""
+
+
+def step_block(T: int, D: int) -> tuple[int, int, int]:
+    """Return bounds of the words and units of a program of a step, powers of two, and its warps."""
+    BT, BD = max(16, 1 << (T - 1).bit_length()), 1 << (D - 1).bit_length()
+    return BT, BD, max(4, min(8, BD // 64 if T <= SHORT else max(BT, BD) // 128))
 
 
 def forward(
@@ -158,8 +167,7 @@ def forward(
     )  # fmt: skip
     torch.sum(pieces, 1, out=score[:cap])
     slack = ROUNDING * torch.finfo(kind).eps
-    BT, BD = max(16, 1 << (T - 1).bit_length()), 1 << (D - 1).bit_length()
-    warps = max(4, min(8, max(BT, BD) // 128))
+    BT, BD, warps = step_block(T, D)
     tile, dots = tile_for(PROJECT, precision, leaves), dot_precision(precision)
     for t in range(T - 1):
         kernels.step_kernel[(B,)](
