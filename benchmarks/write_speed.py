@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gumbeltree.bench.cuda import AUTHORS
+from gumbeltree.bench.cuda_tables import AUTHORS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "cuda.json"

@@ -363,6 +363,8 @@ def test_why_a_step_is_not_captured():
     assert reason(bag) == "the encoder 'bag' has no such kernels"
     if not torch.cuda.is_available():
         assert reason(tiny_model(impl="fused")) is None
+    with torch.autograd.set_detect_anomaly(True):
+        assert "anomaly detection" in reason(tiny_model(impl="fused"))
 
 
 # on a CUDA device, where steps are captured

@@ -225,4 +225,6 @@ def why_not_captured(fabric: Fabric, model: SentenceModel) -> str | None:
         return f"graphs exist on CUDA devices, this one is {fabric.device}"
     if fabric.world_size > 1:
         return f"{fabric.world_size} processes train together"
+    if torch.is_anomaly_enabled():
+        return "torch's anomaly detection looks at every gradient as it comes"
     return model.why_not_rows(sample=True)
