@@ -1,10 +1,12 @@
 """Turn finished runs of `gumbeltree train` into small records, from which the results are written.
 
     python benchmarks/collect_runs.py RUN_FOLDER... [--out benchmarks/results/runs] [--replace]
+        [--alone]
 
 A folder is that of a run, or one that holds such folders at any depth. Each run becomes one JSON
 file, named by recipe, changed settings and seed, such as `snli-300d--trees=left--seed1.json`. Merge
 orders of the development split (`dev_orders.npz`), where a run has them, are copied beside it.
+With `--alone` the records say that nothing else ran on the machine, so that their times count.
 Nothing is written unless every run is finished and readable.
 """
 
@@ -228,11 +230,13 @@ def record_text(record: dict[str, Any]) -> str:
     return f'{head},\n "metrics": [\n{rows}\n ]\n}}\n'
 
 
-def collect(folders: list[Path], out: Path, replace: bool = False) -> list[str]:
+def collect(
+    folders: list[Path], out: Path, replace: bool = False, alone: bool = False
+) -> list[str]:
     """Write the records of all runs in `folders`, all or none; return what was done, in lines."""
     records: dict[str, Collected] = {}
     for folder in dict.fromkeys(run.resolve() for given in folders for run in find_runs(given)):
-        record = make_record(folder)
+        record = make_record(folder) | {"alone": alone}
         orders = folder / ORDERS
         new = Collected(
             folder, record_text(record), orders.read_bytes() if orders.is_file() else None
@@ -277,9 +281,12 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER")
     parser.add_argument("--out", type=Path, default=RUNS, help="folder of the records")
     parser.add_argument("--replace", action="store_true", help="records of other runs")
+    parser.add_argument(
+        "--alone", action="store_true", help="one run had the machine to itself at a time"
+    )
     arguments = parser.parse_args()
     try:
-        lines = collect(arguments.folders, arguments.out, arguments.replace)
+        lines = collect(arguments.folders, arguments.out, arguments.replace, arguments.alone)
     except (OSError, ValueError) as error:
         sys.exit(f"collect_runs: error: {error}")
     print("\n".join(lines))

@@ -295,10 +295,16 @@ def epochs(each: Group) -> str:
     return f"{statistics.fmean(r['best']['epoch'] for r in each.records):.1f}"
 
 
+def alone(each: Group) -> bool:
+    """Return whether nothing else ran beside the runs, so that their times can be compared."""
+    return all(r.get("alone") for r in each.records)
+
+
 def minutes(each: Group) -> str:
-    """Return the mean of the minutes until the best point."""
+    """Return the mean of the minutes until the best point, marked where runs shared a machine."""
     mean = statistics.fmean(r["best"]["seconds"] for r in each.records) / 60
-    return f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}"
+    bound = "" if alone(each) else "≤ "
+    return bound + (f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}")
 
 
 def machine(records: Iterable[dict[str, Any]]) -> str:
@@ -459,9 +465,9 @@ def about_data(groups: Sequence[Group]) -> list[str]:
         f"{many(len(records), 'run')}, {often} {'seed' if seeds[-1] == 1 else 'seeds'} a row; mean "
         "± sample standard deviation over seeds (n - 1), no deviation for a single one.",
         "Minutes run from the first step to the best development point, evaluations included, "
-        f"reading of the data excluded. Machine: {machine(records)}; several runs shared it at a "
-        "time, so that these minutes are upper bounds, and not to be compared with each other. The "
-        "paper's hours were measured on an NVIDIA Titan Xp.",
+        f"reading of the data excluded. Machine: {machine(records)}. Where several runs shared it "
+        "at a time their minutes are upper bounds, marked ≤, and not to be compared with each "
+        "other. The paper's hours were measured on an NVIDIA Titan Xp.",
         "Parameters are those that are trained, without word vectors as in the paper; where word "
         "vectors are tuned, theirs are added behind a plus.",
         "In the commands, `$snli`, `$sst`, `$glove6` and `$glove840` stand for the files as in "
@@ -558,7 +564,7 @@ def convergence(groups: Sequence[Group], images: str) -> list[str]:
         "The paper's Figure 3 has the validation accuracy of the first five epochs, trained on all "
         "pairs, and finds that the models converge faster than others in time as well as in "
         "iterations. Ours: the mean over seeds, as far as all seeds ran; the band reaches from the "
-        "lowest to the highest seed."
+        "lowest to the highest seed. Over minutes stand those that had the machine to themselves."
     )
     picture = f"![development accuracy on SNLI over epochs and minutes]({images}/convergence.png)"
     return ["## Figure 3: convergence on SNLI", fill(about), picture if groups else NONE]
@@ -709,16 +715,24 @@ def pictures(groups: Sequence[Group], folder: Path) -> None:
 
 
 def draw(lines: Sequence[tuple[str, Group]], path: Path, title: str = "") -> None:
-    """Draw development accuracy over epochs and over minutes, one line for each label."""
+    """Draw development accuracy over epochs, one line for each label.
+
+    Beside it over minutes, if there are at least two lines whose times can be compared.
+    """
     plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained", sharey=True)
+    panels = [("epoch", "epochs", 1)]
+    if sum(alone(each) for _, each in lines) > 1:
+        panels.append(("seconds", "minutes", 60))
+    size = (10 if len(panels) > 1 else 7, 4.6)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=size, layout="constrained", sharey=True, squeeze=False
+    )
+    axes = axes[0]
     lowest, highest = [], []
-    for axis, (key, name, scale) in zip(
-        axes, (("epoch", "epochs", 1), ("seconds", "minutes", 60)), strict=True
-    ):
+    for axis, (key, name, scale) in zip(axes, panels, strict=True):
         for i, (label, each) in enumerate(lines):
             places, mean, low, high = curve(each, key)
-            if not len(places):
+            if not len(places) or (key == "seconds" and not alone(each)):
                 continue
             lowest += [100 * mean.min(), 100 * mean.max() - 12]
             highest.append(100 * high.max())
@@ -739,7 +753,7 @@ def draw(lines: Sequence[tuple[str, Group]], path: Path, title: str = "") -> Non
         bottom = max(min(lowest[::2]), min(lowest[1::2]))
         axes[0].set_ylim(bottom, max(highest) + 0.04 * (max(highest) - bottom) + 0.1)
     handles, labels = axes[0].get_legend_handles_labels()
-    columns = min(len(labels), 4 if len(labels) in (4, 7, 8) else 3)
+    columns = min(len(labels), 4 if len(panels) > 1 and len(labels) in (4, 7, 8) else 3)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     if title:
         figure.suptitle(title)

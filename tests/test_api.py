@@ -22,6 +22,7 @@ from gumbeltree.analysis.index import Index
 from gumbeltree.analysis.trace import span_probabilities, trace, trace_many
 from gumbeltree.model import SentenceModel
 from gumbeltree.text.tokenizer import whitespace_tokenizer
+from gumbeltree.web import api as api_module
 from gumbeltree.web import guards, phrases, service
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, Settings
@@ -490,6 +491,32 @@ def test_answers_that_would_be_too_large_are_refused(client):
     response = client.post("/api/parse", json={"model": "pair", "texts": [text] * 64})
     assert refused(response, 422).startswith("texts: expected an answer of at most 4194304 bytes")
     ask(client, "/api/encode", model="pair", texts=[text] * 64)
+
+
+def test_answers_that_are_sure_to_be_too_large_are_not_computed(client, monkeypatch):
+    for name in ("parse", "encode"):
+        monkeypatch.setattr(service, name, None)
+    body = {"model": "pair", "texts": [" ".join(["dog"] * 128)] * 64}
+    for options in ({}, {"samples": 5}):
+        response = client.post("/api/parse", json={**body, **options})
+        assert refused(response, 422).startswith("texts: expected an answer of at most 4194304")
+    monkeypatch.setattr(api_module, "NUMBER", LIMITS.answer // (6 * 64) + 1)
+    response = client.post("/api/encode", json=body)
+    assert refused(response, 422).startswith("texts: expected an answer of at most 4194304")
+
+
+def test_nothing_more_is_computed_once_an_answer_is_too_large(monkeypatch):
+    asked = []
+
+    def parse(served, texts, *options):
+        asked.extend(texts)
+        return ["1" * (LIMITS.answer // 2)] * len(texts)
+
+    monkeypatch.setattr(service, "parse", parse)
+    body = {**OK, "texts": list("abcdef"), "samples": 5}
+    response = TestClient(make_app()).post("/api/parse", json=body)
+    assert refused(response, 422).startswith("texts: expected an answer of at most 4194304")
+    assert asked == ["a", "b", "c"]
 
 
 def test_a_client_that_does_not_take_its_answer_is_left():

@@ -241,6 +241,36 @@ def test_no_run_leaves_the_picture(tmp_path, monkeypatch):
     assert bottom < 75 < 95.9 < top
 
 
+def test_names_that_matplotlib_would_leave_out(tmp_path):
+    runs = [make_run(tmp_path / name) for name in ("_one", "_two", "three")]
+    for i, path in enumerate(runs):
+        (path / "settings.json").write_text(json.dumps({"recipe_name": str(i)}), encoding="utf-8")
+    curves.draw(runs, tmp_path / "x.svg", "steps")
+    drawn = ElementTree.parse(tmp_path / "x.svg").getroot().itertext()
+    words = [text.strip() for text in drawn if text.strip()]
+    assert [word for word in words if word in ("_one", "_two", "three")] == [
+        "_one",
+        "_two",
+        "three",
+    ]
+    assert "best development accuracy" in words
+
+
+def test_letters_that_the_font_lacks_are_no_warning(tmp_path):
+    run = make_run(tmp_path / "\u4e2d\u6587")
+    for name in ("x.png", "x.svg"):
+        curves.draw([run], tmp_path / name, "steps")
+    assert "\u4e2d\u6587" in (tmp_path / "x.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("key", ["seconds", "train_loss", "dev_accuracy"])
+@pytest.mark.parametrize("value", [1e308, math.nan])
+def test_numbers_that_cannot_be_drawn_are_gaps(tmp_path, key, value):
+    read = curves.read_run(make_run(tmp_path / "run", lines=[{**each, key: value} for each in TWO]))
+    assert np.isnan(read.values[key]).all()
+    curves.draw([read], tmp_path / "x.png", "time")
+
+
 def test_refusals(tmp_path):
     path = make_run(tmp_path / "one")
     message = run("plot", path, "--out", tmp_path / "x.docx").refused()

@@ -521,6 +521,31 @@ def test_downloads(visit: Visit, sst: SentenceModel, tmp_path: Path) -> None:
         assert colours[ink] > 100, "letters and lines"
 
 
+def test_nothing_is_saved_before_there_is_a_tree(visit: Visit) -> None:
+    page = visit.page
+    held: list[Any] = []
+    saved: list[Any] = []
+    page.on("download", lambda file: saved.append(file))
+    page.route("**/api/parse", lambda route: held.append(route))
+    visit.open(text=FOOD, model="sst2-100d")
+    buttons = card(page, "sst2-100d").get_by_role("button", name="Download")
+    expect(buttons).to_have_count(4)
+    for i in range(4):
+        expect(buttons.nth(i)).to_have_attribute("aria-disabled", "true")
+        page.evaluate("document.getElementById('toast').textContent = ''")
+        buttons.nth(i).press("Enter")
+        # a region of this role is read out
+        expect(page.locator("#toast[role=status].shown")).to_have_text("There is no tree yet")
+    while not held:
+        page.wait_for_timeout(20)
+    for route in held:
+        route.continue_()
+    expect(page.locator("svg.tree")).to_have_count(1)
+    for i in range(4):
+        expect(buttons.nth(i)).to_have_attribute("aria-disabled", "false")
+    assert saved == []
+
+
 def test_a_picture_of_any_text_is_well_formed(visit: Visit, tmp_path: Path) -> None:
     page = visit.open(text="a go\x01od film\ufffe .", model="sst2-100d")
     expect(tree(page, "sst2-100d").locator(".node").first).to_be_visible()

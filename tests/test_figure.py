@@ -1,22 +1,28 @@
 """Drawings of trees: where things stand, SVG, PNG, and the command `draw`."""
 
+import dataclasses
+import io
 import math
 import os
 import random
 import struct
 import sys
+from contextlib import redirect_stdout
 from itertools import combinations, pairwise
 from pathlib import Path
+from unittest import mock
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 
 import gumbeltree
 from gumbeltree.analysis.figure import Figure, draw_trees, told
 from gumbeltree.analysis.figure_layout import GAP, ROW, lay_out, remarks
 from gumbeltree.analysis.figure_marks import (
     BLUE,
+    GREY,
     YELLOW,
     Disc,
     Label,
@@ -29,9 +35,12 @@ from gumbeltree.analysis.figure_marks import (
     text_width,
 )
 from gumbeltree.analysis.trace import Layer, Node, Trace, trace
+from gumbeltree.cli.app import app
+from gumbeltree.config import EncoderConfig
+from gumbeltree.model import SentenceModel
 from gumbeltree.tree import Tree
 from tests.models import tiny_model
-from tests.test_use import run
+from tests.test_use import Terminal, run
 
 DOCS = Path(__file__).parent.parent / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -400,6 +409,68 @@ def test_draw_prints_no_commands_for_the_terminal(models):
     assert result.out.splitlines()[-1] == "unknown to the model: \ufffd[31mdog\ufffd"
 
 
+def test_draw_prints_ascii_where_the_terminal_has_nothing_else(models):
+    found = {}
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        stream = Terminal(io.BytesIO(), encoding=encoding, newline="")
+        with redirect_stdout(stream), mock.patch.dict("os.environ", COLUMNS="100"):
+            app(
+                ["draw", str(models / "single"), "the na\u00efve dog \u732b ."],
+                standalone_mode=False,
+            )
+        stream.flush()
+        found[encoding] = stream.buffer.getvalue().decode(encoding)
+    assert found["utf-8"] == run("draw", models / "single", "the na\u00efve dog \u732b .").out
+    drawn = found["ascii"].splitlines()
+    assert "the na?ve dog ? ." in drawn
+    assert any(set(line) == set(" +-|") for line in drawn)
+    assert f"{models / 'single'} \u00b7 " in found["latin-1"]
+    assert "the na\u00efve dog ? ." in found["latin-1"]
+
+
+def test_letters_that_no_font_has_are_no_warning(models, tmp_path, recwarn):
+    out = tmp_path / "tree.png"
+    run("draw", models / "single", "\U00013000 \u2d63 .", "--out", out, "--quiet")
+    assert out.exists()
+    assert not [each for each in recwarn if "Glyph" in str(each.message)]
+
+
+def test_models_without_scores_or_trees(models, tmp_path):
+    for trees in ("left", "random"):
+        gumbeltree.save(tiny_model("single", trees=trees), tmp_path / trees)
+    printed = run("draw", tmp_path / "left", "the dog sleeps").out.splitlines()
+    assert printed[0].endswith(" \u00b7 fixed tree (left), no scores")
+    assert printed[-3:] == ["merge  words", "    1  the dog", "    2  the dog sleeps"]
+    seeded = run("draw", tmp_path / "left", "the dog sleeps", "--seed", 3).out.splitlines()
+    assert seeded == printed
+    sampled = run("draw", tmp_path / "random", "the dog sleeps", "--seed", 3).out
+    assert "fixed tree (random), no scores \u00b7 sampled\n" in sampled
+    encoder = EncoderConfig(5, 6, kind="bag")
+    old = tiny_model("single")
+    bag = SentenceModel(dataclasses.replace(old.config, encoder=encoder), old.tokenizer)
+    gumbeltree.save(bag, tmp_path / "bag")
+    refused = run("draw", models / "single", tmp_path / "bag", SENTENCE).refused()
+    assert f"{tmp_path / 'bag'}: this model's encoder is 'bag', a baseline" in refused
+    with torch.no_grad():
+        old.encoder.query.fill_(torch.nan)
+    gumbeltree.save(old, tmp_path / "broken")
+    refused = run("draw", tmp_path / "broken", SENTENCE, "--out", tmp_path / "a.svg").refused()
+    assert f"{tmp_path / 'broken'}: the model gives NaN or infinite scores" in refused
+    assert not (tmp_path / "a.svg").exists()
+
+
+def test_fixed_trees_are_drawn_without_scores():
+    found = made("a b c", [0, 0], [[-3.0, 1.0], [-1.0]], trees="left", classes={"good": 1.0})
+    drawn = draw_trees([("m", found)])
+    texts = [mark.text for mark in drawn.scene.marks if isinstance(mark, Label)]
+    assert texts == ["m", "good 100.0 % \u00b7 fixed tree (left), no scores", *"12abc"]
+    assert {mark.fill for mark in drawn.scene.marks if isinstance(mark, Disc)} == {GREY}
+    # no room for a scale
+    assert drawn.scene.width == pytest.approx(40 + text_width(texts[1], 12))
+    assert told(found, 3) == "merge 1: a b \u00b7 good 100.0 %"
+    assert "core" not in drawn.scene.description.replace("no scores", "")
+
+
 def test_draw_writes(models, tmp_path):
     out = tmp_path / "trees.svg"
     result = run("draw", models / "single", models / "pair", SENTENCE, "--out", out)
@@ -425,18 +496,26 @@ def test_draw_says_that_it_reads_the_beginning_only(models):
     assert run("draw", models / "pair", "dog " * 1030, "--quiet").err == ""
 
 
-def test_errors_of_use(models, tmp_path):
-    model = models / "pair"
+def test_errors_of_use(models, tmp_path, tmp_path_factory):
+    model, run_folder = models / "pair", tmp_path_factory.mktemp("run")
+    (run_folder / "model").mkdir()
+    (run_folder / "model" / "config.json").touch()
     for arguments, message in [
         (["sst2-100d"], "expected a model and a text, got only 'sst2-100d'; write gumbeltree draw"),
         ([model, "  "], "expected a text as the last argument, got an empty one"),
         ([model, models / "single"], "expected a text as the last argument, got the model"),
         ([model, "snli-100d"], "got the model snli-100d; add a sentence, in quotes"),
+        ([model, run_folder], "got the model"),
+        ([model, models / "single" / "model.safetensors"], "got the path"),
+        ([model, models], "got the path"),
         ([model, "dog", SENTENCE], "dog is no model folder"),
         ([model, "dog", "--out", tmp_path / "a.pdf"], "expected a file that ends in .svg or .png"),
         ([model, "dog", "--film", tmp_path / "a.mp4"], "ends in .json, .svg or .gif, got 'a.mp4'"),
         ([model, "dog", "--out", tmp_path / "no" / "a.svg"], "to write to, got none; make it"),
-        ([model, "dog", "--temperature", 0], "temperature"),
+        *(
+            ([model, "dog", "--temperature", value], f"from 0.000001 to 1,000,000, got {value}; 1")
+            for value in ("0.0", "-1.0", "inf", "nan", "1e+300")
+        ),
     ]:
         assert message in run("draw", *arguments).refused()
     assert not list(tmp_path.iterdir())
@@ -481,6 +560,12 @@ def test_long_words_are_shortened_as_before() -> None:
             longer = text[: len(kept) + 1] + "\u2026"
             assert text_width(longer, 12) > room or len(more) == len(kept)
     assert len(shortened("x" * 1_000_000, 12, 100)) < 100
+
+
+def test_a_text_may_be_the_name_of_a_folder(models, tmp_path, monkeypatch) -> None:
+    (tmp_path / "dog").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert run("draw", models / "pair", "dog").code == 0
 
 
 def test_one_file_for_two_pictures_is_refused(tmp_path) -> None:

@@ -1,21 +1,28 @@
 """The merges as a film: data, SVG that moves, GIF."""
 
+import io
 import json
 import shutil
+import sys
+from contextlib import redirect_stderr
 from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from gumbeltree.analysis.figure_marks import Label, Shape
+import gumbeltree
+from gumbeltree.analysis.figure_layout import HEADER, MARGIN
+from gumbeltree.analysis.figure_marks import BLUE, YELLOW, Label, Shape, channels, ramp
 from gumbeltree.analysis.film import MOST_WORDS, Film, draw_film, film
+from gumbeltree.analysis.film_gif import palette
 from gumbeltree.analysis.film_layout import BARS, CHOICE, RUNNER_UP, reel
 from gumbeltree.analysis.trace import trace
+from gumbeltree.cli.app import app
 from gumbeltree.tree import Tree
 from tests.models import tiny_model
 from tests.test_figure import SENTENCE, SVG, made, models, random_trace  # noqa: F401
-from tests.test_use import run
+from tests.test_use import Terminal, run
 
 # b and c first: probabilities 0.2 and 0.8, since exp(ln 4) = 4
 HAND = made("a b c", [1, 0], [[0.0, 1.3862943611198906], [-1.0]])
@@ -263,6 +270,53 @@ def test_gif_has_a_frame_a_layer_and_the_tree(tmp_path):
     assert marked[2] == 0
 
 
+def test_the_frames_of_a_gif_share_their_colours(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    shown = draw_film([("m", random_trace(9))])
+    shown.save(tmp_path / "film.gif")
+    with image.open(tmp_path / "film.gif") as read:
+        frames = []
+        for frame in range(read.n_frames):
+            read.seek(frame)
+            frames.append(np.asarray(read.convert("RGB"), dtype=int))
+    own = {tuple(colour) for colour in palette().tolist()}
+    assert len(own) <= 256
+    assert {tuple(c) for f in frames for c in np.unique(f.reshape(-1, 3), axis=0).tolist()} <= own
+    # nothing moves above the tree: name and scale are in all frames what they are in the first
+    scene = reel(shown.traces).scene
+    scale = frames[0].shape[1] / np.ceil(scene.width)
+    header = slice(0, int(scale * (MARGIN + HEADER - 16)))
+    assert all((frame[header] == frames[0][header]).all() for frame in frames)
+    # the two ends of the scale and the circles of these scores, in the last frame
+    for colour in (YELLOW, BLUE, ramp(0.5)):
+        apart = abs(frames[-1] - list(channels(colour))).max(axis=2)
+        assert (apart <= 4).sum() > 20, colour
+
+
+def test_progress_is_told(tmp_path):
+    pytest.importorskip("matplotlib")
+    shown = draw_film([("m", HAND), ("n", made("a b", [0]))])
+    told = []
+    shown.save(tmp_path / "film.gif", told.append)
+    assert told == [1] * shown.pictures == [1, 1, 1]
+
+
+def test_the_command_shows_progress_on_a_terminal(models, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("TERM", "xterm")
+    path = tmp_path / "film.gif"
+    found = []
+    for options in ([], ["--quiet"]):
+        stream = Terminal(io.BytesIO(), encoding="utf-8")
+        command = ["draw", models / "single", "the dog sleeps", "--film", path, *options]
+        with redirect_stderr(stream):
+            app(list(map(str, command)), standalone_mode=False)
+        stream.flush()
+        found.append(stream.buffer.getvalue().decode())
+    assert "3 of 3 pictures" in found[0]
+    assert found[0].endswith(f"{path}: {path.stat().st_size:,} bytes\n")
+    assert found[1] == ""
+
+
 def test_saved_data_and_one_word(tmp_path):
     shown = draw_film([("m", HAND), ("n", made("alone", []))])
     shown.save(tmp_path / "film.json")
@@ -285,7 +339,10 @@ def test_films_that_cannot_be_made(tmp_path):
     long = draw_film([("m", random_trace(MOST_WORDS + 1))])
     with pytest.raises(ValueError, match=f"{MOST_WORDS} words at most, got {MOST_WORDS + 1}; take"):
         long.save(tmp_path / "film.svg")
+    assert long.check(tmp_path / "film.JSON") == ".json"
     long.save(tmp_path / "film.json")
+    with pytest.raises(ValueError, match=r"fixed: expected .* trees are fixed \(left\), so that"):
+        draw_film([("m", HAND), ("fixed", made("a b c", [0, 0], trees="left"))])
     assert [path.name for path in tmp_path.iterdir()] == ["film.json"]
 
 
@@ -304,3 +361,18 @@ def test_the_command_writes_films(models, tmp_path):  # noqa: F811
     assert paths[1].read_text(encoding="utf-8") == draw_film(pairs).svg() + "\n"
     both = run("draw", *arguments, "--film", paths[0], "--out", tmp_path / "tree.svg")
     assert both.err.count("bytes") == 2
+
+
+def test_a_refused_film_leaves_no_drawing(models, tmp_path, monkeypatch):  # noqa: F811
+    out = ["--out", tmp_path / "tree.svg", "--film"]
+    long = "dog " * (MOST_WORDS + 1)
+    for suffix in ("svg", "gif"):
+        refused = run("draw", models / "pair", long, *out, tmp_path / f"film.{suffix}").refused()
+        assert f"{MOST_WORDS} words at most" in refused
+    gumbeltree.save(tiny_model("single", trees="left"), tmp_path / "left")
+    command = ["draw", tmp_path / "left", SENTENCE, *out, tmp_path / "film.json"]
+    assert "trees are fixed (left)" in run(*command).refused()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    command = ["draw", models / "pair", SENTENCE, *out, tmp_path / "film.gif"]
+    assert "pip install 'gumbeltree[plots]'" in run(*command).refused()
+    assert [path.name for path in tmp_path.iterdir()] == ["left"]

@@ -119,6 +119,10 @@ def test_bad_lines(tmp_path):
     report = Report()
     assert len(read_trees(path, report=report, skip_bad=True)) == 2
     assert report.bad == 1
+    path = write(tmp_path, "( a b )", "\t \t", "", "\u00a0", "( c d )")
+    report = Report()
+    assert len(read_trees(path, report=report)) == 2
+    assert report.dropped["blank lines"] == 3
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ValueError, match=r"empty\.txt: expected a tree a line, got none"):
         read_trees(tmp_path / "empty.txt")

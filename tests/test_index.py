@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,33 @@ def test_k_beyond_the_index(tmp_path):
     assert rows.tolist() == [[1, 0, 2]]
     assert scores.tolist() == [[1, 0, 0]]
     assert index.search(np.empty((0, 3)), 10)[0].shape == (0, 3)
+
+
+@pytest.mark.parametrize(("kept", "sizes"), [(1, [1] * 5), (8, [2, 2, 1]), (2**20, [5])])
+def test_query_by_query(tmp_path, monkeypatch, kept, sizes):
+    generator = np.random.default_rng(5)
+    index = make(tmp_path / "x", generator.normal(size=(9, 3)))
+    queries = generator.normal(size=(5, 3))
+    rows, scores = index.search(queries, 4)
+    seen = []
+    exact = index._exact
+    monkeypatch.setattr(index, "_exact", lambda some, k: seen.append(len(some)) or exact(some, k))
+    monkeypatch.setattr(index_module, "BLOCK_FOUND", kept)
+    found = index.search_each(queries, 4)
+    assert seen == []
+    for i, (near, cosines) in enumerate(found):
+        assert (near.tolist(), cosines.tolist()) == (rows[i].tolist(), scores[i].tolist())
+    assert seen == sizes
+    with pytest.raises(ValueError, match="`k` must be a whole number"):
+        index.search_each(queries, 0)
+
+
+@pytest.mark.parametrize("length", [1e300, 1e-300, 5e-324])
+def test_queries_of_any_length(tmp_path, length):
+    index = make(tmp_path / "x", [[1, 0], [0, 1], [1, 1]])
+    rows, scores = index.search(np.array([length, length]), 1)
+    assert rows.tolist() == [[2]]
+    np.testing.assert_allclose(scores, [[1]], atol=1e-6)
 
 
 def test_search_refuses(tmp_path):
@@ -616,6 +644,45 @@ def test_index_command_refuses(models, tmp_path, made):
     result = run(*options, out, "--skip-bad", stdin=b"now\n\n")
     assert "1 bad line skipped:" in result.err
     assert Index.open(out).texts([0]) == ["now"]
+
+
+def test_an_index_of_bad_lines_alone(models, tmp_path):
+    out = tmp_path / "x.index"
+    for content, what in ((b" \n\n", "all 2 lines are bad"), (b"\n", "the only line is bad")):
+        result = run("index", models / "pair", "--out", out, "--skip-bad", stdin=content)
+        message = result.refused()
+        assert f"got none: {what}, at first standard input, line 1: expected at least" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_leaves_no_part_of_an_index(models, tmp_path, monkeypatch):
+    def encode(*arguments, **options):
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("the signal was not noticed")
+
+    monkeypatch.setattr(gumbeltree.SentenceModel, "encode", encode)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        result = run("index", models / "pair", "--out", tmp_path / "x.index", stdin=b"a dog\n")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (result.code, result.out, result.err) == (143, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_query_is_printed_before_the_next_is_looked_up(made, monkeypatch):
+    asked = []
+    texts = Index.texts
+
+    def once(self, rows):
+        asked.append(rows)
+        if len(asked) > 1:
+            raise ValueError("enough")
+        return texts(self, rows)
+
+    monkeypatch.setattr(Index, "texts", once)
+    result = run("neighbours", made, "one dog", "now", "-k", 1)
+    assert (result.code, result.out) == (1, "one dog\n  1.0000  one dog\n")
 
 
 def test_neighbours_command(made):

@@ -2,7 +2,9 @@
 
 import dataclasses
 import importlib
+import io
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,19 +12,24 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import gumbeltree
-from gumbeltree.analysis import metrics, metrics_report
+from gumbeltree.analysis import metrics, metrics_plot, metrics_report
 from gumbeltree.analysis.gold import Gold, GoldExample
 from gumbeltree.analysis.metrics import Bracketing, Shape, bracketing, f1
 from gumbeltree.analysis.metrics_report import Sentence
+from gumbeltree.cli.metrics import _print
 from gumbeltree.config import HeadConfig, ModelConfig
+from gumbeltree.data.compile import prepare
 from gumbeltree.evaluate import Bucket
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example
+from gumbeltree.training.loop import train
 from gumbeltree.tree import Tree
 from tests.models import tiny_model
+from tests.test_training import small
 from tests.test_use import run
 
 # ((a b) (c d)), (a (b (c d))), (((a b) c) d), ((a (b c)) d)
@@ -371,6 +378,12 @@ def test_merges_of_runs(tmp_path):
     assert about["punctuation"] == "kept"
     assert [row["f1"] for row in about["rows"]] == [None] * 6
     assert run("trees", first, second).out.count("b.npz") == 2
+    # of the first sentence alone: 1/2
+    about = json.loads(run("trees", first, second, "--limit", 1, "--json", "-q").out)
+    assert (about["sentences"], about["self_f1"]["sentence"]) == (1, 0.5)
+    assert run("trees", first, "--limit", 1).out.startswith("1 sentence; ")
+    upper = first.rename(tmp_path / "A.NPZ")
+    assert json.loads(run("trees", upper, second, "--json", "-q").out)["sentences"] == 3
 
 
 def test_merges_that_do_not_fit(tmp_path):
@@ -387,7 +400,58 @@ def test_merges_that_do_not_fit(tmp_path):
     assert "f.npz: expected merges" in run("trees", tmp_path / "f.npz").refused()
     assert "got nothing there" in run("trees", tmp_path / "g.npz").refused()
     assert "leave --data" in run("trees", first, "--gold", "x").refused()
+    assert "and --parses out" in run("trees", first, "--parses", "full").refused()
+    assert "about --gold, got none" in run("trees", first, "--gold-format", "plain").refused()
     assert "pass one kind" in run("trees", first, "model").refused()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": [[4]]}, "expected rows of whole numbers.* int64 [1], int64 [1, 1], int64 [3]"),
+        ({"length": 4}, "expected rows of whole numbers"),
+        ({"length": [4.0]}, "float64 [1]"),
+        ({"sentence": [[0]]}, "int64 [1, 1], int64 [1], int64 [3]"),
+        ({"order": ["a", "b", "c"]}, "<U1 [3]; pass dev_orders.npz of a run"),
+        ({"sentence": [0, 1], "length": [6, -1]}, "expected merges of words, but"),
+        ({"sentence": [], "length": [], "order": []}, "expected merges of sentences, got none"),
+    ],
+)
+def test_odd_files_of_merges(tmp_path, changes, message):
+    arrays = {"sentence": [0], "length": [4], "order": [0, 1, 0], **changes}
+    path = tmp_path / "odd.npz"
+    np.savez(path, **{k: np.array(v, int if v == [] else None) for k, v in arrays.items()})
+    error = run("trees", path).refused()
+    assert error.startswith(f"gumbeltree: error: {path}: ")
+    assert all(part in error for part in message.split(".*"))
+
+
+def test_files_of_merges_that_cannot_be_read(tmp_path):
+    with (tmp_path / "array.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    numbers = np.random.default_rng(0).integers(0, 1000, 5000)
+    np.savez_compressed(tmp_path / "damaged.npz", sentence=numbers, length=numbers, order=numbers)
+    content = bytearray((tmp_path / "damaged.npz").read_bytes())
+    content[60:140] = b"\xff" * 80
+    (tmp_path / "damaged.npz").write_bytes(content)
+    for name in ("array.npz", "damaged.npz"):
+        error = run("trees", tmp_path / name).refused()
+        assert f"{name}: expected merges as `gumbeltree train` writes them" in error
+
+
+def test_runs_without_trees_have_no_merges(tmp_path, monkeypatch):
+    monkeypatch.setenv("GUMBELTREE_HOME", str(tmp_path / "home"))
+    recipe = small("encoder.kind=bag", "epochs=1", "evaluations=1")
+    path = tmp_path / "run" / "dev_orders.npz"
+    train(recipe, prepare(recipe), path.parent)
+    assert (path.parent / "result.json").exists()
+    assert not path.exists()
+    # as runs were left before
+    save_orders(path, [0, 0, 0], [4])
+    assert "a run with the encoder 'bag', which mean nothing" in run("trees", path).refused()
+    shutil.rmtree(path.parent / "model")
+    gumbeltree.save(tiny_model("single", trees="left"), path.parent / "model")
+    assert run("trees", path).code == 0
 
 
 # the command
@@ -479,6 +543,52 @@ def test_the_command_as_a_table(folder):
     assert run("trees", *two, "--gold", folder / "mine.txt", "-q").err == ""
 
 
+@pytest.mark.parametrize("gold", [True, False])
+@pytest.mark.parametrize("width", [20, 45, 50, 71, 72, 100])
+def test_tables_of_narrow_terminals_cut_no_figure(gold, width):
+    tree = Tree.left_branching("a b c d e f g h i j k l")
+    trees = [_gold(tree)] if gold else None
+    models = {"runs/a-long-name": [_sentence(tree)], "other": [_sentence(tree)]}
+    found = metrics_report.compare(models, trees)
+    text = io.StringIO()
+    _print(Console(file=text, width=width), found, [])
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines[1:-2])) <= max(width, 46)
+    assert "\u2026" not in text.getvalue()
+    # depth, left, right, both; before them both F1, of gold trees
+    figures = r"11\.00\W+100\.0\W+0\.0\W+0\.0"
+    row = r"left\W+" + r"100\.0\W+" * (2 if gold else 0) + figures
+    assert sum(re.search(row, line) is not None for line in lines) == 1
+    assert ("\u2502" in text.getvalue()) == (width >= 72)
+
+
+def test_trees_without_a_span_have_no_figure(folder, tmp_path):
+    path, svg = tmp_path / "pairs.txt", tmp_path / "trees.svg"
+    path.write_text("( one dog )\n", encoding="utf-8")
+    two = [folder / "single", folder / "other"]
+    result = run("trees", *two, "--gold", path, "--plot", svg, "-q")
+    assert "each other: no spans to compare; random trees with each other no spans" in result.out
+    drawn = svg.read_text(encoding="utf-8")
+    assert drawn.count(">no spans<") == 6
+    assert ">0.0<" not in drawn
+    assert "best binary tree" not in drawn
+    orders = save_orders(tmp_path / "a.npz", [0], [2])
+    assert run("trees", orders, "--plot", svg, "-q").code == 0
+    assert svg.read_text(encoding="utf-8").count(">no spans<") == 4
+
+
+def test_names_that_no_font_has_are_no_warning(tmp_path, recwarn):
+    found = metrics_report.compare({"\U00013000": [_sentence(Tree("a b c", [0, 0]))]})
+    metrics_plot.draw(tmp_path / "trees.png", found)
+    assert not [each for each in recwarn if "Glyph" in str(each.message)]
+
+
+def test_both_files_are_named(folder, sentiment):
+    data = ["--data", folder / "dev.txt", "--gold", folder / "mine.txt"]
+    err = run("trees", sentiment, *data).err
+    assert f"{folder / 'dev.txt'} and {folder / 'mine.txt'}: 5 examples read" in err
+
+
 def test_pairs_count_each_sentence_once(folder, tmp_path):
     line = {
         "gold_label": "neutral",
@@ -519,6 +629,7 @@ def test_brackets_of_listops_stay(tmp_path, folder):
         (["--task", "sst2", "--gold", "x"], "are about --data"),
         (["--data", "x", "--task", "sick"], "expected a task with gold trees"),
         (["--data", "x", "--split", "training"], "must be train, dev or test"),
+        (["--data", "x", "--gold-format", "plain"], "--gold-format is about --gold, got none"),
         (["--gold", "x", "--plot", "y.docx"], "y.docx: expected a picture's file name"),
         (["--gold", "x", "--plot", "/nowhere/y.png"], "expected a folder /nowhere"),
     ],

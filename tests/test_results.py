@@ -346,7 +346,7 @@ def test_rows_by_hand(collector, writer, tmp_path):
     fake_run(tmp_path / "runs" / "0", seed=0, accuracies=(0.5, 0.7, 0.6), seconds=30)
     fake_run(tmp_path / "runs" / "1", seed=1, accuracies=(0.5, 0.8, 0.6), seconds=60)
     fake_run(tmp_path / "runs" / "2", seed=2, accuracies=(0.76, 0.75), seconds=30)
-    collected(collector, tmp_path / "runs")
+    collected(collector, tmp_path / "runs", alone=True)
     header, row = rows(section(results(writer), "## Table 1: SNLI"))
     # (70, 80, 76): mean 75.33, deviation sqrt((28.4 + 21.8 + 0.4) / 2) = 5.03
     assert dict(zip(header, row, strict=True)) == {
@@ -373,12 +373,25 @@ def test_rows_by_hand(collector, writer, tmp_path):
     assert "glove.840B.300d.txt; of the running words it has 90.0 % in snli." in text
 
 
+def test_times_are_drawn_where_they_can_be_compared(collector, writer, tmp_path):
+    def width(**options):
+        collected(collector, tmp_path / "runs", **options)
+        results(writer)
+        # a PNG has its width in bytes 16 to 20
+        return int.from_bytes(Path("docs/images/convergence.png").read_bytes()[16:20], "big")
+
+    fake_run(tmp_path / "runs" / "0", "snli-300d")
+    fake_run(tmp_path / "runs" / "1", "snli-600d")
+    shared = width()
+    assert width(alone=True, replace=True) > 1.2 * shared
+
+
 def test_short_times_and_single_seeds(collector, writer, tmp_path):
     collected(collector, fake_run(tmp_path / "run", seconds=4.5, machine=None, examples=549_367))
     text = results(writer)
     row = rows(section(text, "## Table 1: SNLI"))[1]
     assert row[2:4] == ["70.00", "1"]
-    assert row[-2:] == ["0.15", "not recorded"]
+    assert row[-2:] == ["≤ 0.15", "not recorded"]
     assert "549,367 of the 549,367 training pairs (100 %), and 90" in " ".join(text.split())
     assert "no uniform sample" not in text
     assert "1 run, 1 seed a row" in text
@@ -458,9 +471,9 @@ def test_grouping_and_order(collector, writer, tmp_path):
     batch = rows(section(text, "### Batch size"))
     assert batch[0][1:4] == ["batch", "dev", "seeds"]
     assert [(r[1], r[2], r[3], r[4], r[5]) for r in batch[1:]] == [
-        ("16", "60.00", "1", "1.5", "1.5"),
-        ("32", "70.00", "1", "1.0", "1.0"),
-        ("128", "70.00 ± 0.00", "2", "1.0", "1.0"),
+        ("16", "60.00", "1", "1.5", "≤ 1.5"),
+        ("32", "70.00", "1", "1.0", "≤ 1.0"),
+        ("128", "70.00 ± 0.00", "2", "1.0", "≤ 1.0"),
     ]
     anneal = rows(section(text, "### Temperature annealing"))[1:]
     assert [(r[0], r[1]) for r in anneal] == [("`snli-300d`", "0.0"), ("`snli-300d`", "0.0001")]
@@ -730,3 +743,9 @@ def test_the_readme_repeats_the_page():
         assert exact is not None
         assert float(mean) == pytest.approx(float(exact[1]), abs=0.051)
         assert float(deviation) == pytest.approx(float(exact[2]), abs=0.051)
+    time = re.search(
+        r"`([\w-]+)`,\s+alone on the card, .*? after ([\d.]+) minutes", readme, re.DOTALL
+    )
+    assert time is not None
+    line = next(x for x in page.splitlines() if x[:1] == "|" and f"(`{time[1]}`)" in x)
+    assert f"| {time[2]} |" in line

@@ -1,6 +1,5 @@
 """Servers as they are started: the commands `serve` and `explore`, sockets, processes, signals."""
 
-import dataclasses
 import http.client
 import io
 import json
@@ -29,7 +28,7 @@ import gumbeltree
 from gumbeltree.analysis.index import Index
 from gumbeltree.analysis.trace import trace
 from gumbeltree.cli import main
-from gumbeltree.web import protocol, server
+from gumbeltree.web import protocol, server, service
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, Settings
 from tests.models import TEXTS, tiny_model
@@ -116,6 +115,9 @@ def test_help(cli):
         code, out, err = cli(command, "--help")
         assert (code, err) == (0, "")
         assert all(option in out for option in options)
+        if command == "serve":
+            words = " ".join(out.replace("│", " ").split())
+            assert "Most requests that wait for the models in each process, beside" in words
 
 
 def test_the_token_may_come_from_the_environment(cli, monkeypatch):
@@ -163,12 +165,6 @@ def test_models_get_names_of_their_own(models):
     assert found["pair"].labels == PAIR.labels
     assert sorted(server.load_models([])) == ["snli-100d", "sst2-100d"]
     assert server._short_name("hub:org/name@v1") == "name"
-
-
-def test_settings_reach_other_processes():
-    settings = Settings(token="a b", hosts=("x", "y"), origins=("https://x",), timeout=1.5)
-    assert Settings.from_json(settings.to_json()) == settings
-    assert Settings.from_json(Settings().to_json()) == Settings()
 
 
 def test_which_names_a_server_answers_to():
@@ -381,20 +377,14 @@ class Process:
         )
 
     def address(self):
-        """Wait for the line that says where, and for the server itself."""
+        """Wait for the line that says where; the server answers by then."""
         assert select.select([self.running.stdout], [], [], 60)[0], "nothing was printed"
         line = self.running.stdout.readline()
         found = re.search(r"http://\S+", line)
         assert found, line + self.running.stderr.read()
         address = found[0]
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            try:
-                assert request(urlsplit(address).port, "GET", "/api/health")[0] == 200
-                return line, address, urlsplit(address).port
-            except ConnectionError:
-                time.sleep(0.1)
-        raise AssertionError("the server did not come")
+        assert request(urlsplit(address).port, "GET", "/api/health")[0] == 200
+        return line, address, urlsplit(address).port
 
     def stop(self, number=signal.SIGTERM):
         """End it, return its status and what it wrote."""
@@ -410,15 +400,12 @@ def processes(models, tmp_path_factory):
     browser = folder / "browser"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {folder}/opened\n', encoding="ascii")
     browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
-    # a free port, as processes that share one must be told
-    with server.listen("127.0.0.1", 0) as listener:
-        shared = listener.getsockname()[1]
     single, pair = models / "single", models / "runs" / "pair"
     found = {
         "serve": Process("serve", single, pair, "--port", 0),
         "explore": Process("explore", single, BROWSER=str(browser)),
         "workers": Process(
-            *("serve", single, "--port", shared, "--workers", 2, "--no-access-log"),
+            *("serve", single, "--port", 0, "--workers", 2, "--no-access-log"),
             GUMBELTREE_TOKEN="of-all-workers",
         ),
         "opened": folder / "opened",
@@ -492,21 +479,144 @@ def test_several_processes(processes):
     assert (result.code, result.err) == (0, "")
 
 
-def test_a_plan_travels_through_the_environment(models, monkeypatch):
-    settings = Settings(token="t" * 10, hosts=("localhost",), queue=7)
-    plan = server.Plan((str(models / "single"),), settings=settings)
-    called = {}
-    monkeypatch.setattr(uvicorn, "run", lambda place, **options: called.update(options))
-    for name in (server.PLAN, server.TOKEN):
-        monkeypatch.setenv(name, "")
-    listener = server.listen("127.0.0.1", 0)
+class Fake:
+    """A process that serves, told when to die and when it answers."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+        self.served, self.process = threading.Event(), self
+        self.did, self.alive, self.refuses = [], True, 0
+        self.pid, self.exitcode, self.sentinel = 4711, None, self
+        made.append(self)
+
+    def is_alive(self):
+        return self.alive
+
+    def terminate(self):
+        # nobody connects any more by then
+        self.did.append(("terminate", self.arguments[1].fileno()))
+
+    def join(self, seconds=None):
+        self.did.append(("join", seconds))
+        if self.refuses:
+            self.refuses -= 1
+            raise SystemExit(0)
+
+    def kill(self):
+        self.did.append(("kill",))
+
+
+made: list[Fake] = []
+
+
+@pytest.fixture
+def fakes(models, monkeypatch):
+    """Serve with two processes that are none; what is given happens while they are waited for."""
+    made.clear()
+    monkeypatch.setattr(server, "_Running", Fake)
+    monkeypatch.setattr(server.Plan, "app", lambda plan: None)
+
+    def call(*happens):
+        listener, rest = server.listen("127.0.0.1", 0), iter(happens)
+        monkeypatch.setattr(server.multiprocessing.connection, "wait", lambda *_: next(rest)())
+        said = []
+        plan = server.Plan((str(models / "single"),))
+        with listener:
+            server.serve_many(plan, listener, 2, lambda: said.append(len(made)), "127.0.0.1")
+        assert next(rest, None) is None
+        return said
+
+    return call
+
+
+def stop():
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_ready_is_when_all_processes_are(fakes):
+    said = []
+    assert fakes(
+        lambda: said.append(made[1].served.set()),
+        lambda: said.append(made[0].served.set()),
+        lambda: None,
+        stop,
+    ) == [2]
+    assert [each.did for each in made] == 2 * [[("terminate", -1), ("join", None)]]
+    assert fakes(lambda: made[-1].served.set(), stop) == []
+
+
+def test_a_process_that_dies_is_replaced(fakes, monkeypatch):
+    lines = []
+    monkeypatch.setattr(server.log, "warning", lambda *arguments: lines.append(arguments[1:]))
+
+    def die():
+        for each in made:
+            each.served.set()
+        made[0].alive, made[0].exitcode = False, -9
+
+    assert fakes(die, lambda: None, stop) == []
+    assert (len(made), lines) == (3, [(4711, -9)])
+    assert [len(each.did) for each in made] == [0, 2, 2]
+
+
+def test_a_process_that_cannot_start_ends_them_all(fakes):
+    def die():
+        made[0].alive, made[0].exitcode = False, 1
+
+    with pytest.raises(OSError, match="ended with status 1 before it did"):
+        fakes(die)
+    assert [("terminate", -1) in each.did for each in made] == [True, True]
+    assert len(made) == 2
+
+
+def test_a_second_signal_ends_processes_at_once(fakes, monkeypatch):
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
+
+    def impatient():
+        made[1].refuses = 1
+        stop()
+
+    with pytest.raises(SystemExit) as end:
+        fakes(impatient)
+    assert end.value.code == 1
+    assert sent == 2 * [(4711, signal.SIGINT)]
+    assert all(each.did[-2:] == [("join", server.FORCED_SECONDS), ("kill",)] for each in made)
+
+
+def test_who_waits_is_told_when_a_server_ends_at_once(monkeypatch):
+    begun, go_on, ended = threading.Event(), threading.Event(), []
+
+    def parse(served, texts, *options):
+        begun.set()
+        go_on.wait()
+        return ["1"] * len(texts)
+
+    monkeypatch.setattr(service, "parse", parse)
+    # whoever is not told by then never will be
+    monkeypatch.setattr(
+        os, "_exit", lambda code: ended.append((code, len(running.server_state.tasks)))
+    )
+    plan = server.Plan(models=())
+    app = create_app({"single": SINGLE}, Settings(access_log=False))
+    config = uvicorn.Config(app, **server._options(plan, "127.0.0.1"))
+    listener, ready = server.listen("127.0.0.1", 0), threading.Event()
+    running = server._Server(config, ready.set)
+    thread = threading.Thread(target=running.run, args=[[listener]])
     port = listener.getsockname()[1]
-    server.serve_many(plan, listener, "127.0.0.1", 3, "127.0.0.1")
-    assert (called["workers"], called["port"], called["access_log"]) == (3, port, False)
-    assert "tttttttttt" not in os.environ[server.PLAN]
-    api = server.planned_app().state.api
-    assert api.settings == dataclasses.replace(settings)
-    assert list(api.models) == ["single"]
+    with ThreadPoolExecutor(1) as pool:
+        thread.start()
+        assert ready.wait(60)
+        body = json.dumps({"model": "single", "texts": ["dog"]})
+        answer = pool.submit(request, port, "POST", "/api/parse", body)
+        assert begun.wait(60)
+        # as the first and the second Ctrl-C do
+        running.should_exit = running.force_exit = True
+        status, headers, content = answer.result()
+        go_on.set()
+        thread.join()
+    assert (status, headers["retry-after"], ended) == (503, "1", [(1, 0)])
+    assert json.loads(content)["detail"].startswith("the server was stopped before it had")
 
 
 # figures

@@ -100,8 +100,49 @@ def test_temperature_and_seed(model):
     assert len(drawn) > 5
     hot, cold = (trace(model, TEXT, temperature=t).layers[0].probabilities for t in (10.0, 0.1))
     assert max(hot) < max(cold)
-    with pytest.raises(ValueError, match="`temperature` must be a positive"):
-        trace(model, TEXT, seed=0, temperature=0.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, 1e-300, 1e40, 1e300, np.inf, np.nan, "warm"])
+def test_temperatures_that_say_nothing_are_refused(model, temperature):
+    message = "must be a number from 0.000001 to 1,000,000, got "
+    with pytest.raises(ValueError, match=message):
+        trace(model, TEXT, seed=0, temperature=temperature)
+    with pytest.raises(ValueError, match=message):
+        span_probabilities(model, TEXT, temperature=temperature)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e6])
+def test_the_last_temperatures_can_be_sampled(model, temperature):
+    found = trace(model, TEXT, seed=0, temperature=temperature)
+    assert np.isfinite([layer.probabilities[0] for layer in found.layers]).all()
+
+
+def test_broken_weights_are_told(model):
+    fine = model.encoder.query.detach().clone()
+    message = "gives NaN or infinite scores for this text; its weights are broken"
+    for value in (torch.nan, torch.inf, 3e38):
+        with torch.no_grad():
+            model.encoder.query.fill_(value)
+        with pytest.raises(ValueError, match=message):
+            trace(model, TEXT)
+    with torch.no_grad():
+        model.encoder.query.copy_(fine)
+        model.head.output.bias.fill_(torch.nan)
+    with pytest.raises(ValueError, match=message):
+        trace(model, TEXT)
+
+
+@pytest.mark.parametrize("trees", ["left", "right", "balanced", "random"])
+def test_fixed_trees_have_no_scores(trees):
+    fixed = tiny_model("single", trees=trees)
+    for seed in (None, 1):
+        found = trace(fixed, TEXT, seed=seed)
+        assert (found.trees, found.scored) == (trees, False)
+        # the others are the same for all seeds
+        assert found.sampled == (seed is not None and trees == "random")
+    learned = trace(tiny_model("single"), TEXT)
+    assert (learned.trees, learned.scored) == ("learned", True)
+    assert not trace(tiny_model("single"), "dog").scored
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])

@@ -1,5 +1,8 @@
 """Drawing with matplotlib, which is an extra."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -18,3 +21,14 @@ def pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
+
+
+@contextmanager
+def any_names() -> Iterator[None]:
+    """Let names be drawn whose letters matplotlib's font lacks; a box stands for each.
+
+    Formats that keep text as text show them where they are looked at.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"(?s)\s*Glyph .* missing from", UserWarning)
+        yield

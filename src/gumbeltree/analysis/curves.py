@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.atomic import replace_file
-from gumbeltree.plots import COLOURS, pyplot
+from gumbeltree.plots import COLOURS, any_names, pyplot
 
 Axis: TypeAlias = Literal["steps", "epochs", "time", "all"]
 
@@ -218,7 +218,8 @@ def _number(value: object) -> float:
         number = float(value)
     except OverflowError:
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    # what is larger than any float32 cannot be drawn, and is no result of training
+    return number if abs(number) <= float(np.finfo(np.float32).max) else math.nan
 
 
 def _flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -349,7 +350,7 @@ def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str]) -> None:
     plt = pyplot()
     # text stays text, so that a picture can be searched
     # and names are names, not formulas
-    with plt.rc_context({"svg.fonttype": "none", "text.parse_math": False}):
+    with plt.rc_context({"svg.fonttype": "none", "text.parse_math": False}), any_names():
         figure, axes = plt.subplots(
             len(PANELS),
             len(columns),
@@ -359,12 +360,13 @@ def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str]) -> None:
             sharey="row",
             squeeze=False,
         )
+        named: list[list[Any]] = []
         for row, (key, name, factor) in enumerate(PANELS):
             for column, kind in enumerate(columns):
                 axis = axes[row][column]
                 scale, unit = _unit(groups, kind)
-                for i, each in enumerate(groups):
-                    _lines(axis, each, i, (KEYS[kind], scale), (key, factor))
+                across, up = (KEYS[kind], scale), (key, factor)
+                named.append([_lines(axis, each, i, across, up) for i, each in enumerate(groups)])
                 axis.grid(alpha=0.3)
                 axis.spines[["top", "right"]].set_visible(False)
                 axis.set_xlim(left=0)
@@ -373,16 +375,22 @@ def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str]) -> None:
                 if column == 0:
                     axis.set_ylabel(name)
             _limit(axes[row][0], groups, key, factor)
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        handles += _marks(groups)
-        labels += [handle.get_label() for handle in handles[len(labels) :]]
+        marks = _marks(groups)
+        handles = [*named[0], *marks]
+        labels = [*map(_label, groups), *(mark.get_label() for mark in marks)]
         # letters that fit beside each other below the panels
         room = 60 if len(columns) == 1 else 120
         longest = max(map(len, labels))
         ncols = max(1, min(3, room // (longest + 6)))
         labels = [textwrap.fill(label, room // ncols) for label in labels]
         figure.set_figheight(figure.get_figheight() + 0.14 * sum(x.count("\n") for x in labels))
-        figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False)
+        # matplotlib before 3.10 leaves out names that begin with _, so that they come afterwards
+        numbers = [str(i) for i in range(len(labels))]
+        legend = figure.legend(
+            handles, numbers, loc="outside lower center", ncols=ncols, frameon=False
+        )
+        for text, label in zip(legend.get_texts(), labels, strict=True):
+            text.set_text(label)
         kind = out.suffix.removeprefix(".").lower()
         metadata = {"Software": None} if kind == "png" else None
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -394,8 +402,8 @@ def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str]) -> None:
 
 def _lines(
     axis: Any, each: Group, number: int, across: tuple[str, float], up: tuple[str, float]
-) -> None:
-    """Draw one group into one panel."""
+) -> Any:
+    """Draw one group into one panel; return the line that stands for it."""
     (x, scale), (y, factor) = across, up
     colour = COLOURS[number % len(COLOURS)]
     # every line has dashes of its own, so that colour alone tells nothing
@@ -407,8 +415,7 @@ def _lines(
         if len(places) == 1:
             # a line of one point would not be seen
             style |= {"marker": "."}
-        label = _label(each) if alone else None
-        axis.plot(places, values, color=colour, label=label, **style)
+        (line,) = axis.plot(places, values, color=colour, **style)
         if y == "dev_accuracy" and np.isfinite(values).any():
             best = int(np.nanargmax(values))
             axis.plot(places[best], values[best], "o", color=colour, ms=5 if alone else 3.5)
@@ -419,7 +426,8 @@ def _lines(
                 axis.plot(places[end], values[end], "o", color=colour, ms=8, mfc="none")
     if not alone:
         places, values = mean_curve(each.runs, x, y)
-        axis.plot(places / scale, factor * values, color=colour, lw=2, ls=dash, label=_label(each))
+        (line,) = axis.plot(places / scale, factor * values, color=colour, lw=2, ls=dash)
+    return line
 
 
 def _label(each: Group) -> str:
@@ -446,10 +454,8 @@ def _unit(groups: Sequence[Group], kind: str) -> tuple[float, str]:
     """Return by what the numbers of an axis are divided, and its name."""
     if kind != "time":
         return 1.0, kind
-    longest = max(
-        (float(np.nanmax(run.values["seconds"])) for each in groups for run in each.runs),
-        default=0.0,
-    )
+    seconds = [run.values["seconds"] for each in groups for run in each.runs]
+    longest = max((float(np.nanmax(values, initial=0)) for values in seconds), default=0.0)
     if longest >= 2 * 3600:
         return 3600.0, "time, hours"
     return (60.0, "time, minutes") if longest >= 120 else (1.0, "time, seconds")

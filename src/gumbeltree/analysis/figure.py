@@ -15,6 +15,7 @@ from gumbeltree.analysis.figure_layout import (
     subtitle,
 )
 from gumbeltree.analysis.figure_marks import (
+    GREY,
     Disc,
     Label,
     Mark,
@@ -33,6 +34,7 @@ from gumbeltree.analysis.figure_png import save_png
 from gumbeltree.analysis.figure_svg import svg
 from gumbeltree.analysis.trace import Trace
 from gumbeltree.atomic import replace_file
+from gumbeltree.plots import pyplot
 
 SUFFIXES = (".svg", ".png")
 _SWATCHES = 48
@@ -74,6 +76,7 @@ def draw_trees(traces: Sequence[tuple[str, Trace]]) -> Figure:
 
     The number in a circle says which merge it was, the figure at it and its colour how high its
     validity score was. Scores of two models cannot be compared, so that each has its own scale.
+    Those of fixed trees, which decide nothing, are not shown.
     Figures that would run into something are left out; they are shown when the mouse rests on the
     circle. Edges are upright and level, since slanted ones can cross other nodes.
 
@@ -103,11 +106,14 @@ def draw_trees(traces: Sequence[tuple[str, Trace]]) -> Figure:
 
 
 def check_suffix(path: Path, known: Sequence[str]) -> str:
-    """Return the suffix of a file to write, or refuse it."""
+    """Return the suffix of a file to write, or raise if it cannot be written."""
     suffix = path.suffix.lower()
     if suffix not in known:
         shown = " or ".join(known) if len(known) < 3 else f"{', '.join(known[:-1])} or {known[-1]}"
         raise ValueError(f"{path}: expected a file that ends in {shown}, got {path.name!r}")
+    if suffix in (".png", ".gif"):
+        # raises where matplotlib is missing
+        pyplot()
     return suffix
 
 
@@ -125,9 +131,11 @@ def check_traces(traces: Sequence[tuple[str, Trace]]) -> None:
 
 def described(name: str, trace: Trace) -> str:
     """Return what a drawing shows, for those who hear it."""
-    scores = [number(node.score) for node in trace.nodes if node.score is not None]
     about = joined([clean(name), remarks(trace), str(trace.tree)])
-    return f"{about}. Scores of the merges, in order: {', '.join(scores)}." if scores else about
+    if not trace.scored:
+        return about
+    scores = [number(node.score) for node in trace.nodes if node.score is not None]
+    return f"{about}. Scores of the merges, in order: {', '.join(scores)}."
 
 
 def header(panel: Panel) -> Iterator[Mark]:
@@ -139,7 +147,7 @@ def header(panel: Panel) -> Iterator[Mark]:
     text = subtitle(panel.trace)
     if text:
         yield Label(x, y + 34, text, 12, "start", "muted")
-    if not panel.trace.layers:
+    if not panel.trace.scored:
         return
     low, high = score_range(panel.trace)
     right = panel.x + panel.width
@@ -188,7 +196,7 @@ def circle(panel: Panel, step: int) -> Iterator[Mark]:
     node = trace.nodes[merge]
     score = node.score or 0.0
     low, high = score_range(trace)
-    colour = ramp((score - low) / (high - low) if high > low else 1)
+    colour = ramp((score - low) / (high - low) if high > low else 1) if trace.scored else GREY
     x, y = panel.places[merge]
     about = told(trace, merge)
     yield Disc(x, y, style.radius, colour, about)
@@ -206,7 +214,7 @@ def told(trace: Trace, merge: int) -> str:
     start, end = node.span
     step = node.step or 0
     parts = [f"merge {step + 1}: {' '.join(trace.tree.words[start:end])}"]
-    if node.score is not None and node.probability is not None:
+    if trace.scored and node.score is not None and node.probability is not None:
         count = len(trace.layers[step].scores)
         parts.append(f"score {number(node.score)}")
         parts.append(f"{percent(node.probability)} of {count} candidate{'s'[: count > 1]}")

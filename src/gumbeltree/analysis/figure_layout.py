@@ -184,6 +184,7 @@ def remarks(trace: Trace) -> str:
     return joined(
         [
             verdict(trace),
+            "" if trace.trees == "learned" else f"fixed tree ({trace.trees}), no scores",
             "sampled" if trace.sampled else "",
             "end of the text left out" if trace.cut else "",
         ]
@@ -246,7 +247,7 @@ def _word_height(words: tuple[str, ...], style: Style) -> float:
 def _header_width(name: str, trace: Trace) -> float:
     """Return the width of a panel's name, remarks and legend."""
     text = max(text_width(shown_name(name), 15) * 1.1, text_width(subtitle(trace), 12))
-    return text + (24 + LEGEND if trace.layers else 0)
+    return text + (24 + LEGEND if trace.scored else 0)
 
 
 def _panel(
@@ -289,6 +290,8 @@ def _score_places(
     trace: Trace, style: Style, places: Sequence[tuple[float, float]]
 ) -> tuple[tuple[float, float] | None, ...]:
     """Return where scores can stand, under their arches, without touching anything."""
+    if not trace.scored:
+        return (None,) * len(trace.layers)
     size, radius = style.score_size, style.radius
     # left, top, right, bottom of what is in the way; words are below all scores
     taken: list[tuple[float, float, float, float]] = []

@@ -20,6 +20,8 @@ INK = {"ink": 1.0, "muted": 0.68, "faint": 0.38}
 YELLOW, SKY, BLUE = "#f0e442", "#56b4e9", "#0072b2"
 ORANGE, VERMILLION = "#e69f00", "#d55e00"
 """Of Okabe and Ito's set, which people with colour-blindness can tell apart."""
+GREY = "#d0d0d0"
+"""Of circles without a score; no colour of `ramp`."""
 
 _RAMP = (YELLOW, SKY, BLUE)
 _FORBIDDEN = re.compile(

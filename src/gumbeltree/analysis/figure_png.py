@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gumbeltree.analysis.figure_marks import INK, Disc, Label, Mark, Scene, Shape, clean
-from gumbeltree.plots import pyplot
+from gumbeltree.plots import any_names, pyplot
 
 PAPER, PEN = "#ffffff", "#1f2328"
 SCALE = 2.0
@@ -43,7 +43,7 @@ def canvas(scene: Scene, scale: float) -> Iterator[tuple[Any, Any]]:
     here = set(get_font_names())
     fonts = {"font.family": [name for name in FONTS if name in here]}
     # a user's own settings may turn on TeX or other fonts, for which nothing here is measured
-    with plt.style.context(["default", fonts]):
+    with plt.style.context(["default", fonts]), any_names():
         figure = plt.figure(figsize=(width / 72, height / 72), dpi=72 * scale, facecolor=PAPER)
         try:
             axes = figure.add_axes((0, 0, 1, 1))

@@ -1,7 +1,7 @@
 """The merges of a sentence as a film: the candidates of each layer, the choice, the runner-up."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,17 +76,30 @@ class Film:
 
     _repr_svg_ = svg
 
-    def save(self, path: str | Path) -> None:
+    @property
+    def pictures(self) -> int:
+        """How many there are: one a layer, and the finished trees."""
+        return 1 + max(len(trace.layers) for _, trace in self.traces)
+
+    def check(self, path: str | Path) -> str:
+        """Return the suffix of a file for the film, or raise if it cannot be written there."""
+        suffix = check_suffix(Path(path), SUFFIXES)
+        if suffix != ".json":
+            self._check_length()
+        return suffix
+
+    def save(self, path: str | Path, advance: Callable[[int], None] = lambda count: None) -> None:
         """Write the film to a file, whole or not at all.
 
         Args:
             path: ends in .json, .svg, or .gif, for which matplotlib is needed.
+            advance: is told how many pictures of a GIF more are done.
         """
         path = Path(path)
-        suffix = check_suffix(path, SUFFIXES)
+        suffix = self.check(path)
         if suffix == ".gif":
             shown = self._reel()
-            replace_file(path, lambda temporary: save_gif(shown, temporary))
+            replace_file(path, lambda temporary: save_gif(shown, temporary, advance))
             return
         if suffix == ".json":
             text = json.dumps(self.data(), indent=1, ensure_ascii=False)
@@ -95,13 +108,16 @@ class Film:
         replace_file(path, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
 
     def _reel(self) -> Reel:
+        self._check_length()
+        return reel(self.traces)
+
+    def _check_length(self) -> None:
         longest = max(len(trace.tree) for _, trace in self.traces)
         if longest > MOST_WORDS:
             raise ValueError(
                 f"a film shows sentences of {MOST_WORDS} words at most, got {longest}; take a "
                 "shorter text, or write the data to a .json file"
             )
-        return reel(self.traces)
 
 
 def draw_film(traces: Sequence[tuple[str, Trace]]) -> Film:
@@ -109,8 +125,17 @@ def draw_film(traces: Sequence[tuple[str, Trace]]) -> Film:
 
     Args:
         traces: the name of a model, or another title, and what `trace` returned; one or more.
+
+    Raises:
+        ValueError: If trees are fixed, among others.
     """
     check_traces(traces)
+    for name, trace in traces:
+        if trace.trees != "learned":
+            raise ValueError(
+                f"{name}: expected a model that chooses its merges, got one whose trees are fixed "
+                f"({trace.trees}), so that there is nothing to film; draw the tree alone"
+            )
     return Film(tuple(traces))
 
 

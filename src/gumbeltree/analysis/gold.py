@@ -163,7 +163,8 @@ def read_trees(
     for number, line in read_lines(path, report, skip_bad):
         if limit is not None and len(trees) >= limit:
             break
-        if is_blank(line, report):
+        # tabs are no tree either
+        if is_blank(line.strip(), report):
             continue
         with BadLines(path, number, report, skip_bad):
             given = form_of(line) if form == "auto" else form

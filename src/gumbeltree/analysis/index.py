@@ -40,6 +40,8 @@ BLOCK_ROWS = 2**14
 """Vectors that are compared at once."""
 BLOCK_QUERIES = 256
 """Queries that they are compared with at once."""
+BLOCK_FOUND = 2**20
+"""Neighbours that are kept at once, unless one query alone has more."""
 RESCORED_ROWS = 2**12
 """Vectors that are taken to float64 at once."""
 
@@ -188,21 +190,35 @@ class Index:
         Returns:
             Rows, int64, and cosines, float32, both `[Q, min(k, N)]`.
         """
-        if not isinstance(k, int) or k < 1:
-            raise ValueError(f"`k` must be a whole number from 1 on, got {k!r}")
-        queries = self._checked(vectors)
-        k = min(k, len(self))
+        queries, k = self._checked(vectors, k)
         rows = np.empty((len(queries), k), dtype=np.int64)
         scores = np.empty((len(queries), k), dtype=np.float32)
-        for start in range(0, len(queries), BLOCK_QUERIES):
-            some = queries[start : start + BLOCK_QUERIES]
-            found = self._approximate(some, k) if approximate else self._exact(some, k)
-            for i, best in enumerate(found, start):
-                rows[i], scores[i] = best.rows, best.scores
+        for i, best in enumerate(self._found(queries, k, approximate)):
+            rows[i], scores[i] = best.rows, best.scores
         return rows, scores
 
-    def _checked(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-        """Return queries as unit vectors `[Q, D]`, or refuse them."""
+    def search_each(
+        self, vectors: NDArray[np.floating[Any]], k: int = 5, *, approximate: bool = False
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Give the k nearest rows and their cosines query by query, as `search` finds them.
+
+        Only some of them are in memory at a time, however many queries there are.
+        """
+        queries, k = self._checked(vectors, k)
+        return ((best.rows, best.scores) for best in self._found(queries, k, approximate))
+
+    def _found(self, queries: NDArray[np.float32], k: int, approximate: bool) -> Iterator["_Best"]:
+        search = self._approximate if approximate else self._exact
+        size = max(1, min(BLOCK_QUERIES, BLOCK_FOUND // k))
+        for start in range(0, len(queries), size):
+            yield from search(queries[start : start + size], k)
+
+    def _checked(
+        self, vectors: NDArray[np.floating[Any]], k: int
+    ) -> tuple[NDArray[np.float32], int]:
+        """Return queries as unit vectors `[Q, D]` and how many can be found, or refuse them."""
+        if not isinstance(k, int) or k < 1:
+            raise ValueError(f"`k` must be a whole number from 1 on, got {k!r}")
         queries = np.asarray(vectors)
         queries = queries[None] if queries.ndim == 1 else queries
         if queries.ndim != 2 or queries.shape[1] != self.header.width:
@@ -212,7 +228,7 @@ class Index:
             )
         if not np.isfinite(queries).all():
             raise ValueError("`vectors` must be finite, got NaN or infinite numbers")
-        return unit(queries)
+        return unit(queries), min(k, len(self))
 
     def _exact(self, queries: NDArray[np.float32], k: int) -> list["_Best"]:
         """Compare queries with every vector: fast first, then precisely where it may matter."""

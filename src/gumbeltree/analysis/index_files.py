@@ -73,8 +73,9 @@ class Arrays:
 
 def unit(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Return vectors `[n, D]` divided by their lengths; those of length zero stay zero."""
-    # in float64, where no square of a float32 is too large or too small
-    wide = vectors.astype(np.float64)
+    wide: NDArray[np.float64] = vectors.astype(np.float64)
+    # by powers of two, which rounds nothing, so that no square is too large or too small
+    wide = np.ldexp(wide, -np.frexp(np.abs(wide).max(axis=1, keepdims=True))[1])
     lengths = np.sqrt(np.square(wide).sum(axis=1, keepdims=True))
     return (wide / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 

@@ -8,7 +8,7 @@ from gumbeltree.analysis.curves import check_picture
 from gumbeltree.analysis.metrics_report import Accuracy, Comparison, Row
 from gumbeltree.atomic import replace_file
 from gumbeltree.evaluate import wilson
-from gumbeltree.plots import COLOURS, pyplot
+from gumbeltree.plots import COLOURS, any_names, pyplot
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", ":", "-.")
@@ -33,7 +33,7 @@ def draw(path: Path, comparison: Comparison, accuracies: Sequence[Accuracy] = ()
     height = max(3.2, 1.2 + 0.34 * bars)
     # text stays text, so that a picture can be searched
     settings = {"svg.fonttype": "none", "font.size": 10, "text.parse_math": False}
-    with plt.rc_context(settings):
+    with plt.rc_context(settings), any_names():
         figure, axes = plt.subplots(
             1, wide, figsize=(5.6 + 3.6 * (wide - 1), height), layout="constrained", squeeze=False
         )
@@ -60,21 +60,26 @@ def _percent(value: float | None) -> float:
     return 100 * value if value is not None else 0.0
 
 
+def _told(value: float | None) -> str:
+    """Return what stands at the end of a bar."""
+    return "no spans" if value is None else f"{100 * value:.1f}"
+
+
 def _against_gold(axis: Any, comparison: Comparison, colours: dict[str, str]) -> None:
     rows: list[Row] = [*comparison.of("model"), *comparison.of("baseline")]
     bound = comparison.of("bound")[0].f1
-    values = [_percent(row.f1.sentence if row.f1 else None) for row in rows]
+    shares = [row.f1.sentence if row.f1 else None for row in rows]
+    values = [_percent(share) for share in shares]
     places = range(len(rows), 0, -1)
     filled = [colours.get(row.name, "#999999") for row in rows]
     axis.barh(places, values, color=filled, height=0.7)
     # the kinds differ by more than colour
-    for place, value, row in zip(places, values, rows, strict=True):
-        axis.annotate(
-            f"{value:.1f}", (value, place), (3, 0), textcoords="offset points", va="center"
-        )
+    for place, value, share, row in zip(places, values, shares, rows, strict=True):
+        axis.annotate(_told(share), (value, place), (3, 0), textcoords="offset points", va="center")
         if row.kind == "baseline":
             axis.barh(place, value, height=0.7, fill=False, hatch="///", edgecolor="#555555", lw=0)
-    best = _percent(bound.sentence if bound else None)
+    # without a span there is nothing to reach
+    best = 100 * bound.sentence if bound and bound.sentence is not None else 100.0
     axis.set_yticks(list(places), [row.name for row in rows])
     if best < 99.95:
         axis.axvline(best, color="black", lw=1, ls="--")
@@ -97,11 +102,12 @@ def _against_baselines(axis: Any, comparison: Comparison, colours: dict[str, str
     height = 0.8 / len(models)
     for i, row in enumerate(models):
         places = [len(kinds) - j - (i + 0.5) * height + 0.4 for j in range(len(kinds))]
-        values = [_percent(row.likeness[kind].sentence) for kind in kinds]
+        shares = [row.likeness[kind].sentence for kind in kinds]
+        values = [_percent(share) for share in shares]
         axis.barh(places, values, color=colours[row.name], height=0.9 * height, label=row.name)
-        for place, value in zip(places, values, strict=True):
+        for place, value, share in zip(places, values, shares, strict=True):
             axis.annotate(
-                f"{value:.1f}",
+                _told(share),
                 (value, place),
                 (3, 0),
                 textcoords="offset points",

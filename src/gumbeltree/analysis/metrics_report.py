@@ -1,6 +1,7 @@
 """Models, gold trees and baselines under one protocol, and all that is counted of them."""
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from gumbeltree.analysis.gold import Gold, GoldExample
 from gumbeltree.analysis.metrics import F1, Bracketing, SelfF1, Shape
 from gumbeltree.evaluate import LONGEST, Bucket, evaluate, merge_orders, split_of
 from gumbeltree.model import SentenceModel
+from gumbeltree.store import CONFIG, model_config
 from gumbeltree.tasks.example import Task, shown
 from gumbeltree.text.ids import TextCounts
 from gumbeltree.tree import Span, Tree
@@ -22,6 +24,11 @@ DEEPEST = (3, 5, 7, 9, 12, 16, 24)
 RANDOM_SEEDS = 5
 CHUNK = 1024
 """Sentences parsed between two signs of progress."""
+# what numpy raises for other files; a TypeError for an array alone, which is no context
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, EOFError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 class Sentence(NamedTuple):
@@ -265,8 +272,12 @@ def read_orders(path: Path | str) -> tuple[list[int], list[Sentence]]:
 
     Returns:
         The number of each sentence in the run's data, and the trees.
+
+    Raises:
+        ValueError: If the file holds no merges, or if the model beside it makes none.
     """
     path = Path(path)
+    _check_made_trees(path)
     try:
         with np.load(path, allow_pickle=False) as file:
             numbers, lengths, order = (file[key] for key in ("sentence", "length", "order"))
@@ -274,11 +285,19 @@ def read_orders(path: Path | str) -> tuple[list[int], list[Sentence]]:
         raise FileNotFoundError(
             f"{path}: expected a file of merges, got nothing there; pass dev_orders.npz of a run"
         ) from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise ValueError(
             f"{path}: expected merges as `gumbeltree train` writes them to dev_orders.npz, got "
             f"something else ({error}); pass such a file"
         ) from error
+    if any(x.ndim != 1 or x.dtype.kind not in "iu" for x in (numbers, lengths, order)):
+        found = ", ".join(f"{x.dtype} {list(x.shape)}" for x in (numbers, lengths, order))
+        raise ValueError(
+            f"{path}: expected rows of whole numbers for sentence, length and order, got {found}; "
+            "pass dev_orders.npz of a run"
+        )
+    if not len(lengths):
+        raise ValueError(f"{path}: expected merges of sentences, got none; pass another run's")
     if len(numbers) != len(lengths) or int(lengths.sum()) - len(lengths) != len(order):
         raise ValueError(
             f"{path}: expected a merge less than words in each sentence, got {len(order)} merges "
@@ -294,6 +313,18 @@ def read_orders(path: Path | str) -> tuple[list[int], list[Sentence]]:
             raise ValueError(f"{path}: expected merges of words, but {error}") from error
         sentences.append(Sentence(tree.words, tree.spans))
     return numbers.tolist(), sentences
+
+
+def _check_made_trees(path: Path) -> None:
+    """Raise if the model of the run's folder is one without trees, for which files were written."""
+    folder = path.parent / "model"
+    if path.is_file() and (folder / CONFIG).is_file():
+        kind = model_config(folder).encoder.kind
+        if kind != "gumbel_tree":
+            raise ValueError(
+                f"{path}: expected merges of a model that builds trees, got those of a run with "
+                f"the encoder {kind!r}, which mean nothing; leave the file out"
+            )
 
 
 def same_sentences(files: Iterable[Path | str]) -> dict[str, list[Sentence]]:

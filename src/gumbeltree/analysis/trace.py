@@ -13,13 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gumbeltree.estimators.gumbel import check_temperature, gumbel_noise
+from gumbeltree.estimators.gumbel import gumbel_noise
 from gumbeltree.model import SentenceModel, checked_texts, evaluating, pad
 from gumbeltree.text.ids import Sentence, TextReader, batches
 from gumbeltree.tree import Span, Tree
 
 BATCH_CELLS = 2**22
 """Most scores that are kept at a time: sentences times words squared."""
+COLDEST, HOTTEST = 1e-6, 1e6
+"""Temperatures beyond choose as these do: the best merges, or any with the same chance."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Trace:
         states: h of each node `[2T-1, D]`.
         sampled: whether merges were sampled, not the best ones taken.
         cut: whether the end of the text was left out.
+        trees: the encoder's setting: learned, or which fixed trees it makes.
     """
 
     text: str
@@ -87,6 +90,12 @@ class Trace:
     states: NDArray[np.float32]
     sampled: bool
     cut: bool
+    trees: str = "learned"
+
+    @property
+    def scored(self) -> bool:
+        """Whether there are merges that scores decided on; those of fixed trees say nothing."""
+        return bool(self.layers) and self.trees == "learned"
 
     def as_dict(self) -> dict[str, Any]:
         """Return all but the vectors, for JSON."""
@@ -146,10 +155,14 @@ def trace_many(
             same seed, text and temperature whatever other texts there are; None takes the best.
         temperature: the higher, the less the scores say; 1 is as in training.
         pretokenized: see `SentenceModel.encode`.
+
+    Raises:
+        ValueError: If the model gives scores that are no numbers, among others.
     """
     check_traceable(model)
-    temperature = check_temperature(temperature)
+    check_temperature(temperature)
     sentences, cuts = _read(model, texts, pretokenized)
+    trees = model.config.encoder.trees
     unknown = TextReader(model.tokenizer, model.config.max_words).unknown
     found: dict[int, Trace] = {}
     for rows in _few(sentences):
@@ -169,13 +182,15 @@ def trace_many(
                 cuts[row],
                 unknown,
                 temperature,
-                seed is not None,
+                # a seed changes no tree that is always the same
+                seed is not None and trees in ("learned", "random"),
                 encoding["order"][i],
                 encoding["scores"][i],
                 encoding["vector"][i],
                 _own_nodes(encoding["h"][i], len(sentences[row].ids)),
                 None if classes is None else _own_nodes(classes[i], len(sentences[row].ids)),
                 model.labels,
+                trees,
             )
     return [found[row] for row in range(len(sentences))]
 
@@ -200,7 +215,7 @@ def span_probabilities(
         pretokenized: see `SentenceModel.encode`.
     """
     check_traceable(model)
-    temperature = check_temperature(temperature)
+    check_temperature(temperature)
     if samples < 1:
         raise ValueError(f"`samples` must be a whole number from 1 on, got {samples!r}")
     (sentence,), _ = _read(model, [text], pretokenized)
@@ -232,6 +247,15 @@ def check_traceable(model: SentenceModel) -> None:
         raise ValueError(
             f"this model's encoder is {model.config.encoder.kind!r}, a baseline that builds no "
             "tree; give a model of kind gumbel_tree"
+        )
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise unless noise of this temperature and scores can be added."""
+    if not (isinstance(temperature, int | float) and COLDEST <= temperature <= HOTTEST):
+        raise ValueError(
+            f"the temperature must be a number from {COLDEST:f} to {HOTTEST:,.0f}, got "
+            f"{temperature!r}; 1 is as in training, and without a seed the best merges are taken"
         )
 
 
@@ -310,9 +334,16 @@ def _trace(
     states: NDArray[np.float32],
     classes: NDArray[np.float32] | None,
     labels: tuple[str, ...],
+    trees: str,
 ) -> Trace:
     """Put together what belongs to one sentence."""
     T = len(sentence.ids)
+    rows = [scores[step, : T - 1 - step] for step in range(T - 1)]
+    if not all(np.isfinite(x).all() for x in (*rows, *([] if classes is None else classes))):
+        raise ValueError(
+            "the model gives NaN or infinite scores for this text; its weights are broken: train "
+            "it anew, with a lower learning rate"
+        )
     tree = Tree(sentence.words, order[: T - 1].tolist())
 
     def named(number: int) -> dict[str, float] | None:
@@ -323,8 +354,7 @@ def _trace(
     layers = []
     nodes = [Node((i, i + 1), None, None, None, None, named(i)) for i in range(T)]
     present = list(range(T))
-    for step, (choice, span) in enumerate(zip(tree.order, tree.spans, strict=True)):
-        row = scores[step, : T - 1 - step]
+    for step, (choice, span, row) in enumerate(zip(tree.order, tree.spans, rows, strict=True)):
         weights = np.exp((row - row.max()) / temperature)
         probabilities = (weights / weights.sum()).tolist()
         others = [j for j in range(len(row)) if j != choice]
@@ -346,4 +376,5 @@ def _trace(
         states,
         sampled,
         cut,
+        trees,
     )

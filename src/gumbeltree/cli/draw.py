@@ -2,7 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +15,9 @@ from gumbeltree.cli.app import app
 
 if TYPE_CHECKING:
     from gumbeltree.analysis.trace import Trace
+
+_PLAIN = str.maketrans({**dict.fromkeys("┌┐└┬┴", "+"), "─": "-", "│": "|", "·": "-", "…": "~"})
+"""What drawings are made of, and what stands for it where there is nothing but ASCII."""
 
 
 @app.command()
@@ -65,9 +70,10 @@ def draw(
             figure.check_suffix(path, suffixes)
             streams.check_out(path)
 
-    from gumbeltree.analysis.trace import trace
+    from gumbeltree.analysis.trace import check_temperature, trace
     from gumbeltree.store import load
 
+    check_temperature(temperature)
     place = streams.pick_device(device)
     traces = []
     for name in models:
@@ -78,23 +84,34 @@ def draw(
                 raise
             hint = f"only the last argument, {text!r}, is the text; put all of it in quotes"
             raise type(error)(f"{str(error).rstrip('.')}; {hint}") from error
-        found = trace(model, text, seed=seed, temperature=temperature, pretokenized=pretokenized)
+        try:
+            found = trace(
+                model, text, seed=seed, temperature=temperature, pretokenized=pretokenized
+            )
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
         traces.append((name, found))
         if found.cut and not quiet:
             count = len(found.tree)
             words = "1 word is" if count == 1 else f"{count:,} words are"
             typer.echo(f"{name}: the first {words} read, the rest of the text is not", err=True)
+    shown = None
+    if film is not None:
+        # refused before a file is written
+        shown = films.draw_film(traces)
+        shown.check(film)
     if out is not None:
         figure.draw_trees(traces).save(out)
         _say(out, quiet)
-    if film is not None:
-        films.draw_film(traces).save(film)
+    if film is not None and shown is not None:
+        with _progress(quiet, shown.pictures) as advance:
+            shown.save(film, advance)
         _say(film, quiet)
     if out is None and film is None:
         width = shutil.get_terminal_size().columns
         blocks = []
         for i, (name, found) in enumerate(traces):
-            blocks.append([*([""] if i else []), *printed(name, found, width)])
+            blocks.append([*([""] if i else []), *_printable(printed(name, found, width))])
         streams.write_blocks(None, blocks)
 
 
@@ -112,13 +129,14 @@ def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
     yield tree.draw(width)
     if trace.layers:
         yield ""
-        yield "merge    score  probability  words"
+        yield "merge    score  probability  words" if trace.scored else "merge  words"
     for step, node in enumerate(trace.nodes[len(tree) :], 1):
         start, end = node.span
         words = " ".join(tree.words[start:end])
         room = max(20, width - 30)
         words = words if len(words) <= room else words[: room - 1] + "\u2026"
-        yield f"{step:5}  {node.score:7.3f}  {node.probability:11.3f}  {words}"
+        scores = f"{node.score:7.3f}  {node.probability:11.3f}  " if trace.scored else ""
+        yield f"{step:5}  {scores}{words}"
     if unknown:
         yield f"unknown to the model: {' '.join(unknown)}"
 
@@ -134,11 +152,46 @@ def _check_arguments(models: list[str], text: str) -> None:
         raise ValueError("expected a text as the last argument, got an empty one; name a sentence")
     from gumbeltree.packaged import packaged_names
 
-    # false, too, where a text is longer than a path may be
-    if text in packaged_names() or os.path.isfile(os.path.join(text, "config.json")):
+    # none of it is there, too, where a text is longer than a path may be
+    places = [os.path.join(text, inner, "config.json") for inner in ("", "model")]
+    model = text in packaged_names() or any(map(os.path.isfile, places))
+    # a text may be the name of a folder by chance, not a path to one
+    path = os.path.exists(text) and ("/" in text or text.endswith((".safetensors", ".npz")))
+    if model or path:
+        kind = "model" if model else "path"
         raise ValueError(
-            f"expected a text as the last argument, got the model {text}; add a sentence, in quotes"
+            f"expected a text as the last argument, got the {kind} {text}; add a sentence, in "
+            "quotes"
         )
+
+
+def _printable(lines: Iterable[str]) -> Iterator[str]:
+    """Give lines as the terminal can show them; files and other programs get all characters."""
+    encoding = sys.stdout.encoding if streams.to_terminal(None) else "utf-8"
+    for line in lines:
+        try:
+            line.encode(encoding)
+            yield line
+        except UnicodeEncodeError:
+            yield line.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+
+
+@contextmanager
+def _progress(quiet: bool, total: int) -> Iterator[Callable[[int], None]]:
+    """Give a function that is told how many pictures of a film more are done."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if quiet or not console.is_interactive:
+        yield lambda count: None
+        return
+    from rich import progress
+
+    text = "{task.completed:,} of {task.total:,} pictures"
+    columns = (progress.BarColumn(), progress.TextColumn(text), progress.TimeElapsedColumn())
+    with progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def _say(path: Path, quiet: bool) -> None:

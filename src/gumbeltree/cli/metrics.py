@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gumbeltree.tasks.example import Report, Task
 
 
+NARROW, NARROWEST = 72, 46
+"""Columns of a terminal below which tables have no lines, and those that they need then."""
+
+
 class Parses(StrEnum):
     """Which gold trees of a file."""
 
@@ -98,7 +102,8 @@ def show_trees(
         int, typer.Option(min=1, help="Random trees of a sentence; their figures are averaged.")
     ] = 5,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Most examples, or trees of --gold; the first.")
+        int | None,
+        typer.Option(min=1, help="Most examples, trees of --gold or of .npz files; the first."),
     ] = None,
     as_json: Json = False,
     plot: Annotated[
@@ -128,6 +133,8 @@ def show_trees(
     from gumbeltree.store import load
     from gumbeltree.tasks.example import Report
 
+    if gold is None and gold_format != GoldFormat.auto:
+        raise ValueError("--gold-format is about --gold, got none; leave it out")
     repeated = next((name for name in models if models.count(name) > 1), None)
     if repeated is not None:
         raise ValueError(f"expected each model once, got {repeated} again; leave it out")
@@ -139,15 +146,15 @@ def show_trees(
         if places.count(place) > 1:
             raise ValueError(f"{place} is given more than once; name each model once")
     shown = dict(zip(models, metrics_report.short_names(models), strict=True))
-    saved = [name for name in models if name.endswith(".npz")]
+    saved = [name for name in models if name.lower().endswith(".npz")]
     report, inputs = Report(), Inputs()
     accuracies: list[Accuracy] = []
     notes: list[str] = []
     if saved:
-        _check_saved(models, saved, data or gold or task or split)
+        _check_saved(models, saved, data or gold or task or split or parses != Parses.binary)
         orders = metrics_report.same_sentences(map(Path, models))
         comparison = metrics_report.compare(
-            dict(zip(shown.values(), orders.values(), strict=True)),
+            {shown[name]: orders[str(Path(name))][:limit] for name in models},
             keep_punctuation=True,
             keep_trivial=keep_trivial,
             random_seeds=random_seeds,
@@ -204,7 +211,8 @@ def show_trees(
         metrics_plot.draw(plot, comparison, accuracies)
     if not quiet:
         if report.examples:
-            typer.echo(f"{gold or inputs.path}: {report}", err=True)
+            files = " and ".join(str(path) for path in (inputs.path, gold) if path)
+            typer.echo(f"{files}: {report}", err=True)
         for note in notes:
             typer.echo(note, err=True)
         if plot is not None:
@@ -220,7 +228,7 @@ def _check_saved(models: list[str], saved: list[str], other: object) -> None:
     if other:
         raise ValueError(
             f"{saved[0]} holds merges of its run's own development sentences, without words; leave "
-            "--data, --gold, --task and --split out"
+            "--data, --gold, --task, --split and --parses out"
         )
 
 
@@ -308,9 +316,20 @@ def _print(console: "Console", comparison: "Comparison", accuracies: Sequence["A
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    narrow = console.width < NARROW
+    # digits are never cut; what is wider than the terminal goes on in its next line
+    console.width = max(console.width, NARROWEST)
+
+    def new_grid() -> Table:
+        grid = Table(box=None, padding=(0, 1, 0, 0)) if narrow else Table()
+        grid.add_column("trees", overflow="fold", min_width=8)
+        return grid
+
     kept = {True: "kept", False: "dropped"}
+    count = comparison.sentences
     say(
-        f"{comparison.sentences:,} sentences; punctuation {kept[comparison.keep_punctuation]}, "
+        f"{count:,} {'sentence' if count == 1 else 'sentences'}; "
+        f"punctuation {kept[comparison.keep_punctuation]}, "
         f"trivial spans {kept[comparison.keep_trivial]}; random: mean of "
         f"{comparison.random_seeds}. All in %, depth apart."
     )
@@ -318,19 +337,18 @@ def _print(console: "Console", comparison: "Comparison", accuracies: Sequence["A
     if not has_gold:
         kinds = list(comparison.of("model")[0].likeness)
         say("F1 with the trees of each baseline:")
-        grid = Table()
-        grid.add_column("trees", overflow="fold")
+        grid = new_grid()
         for kind in kinds:
-            grid.add_column(kind, justify="right")
+            grid.add_column(kind, justify="right", no_wrap=True)
         for row in comparison.of("model"):
             shares = [_share(row.likeness[kind].sentence) for kind in kinds]
             grid.add_row(Text(row.name), *shares)
         console.print(grid)
         say("\nShape:")
-    grid = Table()
-    grid.add_column("trees", overflow="fold")
+    grid = new_grid()
     for name in (*(["F1", "corpus F1"] if has_gold else []), "depth", "left", "right", "both"):
-        grid.add_column(name, justify="right")
+        # a heading of two words may take two lines
+        grid.add_column(name, justify="right", min_width=max(5, *map(len, name.split())))
     for row in comparison.rows:
         figures = [_share(row.f1 and row.f1.sentence), _share(row.f1 and row.f1.corpus)]
         figures = figures if has_gold else []
@@ -343,11 +361,11 @@ def _print(console: "Console", comparison: "Comparison", accuracies: Sequence["A
     if found is not None:
         names = [row.name for row in comparison.of("model")]
         other = comparison.random_self_f1
-        beside = f"; random trees with each other {_share(other.sentence)}" if other else ""
-        say(f"\nF1 of the models with each other: {_share(found.sentence)}{beside}")
+        beside = f"; random trees with each other {_told(other.sentence)}" if other else ""
+        say(f"\nF1 of the models with each other: {_told(found.sentence)}{beside}")
         if len(found.pairs) > 1:
             for i, j, each in found.pairs:
-                say(f"  {names[i]}, {names[j]}: {_share(each.sentence)}")
+                say(f"  {names[i]}, {names[j]}: {_told(each.sentence)}")
     for title, key in (
         ("words, of the longer sentence of a pair", "by_length"),
         ("the depth of the model's tree, the deeper one of a pair", "by_depth"),
@@ -382,3 +400,7 @@ def _bins(rows: Sequence[tuple[str, list["Bucket"]]]) -> Any:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
+
+
+def _told(value: float | None) -> str:
+    return _share(value) or "no spans to compare"

@@ -54,13 +54,25 @@ def index(
     check_free(out, replace)
     loaded = load(model, streams.pick_device(device))
     counts, report = TextCounts(), Report()
-    with streams.progress(quiet, to_terminal=False) as advance:
+    with streams.progress(quiet, to_terminal=False) as advance, streams.tidy_end():
 
         def texts() -> Iterator[str]:
+            any_text = False
             for chunk in streams.take_texts(None, input_file, report, False, skip_bad):
                 for line in chunk:
                     yield line.texts[0]
                 advance(len(chunk))
+                any_text = True
+            if report.bad and not any_text:
+                lines = (
+                    "the only line is bad"
+                    if report.bad == 1
+                    else f"all {report.bad:,} lines are bad"
+                )
+                raise ValueError(
+                    f"expected at least one text for an index, got none: {lines}, at first "
+                    f"{report.first_bad[0]}"
+                )
 
         made = Index.build(
             out,
@@ -130,24 +142,25 @@ def neighbours(
                 vectors = loaded.encode(
                     queries, batch_size, pretokenized=pretokenized, counts=counts
                 )
-                rows, scores = opened.search(vectors, k, approximate=approximate)
-                found = [
-                    [
+                nearest = opened.search_each(vectors, k, approximate=approximate)
+                # one query at a time: all that is found may not fit into memory
+                for query, (rows, scores) in zip(queries, nearest, strict=True):
+                    texts = opened.texts(rows.tolist())
+                    found = [
                         {"row": row, "score": score, "text": neighbour}
                         for row, score, neighbour in zip(
-                            of_query, by_row, opened.texts(of_query), strict=True
+                            rows.tolist(), scores.tolist(), texts, strict=True
                         )
                     ]
-                    for of_query, by_row in zip(rows.tolist(), scores.tolist(), strict=True)
-                ]
-                if as_json:
-                    yield map(_object, queries, found)
-                else:
-                    tables = list(map(_table, queries, found))
-                    # an empty line between two of them, also those of two chunks
-                    yield iter(["\n\n".join(tables) if is_first else "\n" + "\n\n".join(tables)])
+                    if as_json:
+                        yield iter([_object(query, found)])
+                    else:
+                        # an empty line between two of them
+                        yield iter(
+                            [_table(query, found) if is_first else f"\n{_table(query, found)}"]
+                        )
                     is_first = False
-                advance(len(chunk))
+                    advance(1)
 
     streams.write_blocks(None, lines())
     streams.summarize(counts, report, quiet)

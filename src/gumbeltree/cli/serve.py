@@ -72,7 +72,12 @@ def serve(
         int, typer.Option(min=0, help="Threads of torch in each process; 0 shares out the cores.")
     ] = 0,
     queue: Annotated[
-        int, typer.Option(min=1, help="Most requests that wait in a process; others get 503.")
+        int,
+        typer.Option(
+            min=1,
+            help="Most requests that wait for the models in each process, beside those being "
+            "answered; one more gets 503 and may come again.",
+        ),
     ] = 256,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds after which a request is given up with 504.")
@@ -174,7 +179,10 @@ def _run(plan: "Plan", host: str, port: int, workers: int, proxies: str, *, brow
 
     def ready() -> None:
         what = "The explorer is at" if plan.settings.page else "Serving at"
-        typer.echo(f"{what} {address} (Ctrl-C stops it)")
+        how = "(Ctrl-C stops it)"
+        if workers > 1:
+            how = f"with {workers} processes (Ctrl-C stops them)"
+        typer.echo(f"{what} {address} {how}")
         if browser:
             # a browser in the terminal would keep the server waiting
             threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
@@ -189,8 +197,7 @@ def _run(plan: "Plan", host: str, port: int, workers: int, proxies: str, *, brow
         if workers == 1:
             server.serve(plan, listener, ready, proxies)
         else:
-            typer.echo(f"Serving at {address} with {workers} processes (Ctrl-C stops them)")
-            server.serve_many(plan, listener, host, workers, proxies)
+            server.serve_many(plan, listener, workers, ready, proxies)
 
 
 def _checked_root(path: str) -> str:

@@ -1,6 +1,9 @@
 """What the commands that use a model share: options, texts in, lines out, progress."""
 
+import signal
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,6 +118,31 @@ def check_out(path: Path | None) -> None:
         raise FileNotFoundError(
             f"{path}: expected a folder {path.parent} to write to, got none; make it first"
         )
+    try:
+        # permissions alone do not tell: of who is root, or of what is mounted
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise OSError(
+            f"{path}: expected a folder to write to, got {path.parent}, which takes no files "
+            f"({error.strerror}); name a file elsewhere"
+        ) from error
+
+
+@contextmanager
+def tidy_end() -> Iterator[None]:
+    """Let SIGTERM end the program as Ctrl-C does: what was begun is taken away first."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def write_blocks(path: Path | None, blocks: Iterable[Iterable[str]]) -> None:
@@ -125,8 +153,11 @@ def write_blocks(path: Path | None, blocks: Iterable[Iterable[str]]) -> None:
         blocks: lines without their ends.
     """
     if path is not None:
-        replace_file(path, lambda temporary: _write_file(temporary, blocks))
+        with tidy_end():
+            replace_file(path, lambda temporary: _write_file(temporary, blocks))
         return
+    if sys.stdout is None:
+        raise OSError("standard output is closed; let it go to a file or another program")
     # what goes to a file or another program is UTF-8 everywhere
     if not sys.stdout.isatty() and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8")
@@ -170,7 +201,7 @@ def progress(quiet: bool, to_terminal: bool) -> Iterator[Callable[[int], None]]:
 
 def to_terminal(out: Path | None) -> bool:
     """Return whether results are printed to a terminal."""
-    return out is None and sys.stdout.isatty()
+    return out is None and sys.stdout is not None and sys.stdout.isatty()
 
 
 def summarize(counts: "TextCounts", report: "Report", quiet: bool) -> None:

@@ -420,8 +420,10 @@ class _Run:
                     provenance["metrics"][name] = result[name]
             with saving(folder.path / MODEL):
                 save(best, folder.path / MODEL, provenance)
-            with self.fabric.autocast():
-                folder.write_arrays(ORDERS, merge_orders(best, self.splits["dev"]))
+            # the other encoders build no trees
+            if best.config.encoder.kind == "gumbel_tree":
+                with self.fabric.autocast():
+                    folder.write_arrays(ORDERS, merge_orders(best, self.splits["dev"]))
             folder.write(RESULT, result)
         self.fabric.barrier()
         self.display.finished(result)

@@ -33,6 +33,8 @@ STATIC = Path(__file__).parent / "static"
 HEALTH, SCHEMA = "/api/health", "/api/openapi.json"
 PIECE = 2**16
 """Bytes of an answer that are sent at once."""
+NUMBER = 12
+"""Bytes of a number in an answer, at least: most have 20, and other things stand between them."""
 # of the page; modules of JavaScript are refused by browsers under another type
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -60,7 +62,7 @@ POST_FAILURES: dict[int | str, dict[str, Any]] = {
     415: {"description": "The body of the request is not declared to be JSON."},
     422: {"description": "The request cannot be used as it is."},
     503: {
-        "description": "Too many requests wait.",
+        "description": "Too many requests wait, or the server ends.",
         "headers": {
             "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}
         },
@@ -127,6 +129,7 @@ class Api:
                 answers += await self.worker.run(kind, call, group, deadline, again=number > 0)
                 if isinstance(answers[-1], RefusedError):
                     break
+                _check_size(sum(len(answer) for answer in answers if isinstance(answer, str)))
         except BusyError:
             raise HTTPException(503, BUSY, {"Retry-After": "1"}) from None
         except LateError:
@@ -269,6 +272,10 @@ def _add_answers(app: FastAPI, api: Api) -> None:
     async def parse(request: schema.ParseRequest) -> Response:
         """Return the tree of each sentence: candidates, choices and nodes with their classes."""
         served = api.with_trees(request.model)
+        longest = min(LIMITS.words, served.model.config.max_words)
+        words = [min(len(text.split()), longest) for text in request.texts]
+        # two numbers for each candidate of each layer
+        _check_size(NUMBER * sum(count * (count - 1) for count in words))
         options = (request.seed, request.temperature, request.samples)
 
         def call(texts: list[str]) -> service.Answers:
@@ -302,9 +309,10 @@ def _add_answers(app: FastAPI, api: Api) -> None:
     async def encode(request: schema.EncodeRequest) -> Response:
         """Return the vector of each sentence."""
         served = api.named(request.model)
+        width = served.model.config.encoder.hidden_dim
+        _check_size(NUMBER * width * len(request.texts))
         call = partial(service.encode, served)
         vectors = await api.ask(("encode", served.name), call, request.texts)
-        width = served.model.config.encoder.hidden_dim
         return _Json(f'{{"width":{width},"vectors":[', vectors, "]}")
 
     @app.post("/api/neighbours", response_model=schema.NeighboursAnswer, responses=failures)
@@ -327,6 +335,16 @@ def _add_answers(app: FastAPI, api: Api) -> None:
         return _Json(f'{{"source":"{source}","neighbours":', found, "}")
 
 
+def _check_size(size: int) -> None:
+    """Refuse an answer of more bytes than allowed."""
+    if size > LIMITS.answer:
+        raise HTTPException(
+            422,
+            f"texts: expected an answer of at most {LIMITS.answer} bytes, got more; ask for fewer "
+            "or shorter texts at a time",
+        )
+
+
 class _Json(Response):
     """Answers that are JSON already, with what stands around them; sent in pieces.
 
@@ -337,12 +355,6 @@ class _Json(Response):
     media_type = "application/json"
 
     def __init__(self, before: str, answers: list[str], after: str) -> None:
-        if sum(map(len, answers)) > LIMITS.answer:
-            raise HTTPException(
-                422,
-                f"texts: expected an answer of at most {LIMITS.answer} bytes, got more; ask for "
-                "fewer or shorter texts at a time",
-            )
         super().__init__(f"{before}{','.join(answers)}{after}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -53,6 +53,8 @@ def route(scope: Scope) -> str:
 class Outside:
     """Adds headers to every response, logs it, and turns what was not foreseen into status 500.
 
+    Who cannot be answered because the server ends is told so, with status 503.
+
     Args:
         app: what answers.
         pages: paths of the page's files, which may load each other.
@@ -86,6 +88,11 @@ class Outside:
 
         try:
             await self.app(scope, receive, send_more)
+        except asyncio.CancelledError:
+            # the server ends at once, or has waited for this request as long as it does at its end
+            if not status:
+                response = JSONResponse({"detail": ENDING}, 503, {"Retry-After": "1"})
+                await response(scope, receive, send_more)
         except Exception:
             number = uuid.uuid4().hex[:12]
             log.exception("error %s while answering %s", number, self._shown(path))
@@ -302,3 +309,4 @@ class Bodies:
 
 
 BUSY = "the server is busy; try again in a second"
+ENDING = "the server was stopped before it had the answer; ask again when it is back"

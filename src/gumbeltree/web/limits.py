@@ -1,7 +1,6 @@
 """What the API takes of a request, and what it keeps waiting."""
 
 import dataclasses
-import json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,7 @@ LIMITS = Limits()
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a server behaves; JSON can hold it, so that it reaches other processes.
+    """How a server behaves.
 
     Attributes:
         page: whether the explorer's page is served, too.
@@ -64,14 +63,3 @@ class Settings:
     batch: int = 64
     root_path: str = ""
     access_log: bool = True
-
-    def to_json(self) -> str:
-        """Return everything as a JSON object."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Settings":
-        """Return what `to_json` wrote."""
-        values = json.loads(text)
-        hosts, origins = values.pop("hosts"), values.pop("origins")
-        return cls(**values, hosts=None if hosts is None else tuple(hosts), origins=tuple(origins))

@@ -1,11 +1,13 @@
 """A server: models by name, a socket, processes, signals."""
 
+import asyncio
 import contextlib
 import dataclasses
 import errno
 import ipaddress
-import json
 import logging
+import multiprocessing
+import multiprocessing.connection
 import os
 import re
 import signal
@@ -22,20 +24,27 @@ import uvicorn
 from gumbeltree.model import SentenceModel
 from gumbeltree.packaged import packaged_names
 from gumbeltree.store import load
+from gumbeltree.training.stopping import StopRequest
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import Settings
 from gumbeltree.web.protocol import Protocol
 
 if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
     from fastapi import FastAPI
 
     from gumbeltree.analysis.index import Index
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-PLAN, TOKEN = "GUMBELTREE_SERVE", "GUMBELTREE_TOKEN"
-"""Variables of the environment through which processes learn what to serve, and the token."""
+TOKEN = "GUMBELTREE_TOKEN"
+"""Variable of the environment that may hold the token."""
 SHUTDOWN_SECONDS = 60
 """How long requests may take that are being answered when the server is told to stop."""
+FORCED_SECONDS = 2.0
+"""How long it may take to tell clients that they get no answer, when it is told so twice."""
+
+log = logging.getLogger("gumbeltree.web")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +220,7 @@ def _bracketed(host: str) -> str:
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it is there."""
+    """A server that says when it is there, and that ends at once at a second Ctrl-C."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -221,9 +230,29 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self._ready()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.ensure_future(super().shutdown(sockets))
+        while not (ending.done() or self.force_exit):
+            await asyncio.wait({ending}, timeout=0.1)
+        if not self.force_exit:
+            await ending
+            return
+        # those who wait are told
+        for task in self.server_state.tasks:
+            task.cancel()
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=FORCED_SECONDS)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        # the models' thread is at work, and Python would abort if it ended under it
+        os._exit(1)
+
 
 def serve(plan: Plan, listener: socket.socket, ready: Callable[[], None], proxies: str) -> None:
     """Serve in this process until a signal comes; then finish what was asked, and return.
+
+    At a second Ctrl-C what was asked is left unfinished, and the process ends with status 1.
 
     Args:
         plan: what to serve.
@@ -234,53 +263,107 @@ def serve(plan: Plan, listener: socket.socket, ready: Callable[[], None], proxie
     start_logging()
     with ending_well():
         config = uvicorn.Config(plan.app(), **_options(plan, proxies))
-        running = _Server(config, ready)
-        try:
-            running.run([listener])
-        finally:
-            if running.force_exit:
-                # the models' thread is at work, and Python would abort if it ended under it
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(1)
+        _Server(config, ready).run([listener])
 
 
-def serve_many(plan: Plan, listener: socket.socket, host: str, workers: int, proxies: str) -> None:
+def serve_many(
+    plan: Plan, listener: socket.socket, workers: int, ready: Callable[[], None], proxies: str
+) -> None:
     """Serve with several processes, each with models of its own, until a signal comes.
+
+    A process that dies is replaced. At a second signal they leave what they were asked unfinished.
 
     Args:
         plan: what to serve.
-        listener: a socket that listens; it is closed, and its port taken by the processes.
-        host: its address.
+        listener: a socket that listens; the processes share it.
         workers: how many processes.
+        ready: called as soon as all of them answer.
         proxies: as in `serve`.
     """
     start_logging()
-    # what is wrong with models is said once, here, not by each process again and again
-    plan.app()
-    settings = dataclasses.replace(plan.settings, token=None)
-    values = {**dataclasses.asdict(plan), "settings": settings.to_json()}
-    os.environ[PLAN] = json.dumps(values)
-    if plan.settings.token is not None:
-        os.environ[TOKEN] = plan.settings.token
-    else:
-        os.environ.pop(TOKEN, None)
-    port = listener.getsockname()[1]
-    listener.close()
-    place = f"{__name__}:planned_app"
-    uvicorn.run(
-        place, factory=True, host=host, port=port, workers=workers, **_options(plan, proxies)
-    )
+    with ending_well():
+        # what is wrong with models is said once, here, not by each process again and again
+        plan.app()
+        with StopRequest() as stop:
+            running: list[_Running] = []
+            try:
+                running += [_Running(plan, listener, proxies) for _ in range(workers)]
+                told = False
+                while not stop.number:
+                    if not told and all(each.served.is_set() for each in running):
+                        ready()
+                        told = True
+                    multiprocessing.connection.wait(
+                        [each.process.sentinel for each in running], 0.2
+                    )
+                    _replace_dead(running, stop, lambda: _Running(plan, listener, proxies))
+            finally:
+                # nobody new comes in while they finish
+                listener.close()
+                _end(running)
 
 
-def planned_app() -> "FastAPI":
-    """Return the application that `serve_many` left word of in the environment."""
-    values: dict[str, Any] = json.loads(os.environ[PLAN])
-    settings = Settings.from_json(values.pop("settings"))
-    settings = dataclasses.replace(settings, token=os.environ.get(TOKEN))
-    start_logging()
-    models, indexes = tuple(values.pop("models")), tuple(values.pop("indexes"))
-    return Plan(models, indexes, **values, settings=settings).app()
+class _Running:
+    """A process that serves, and whether it answers yet."""
+
+    def __init__(self, plan: Plan, listener: socket.socket, proxies: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.served = context.Event()
+        self.process = context.Process(
+            target=_serve_below, args=(plan, listener, self.served, proxies), daemon=True
+        )
+        # Ctrl-C reaches it, too, when it cannot yet end quietly; who started it passes it on
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self.process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _serve_below(plan: Plan, listener: socket.socket, served: "Event", proxies: str) -> None:
+    """Serve in a process that another one started, and end with it."""
+
+    def follow() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
+    serve(plan, listener, served.set, proxies)
+
+
+def _replace_dead(
+    running: list[_Running], stop: StopRequest, start: Callable[[], _Running]
+) -> None:
+    for place, each in enumerate(running):
+        if each.process.is_alive() or stop.number:
+            continue
+        status = each.process.exitcode
+        if not each.served.is_set():
+            raise OSError(
+                f"expected a process that serves, got one that ended with status {status} before "
+                "it did; start fewer with --workers if memory is short"
+            )
+        log.warning("process %s ended with status %s: another one starts", each.process.pid, status)
+        running[place] = start()
+
+
+def _end(running: list[_Running]) -> None:
+    """Let processes finish what they were asked, unless told a second time."""
+    for each in running:
+        each.process.terminate()
+    try:
+        for each in running:
+            each.process.join()
+    except SystemExit:
+        for each in running:
+            if each.process.is_alive() and each.process.pid is not None:
+                os.kill(each.process.pid, signal.SIGINT)
+        for each in running:
+            each.process.join(FORCED_SECONDS)
+            each.process.kill()
+        raise SystemExit(1) from None
 
 
 def _options(plan: Plan, proxies: str) -> dict[str, Any]:
@@ -298,7 +381,6 @@ def _options(plan: Plan, proxies: str) -> dict[str, Any]:
 
 def start_logging() -> None:
     """Let what serving has to say go to standard error, a line each."""
-    log = logging.getLogger("gumbeltree.web")
     log.setLevel(logging.INFO)
     log.propagate = False
     if not log.handlers:

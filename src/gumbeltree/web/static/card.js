@@ -41,7 +41,12 @@ export class Card {
     const tool = (text, label, action) =>
       html("button", {
         type: "button", class: "small", text, "aria-label": `Download ${label} of ${name}`,
-        onclick: () => action().catch((error) => this.page.say(error.message)),
+        // a button that can be reached says why it does nothing
+        "aria-disabled": "true",
+        onclick: () => {
+          if (!this.results.length) this.page.say("There is no tree yet");
+          else action().catch((error) => this.page.say(error.message));
+        },
       });
     this.tools = html(
       "div", { class: "tools", role: "group", "aria-label": `Downloads of ${name}` },
@@ -93,6 +98,13 @@ export class Card {
     const start = (this.results[0]?.words ?? []).slice(0, 4).join("-");
     const safe = start.replace(/[^\p{L}\p{N}-]+/gu, "").slice(0, 40);
     return `${this.model.name.replace(/[^\w.-]+/g, "-")}-${safe || "tree"}`;
+  }
+
+  /** Say of the downloads whether there is something to save. */
+  #offer() {
+    for (const button of this.tools.querySelectorAll("button")) {
+      button.setAttribute("aria-disabled", String(!this.results.length));
+    }
   }
 
   #brackets() {
@@ -156,12 +168,14 @@ export class Card {
     this.note.hidden = true;
     for (const part of [this.trees, this.looked, this.heat]) part.replaceChildren();
     this.root.classList.add("bare");
+    this.#offer();
     this.root.classList.remove("waiting");
     this.page.changed();
   }
 
   #settle(view) {
     this.root.classList.remove("bare");
+    this.#offer();
     this.over = null;
     this.held = null;
     const { node } = view;

@@ -57,7 +57,6 @@ function plain(element) {
 
 /** Return one picture of several, one below the other, on the page's background. */
 function stacked(pictures) {
-  if (!pictures.length) throw new Error("There is no tree yet");
   const sizes = pictures.map((one) => [one.width.baseVal.value, one.height.baseVal.value]);
   const width = Math.ceil(Math.max(...sizes.map(([wide]) => wide)));
   const height = Math.ceil(sizes.reduce((sum, [, tall]) => sum + tall + GAP, GAP));
