@@ -409,23 +409,23 @@ def test_draw_prints_no_commands_for_the_terminal(models):
     assert result.out.splitlines()[-1] == "unknown to the model: \ufffd[31mdog\ufffd"
 
 
-def test_draw_prints_ascii_where_the_terminal_has_nothing_else(models):
+@pytest.mark.parametrize("command", [["draw"], ["parse", "--draw"]])
+def test_ascii_is_printed_where_the_terminal_has_nothing_else(models, command):
+    given = [*command, str(models / "single"), "the na\u00efve dog \u732b ."]
     found = {}
     for encoding in ("ascii", "latin-1", "utf-8"):
         stream = Terminal(io.BytesIO(), encoding=encoding, newline="")
         with redirect_stdout(stream), mock.patch.dict("os.environ", COLUMNS="100"):
-            app(
-                ["draw", str(models / "single"), "the na\u00efve dog \u732b ."],
-                standalone_mode=False,
-            )
+            app(given, standalone_mode=False)
         stream.flush()
         found[encoding] = stream.buffer.getvalue().decode(encoding)
-    assert found["utf-8"] == run("draw", models / "single", "the na\u00efve dog \u732b .").out
+    assert found["utf-8"] == run(*given).out
     drawn = found["ascii"].splitlines()
     assert "the na?ve dog ? ." in drawn
     assert any(set(line) == set(" +-|") for line in drawn)
-    assert f"{models / 'single'} \u00b7 " in found["latin-1"]
     assert "the na\u00efve dog ? ." in found["latin-1"]
+    if command == ["draw"]:
+        assert f"{models / 'single'} \u00b7 " in found["latin-1"]
 
 
 def test_letters_that_no_font_has_are_no_warning(models, tmp_path, recwarn):

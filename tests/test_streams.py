@@ -8,6 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
+import gumbeltree.cli
 from gumbeltree.cli import main, streams
 from tests.test_use import run
 
@@ -45,14 +46,18 @@ def deaf():
     signal.signal(signal.SIGTERM, before)
 
 
-def test_sigterm_leaves_no_part_of_a_file(tmp_path, deaf):
+def test_sigterm_leaves_no_part_of_a_file(tmp_path, deaf, monkeypatch):
     def blocks():
         yield ["one"]
         signal.raise_signal(signal.SIGTERM)
         yield ["two"]
 
+    # as every command is run
+    monkeypatch.setattr(
+        gumbeltree.cli, "app", lambda **_: streams.write_blocks(tmp_path / "x.txt", blocks())
+    )
     with pytest.raises(SystemExit) as end:
-        streams.write_blocks(tmp_path / "x.txt", blocks())
+        main()
     assert end.value.code == 143
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is deaf

@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +14,6 @@ from gumbeltree.cli.app import app
 
 if TYPE_CHECKING:
     from gumbeltree.analysis.trace import Trace
-
-_PLAIN = str.maketrans({**dict.fromkeys("┌┐└┬┴", "+"), "─": "-", "│": "|", "·": "-", "…": "~"})
-"""What drawings are made of, and what stands for it where there is nothing but ASCII."""
 
 
 @app.command()
@@ -111,7 +107,7 @@ def draw(
         width = shutil.get_terminal_size().columns
         blocks = []
         for i, (name, found) in enumerate(traces):
-            blocks.append([*([""] if i else []), *_printable(printed(name, found, width))])
+            blocks.append([*([""] if i else []), *printed(name, found, width)])
         streams.write_blocks(None, blocks)
 
 
@@ -163,17 +159,6 @@ def _check_arguments(models: list[str], text: str) -> None:
             f"expected a text as the last argument, got the {kind} {text}; add a sentence, in "
             "quotes"
         )
-
-
-def _printable(lines: Iterable[str]) -> Iterator[str]:
-    """Give lines as the terminal can show them; files and other programs get all characters."""
-    encoding = sys.stdout.encoding if streams.to_terminal(None) else "utf-8"
-    for line in lines:
-        try:
-            line.encode(encoding)
-            yield line
-        except UnicodeEncodeError:
-            yield line.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def index(
     check_free(out, replace)
     loaded = load(model, streams.pick_device(device))
     counts, report = TextCounts(), Report()
-    with streams.progress(quiet, to_terminal=False) as advance, streams.tidy_end():
+    with streams.progress(quiet, to_terminal=False) as advance:
 
         def texts() -> Iterator[str]:
             any_text = False

@@ -50,6 +50,9 @@ SkipBad = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on standard error but errors.")]
 
+_PLAIN = str.maketrans({**dict.fromkeys("┌┐└┬┴", "+"), "─": "-", "│": "|", "·": "-", "…": "~"})
+"""What drawings are made of, and what stands for it where there is nothing but ASCII."""
+
 
 def pick_device(name: str) -> str:
     """Return the device that `--device` means, or refuse it."""
@@ -153,17 +156,26 @@ def write_blocks(path: Path | None, blocks: Iterable[Iterable[str]]) -> None:
         blocks: lines without their ends.
     """
     if path is not None:
-        with tidy_end():
-            replace_file(path, lambda temporary: _write_file(temporary, blocks))
+        replace_file(path, lambda temporary: _write_file(temporary, blocks))
         return
     if sys.stdout is None:
         raise OSError("standard output is closed; let it go to a file or another program")
     # what goes to a file or another program is UTF-8 everywhere
     if not sys.stdout.isatty() and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8")
+    encoding = sys.stdout.encoding or "utf-8"
     for block in blocks:
-        sys.stdout.write("".join(f"{line}\n" for line in block))
+        sys.stdout.write("".join(f"{_printable(line, encoding)}\n" for line in block))
         sys.stdout.flush()
+
+
+def _printable(text: str, encoding: str) -> str:
+    """Return a text as a terminal can show it that has no more characters than `encoding`."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def _write_file(path: Path, blocks: Iterable[Iterable[str]]) -> None:
