@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types browser unit wheel bench clean
+.PHONY: help demo test lint types browser unit wheel bench docs clean
 
 help:
 	@echo "make demo    set up and run the demonstration"

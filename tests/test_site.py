@@ -482,6 +482,25 @@ def build(config: Path, out: Path) -> Path:
     return out
 
 
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("demo", "gumbeltree demo"),
+        ("test", "-m pytest"),
+        ("bench", "gumbeltree bench"),
+        ("docs", "-m mkdocs build"),
+    ],
+)
+def test_make_does_what_the_pages_say(target: str, command: str) -> None:
+    # a target that is also the name of a folder would be up to date for ever
+    if shutil.which("make") is None:
+        pytest.skip("there is no make")
+    result = subprocess.run(
+        ["make", "--dry-run", target], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert command in result.stdout
+
+
 def test_the_site_has_every_page(site: Path) -> None:
     for page in (ROOT / "docs").glob("*.md"):
         assert (site / f"{page.stem}.html").exists(), page.name
