@@ -236,12 +236,17 @@ def collect(
     """Write the records of all runs in `folders`, all or none; return what was done, in lines."""
     records: dict[str, Collected] = {}
     for folder in dict.fromkeys(run.resolve() for given in folders for run in find_runs(given)):
-        record = make_record(folder) | {"alone": alone}
+        record = make_record(folder)
+        name = stem(record["recipe_name"], record["overrides"], record["seed"])
+        marked = record_text(record | {"alone": True})
+        # that a run was alone is known once, not each time that it is collected
+        known = alone or _read(out, f"{name}.json") == marked.encode()
         orders = folder / ORDERS
         new = Collected(
-            folder, record_text(record), orders.read_bytes() if orders.is_file() else None
+            folder,
+            marked if known else record_text(record),
+            orders.read_bytes() if orders.is_file() else None,
         )
-        name = stem(record["recipe_name"], record["overrides"], record["seed"])
         before = records.setdefault(name, new)
         if before[1:] != new[1:]:
             raise ValueError(f"{before.folder} and {folder} are both {name}; give one of them")

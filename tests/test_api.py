@@ -510,7 +510,8 @@ def test_nothing_more_is_computed_once_an_answer_is_too_large(monkeypatch):
 
     def parse(served, texts, *options):
         asked.extend(texts)
-        return ["1" * (LIMITS.answer // 2)] * len(texts)
+        # two bytes each
+        return ["\u00e9" * (LIMITS.answer // 4)] * len(texts)
 
     monkeypatch.setattr(service, "parse", parse)
     body = {**OK, "texts": list("abcdef"), "samples": 5}

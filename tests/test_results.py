@@ -373,12 +373,20 @@ def test_rows_by_hand(collector, writer, tmp_path):
     assert "glove.840B.300d.txt; of the running words it has 90.0 % in snli." in text
 
 
+def test_that_a_run_was_alone_is_kept(collector, tmp_path):
+    run = fake_run(tmp_path / "run")
+    assert "alone" not in collected(collector, run)["snli-300d--seed0"]
+    assert collected(collector, run, alone=True, replace=True)["snli-300d--seed0"]["alone"]
+    assert collector.collect([run], Path("records")) == ["snli-300d--seed0: is there"]
+    assert collected(collector, run)["snli-300d--seed0"]["alone"]
+
+
 def test_runs_up_to_where_the_authors_was_cut(collector, writer, tmp_path):
     # cut after 4.4 epochs: the best of the evaluations until 4.0 counts, not the 80 % at 5.0
     fake_run(tmp_path / "run", "snli-300d", accuracies=(0.5,) * 7 + (0.7, 0.6, 0.8))
     collected(collector, tmp_path / "run")
     text = section(results(writer), "## The authors' code on the same files")
-    header, row = rows(text.split("Two of those runs")[1])
+    header, row = rows(text.split("Runs of that code were cut")[1].rstrip())
     assert header[2:5] == ["cut after epoch", "ours", "dev until then"]
     assert row[2:] == ["4.4", "`snli-300d`", "70.00", "80.00", "5.0"]
 

@@ -559,6 +559,24 @@ def test_a_process_that_dies_is_replaced(fakes, monkeypatch):
     assert [len(each.did) for each in made] == [0, 2, 2]
 
 
+def test_a_process_that_cannot_be_replaced_is_tried_again(fakes, monkeypatch):
+    paused = []
+    monkeypatch.setattr(server.time, "sleep", paused.append)
+    monkeypatch.setattr(server.log, "warning", lambda *_: None)
+
+    def serve():
+        for each in made:
+            each.served.set()
+
+    def die():
+        made[-1].alive, made[-1].exitcode = False, -9
+
+    assert fakes(serve, die, die, die, stop) == [2]
+    # the last of the first two had served, the next two never
+    assert (len(made), paused) == (5, 2 * [server.PAUSE_SECONDS])
+    assert [len(each.did) for each in made] == [2, 0, 0, 0, 2]
+
+
 def test_a_process_that_cannot_start_ends_them_all(fakes):
     def die():
         made[0].alive, made[0].exitcode = False, 1

@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
-import gumbeltree.cli
+import gumbeltree.config
 from gumbeltree.cli import main, streams
 from tests.test_use import run
 
@@ -47,17 +47,30 @@ def deaf():
 
 
 def test_sigterm_leaves_no_part_of_a_file(tmp_path, deaf, monkeypatch):
-    def blocks():
-        yield ["one"]
+    def write(path, blocks):
+        path.write_text("a part")
         signal.raise_signal(signal.SIGTERM)
-        yield ["two"]
 
-    # as every command is run
-    monkeypatch.setattr(
-        gumbeltree.cli, "app", lambda **_: streams.write_blocks(tmp_path / "x.txt", blocks())
-    )
+    monkeypatch.setattr(streams, "_write_file", write)
+    out = tmp_path / "x.txt"
+    monkeypatch.setattr(sys, "argv", ["gumbeltree", "parse", "sst2-100d", "a", "--out", str(out)])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 143
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is deaf
+
+
+def test_training_hears_signals_by_itself(deaf, monkeypatch):
+    # a process that waits for others inside of torch would never come to a handler of Python
+    heard = []
+
+    def load(name):
+        heard.append(signal.getsignal(signal.SIGTERM))
+        raise ValueError("no recipe")
+
+    monkeypatch.setattr(gumbeltree.config, "load_recipe", load)
+    monkeypatch.setattr(sys, "argv", ["gumbeltree", "train", "demo", "--out", "run"])
+    with redirect_stderr(io.StringIO()), pytest.raises(SystemExit):
+        main()
+    assert heard == [deaf]

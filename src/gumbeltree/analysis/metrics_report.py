@@ -318,7 +318,8 @@ def read_orders(path: Path | str) -> tuple[list[int], list[Sentence]]:
 def _check_made_trees(path: Path) -> None:
     """Raise if the model of the run's folder is one without trees, for which files were written."""
     folder = path.parent / "model"
-    if path.is_file() and (folder / CONFIG).is_file():
+    # by this name alone is it a run's
+    if path.name == "dev_orders.npz" and path.is_file() and (folder / CONFIG).is_file():
         kind = model_config(folder).encoder.kind
         if kind != "gumbel_tree":
             raise ValueError(

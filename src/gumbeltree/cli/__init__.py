@@ -10,15 +10,13 @@ from gumbeltree.cli import inspect, hub  # noqa: F401
 
 # isort: on
 from gumbeltree.cli.app import app
-from gumbeltree.cli.streams import tidy_end
 from gumbeltree.training.stopping import InterruptedRunError
 
 
 def main() -> None:
     """Run the command line; errors of use end with a message and status 1, not a traceback."""
     try:
-        with tidy_end():
-            app(prog_name="gumbeltree")
+        app(prog_name="gumbeltree")
     except InterruptedRunError as error:
         sys.stderr.write(f"gumbeltree: {error}\n")
         sys.exit(error.status)

@@ -1,9 +1,7 @@
 """What the commands that use a model share: options, texts in, lines out, progress."""
 
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,23 +127,6 @@ def check_out(path: Path | None) -> None:
             f"{path}: expected a folder to write to, got {path.parent}, which takes no files "
             f"({error.strerror}); name a file elsewhere"
         ) from error
-
-
-@contextmanager
-def tidy_end() -> Iterator[None]:
-    """Let SIGTERM end the program as Ctrl-C does: what was begun is taken away first."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def write_blocks(path: Path | None, blocks: Iterable[Iterable[str]]) -> None:

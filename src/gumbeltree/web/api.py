@@ -129,7 +129,9 @@ class Api:
                 answers += await self.worker.run(kind, call, group, deadline, again=number > 0)
                 if isinstance(answers[-1], RefusedError):
                     break
-                _check_size(sum(len(answer) for answer in answers if isinstance(answer, str)))
+                _check_size(
+                    sum(len(answer.encode()) for answer in answers if isinstance(answer, str))
+                )
         except BusyError:
             raise HTTPException(503, BUSY, {"Retry-After": "1"}) from None
         except LateError:

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ SHUTDOWN_SECONDS = 60
 """How long requests may take that are being answered when the server is told to stop."""
 FORCED_SECONDS = 2.0
 """How long it may take to tell clients that they get no answer, when it is told so twice."""
+PAUSE_SECONDS = 2.0
+"""How long after a process that could not start another one is tried."""
 
 log = logging.getLogger("gumbeltree.web")
 
@@ -271,7 +274,8 @@ def serve_many(
 ) -> None:
     """Serve with several processes, each with models of its own, until a signal comes.
 
-    A process that dies is replaced. At a second signal they leave what they were asked unfinished.
+    A process that dies is replaced; if one dies before all answer, they all end. At a second signal
+    of a kind they leave what they were asked unfinished.
 
     Args:
         plan: what to serve.
@@ -296,7 +300,7 @@ def serve_many(
                     multiprocessing.connection.wait(
                         [each.process.sentinel for each in running], 0.2
                     )
-                    _replace_dead(running, stop, lambda: _Running(plan, listener, proxies))
+                    _replace_dead(running, stop, told, lambda: _Running(plan, listener, proxies))
             finally:
                 # nobody new comes in while they finish
                 listener.close()
@@ -334,18 +338,21 @@ def _serve_below(plan: Plan, listener: socket.socket, served: "Event", proxies: 
 
 
 def _replace_dead(
-    running: list[_Running], stop: StopRequest, start: Callable[[], _Running]
+    running: list[_Running], stop: StopRequest, told: bool, start: Callable[[], _Running]
 ) -> None:
     for place, each in enumerate(running):
         if each.process.is_alive() or stop.number:
             continue
         status = each.process.exitcode
-        if not each.served.is_set():
+        if not (told or each.served.is_set()):
             raise OSError(
                 f"expected a process that serves, got one that ended with status {status} before "
                 "it did; start fewer with --workers if memory is short"
             )
         log.warning("process %s ended with status %s: another one starts", each.process.pid, status)
+        if not each.served.is_set():
+            # the others go on; what keeps this one from starting may be gone a little later
+            time.sleep(PAUSE_SECONDS)
         running[place] = start()
 
 
