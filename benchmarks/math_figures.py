@@ -309,23 +309,31 @@ def count_compositions(impl: str, words: int) -> int:
     return counted
 
 
-def draw_compositions() -> None:
-    """Draw compositions of a sentence against its length: bounds, and counted."""
-    plot = Plot((3, 1024), (2, 1e6))
-    lengths = [3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024]
+LENGTHS = [3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024]
+
+
+def growth(limits: tuple[float, float], name: str) -> Plot:
+    """Return a plot of something against the length of a sentence."""
+    plot = Plot((LENGTHS[0], LENGTHS[-1]), limits)
     plot.axes(
         {4: "4", 16: "16", 64: "64", 256: "256", 1024: "1,024"},
         {10: "10", 100: "100", 1000: "1,000", 1e4: "10,000", 1e5: "100,000", 1e6: "1,000,000"},
         "words T",
-        "compositions",
+        name,
     )
-    plot.curve([(n, n * (n - 1) / 2) for n in lengths], ORANGE, "the paper: T(T−1)/2")
-    plot.curve([(n, 3 * n - 6) for n in lengths], BLUE, "at most 3T−6", lift=-7)
-    plot.curve([(n, 2 * n - 3) for n in lengths], BLUE, "at least 2T−3", "3 4", lift=8)
-    found = [(n, count_compositions("exact", n)) for n in lengths]
+    return plot
+
+
+def draw_compositions() -> None:
+    """Draw compositions of a sentence against its length: bounds, and counted."""
+    plot = growth((2, 1e6), "compositions")
+    plot.curve([(n, n * (n - 1) / 2) for n in LENGTHS], ORANGE, "the paper: T(T−1)/2")
+    plot.curve([(n, 3 * n - 6) for n in LENGTHS], BLUE, "at most 3T−6", lift=-7)
+    plot.curve([(n, 2 * n - 3) for n in LENGTHS], BLUE, "at least 2T−3", "3 4", lift=8)
+    found = [(n, count_compositions("exact", n)) for n in LENGTHS]
     assert all(2 * n - 3 <= count <= 3 * n - 6 for n, count in found)
     plot.dots(found, BLUE)
-    paper = [(n, count_compositions("reference", n)) for n in lengths if n <= 256]
+    paper = [(n, count_compositions("reference", n)) for n in LENGTHS if n <= 256]
     assert all(count == n * (n - 1) // 2 for n, count in paper)
     plot.dots(paper, ORANGE)
     save("compositions", "Compositions of a sentence against its length", (610, 350), plot.marks)
@@ -344,19 +352,12 @@ def ledger_operations(words: int, merges: Sequence[int]) -> int:
 
 def draw_work() -> None:
     """Draw vector work of the two ways backward, in the loop, against the length."""
-    plot = Plot((3, 1024), (10, 3e6))
-    lengths = [3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024]
-    plot.axes(
-        {4: "4", 16: "16", 64: "64", 256: "256", 1024: "1,024"},
-        {10: "10", 100: "100", 1000: "1,000", 1e4: "10,000", 1e5: "100,000", 1e6: "1,000,000"},
-        "words T",
-        "vectors multiplied or added in the loop",
-    )
+    plot = growth((10, 3e6), "vectors multiplied or added in the loop")
     generator = np.random.default_rng(0)
-    plot.curve([(n, 2 * n * (n - 1)) for n in lengths], ORANGE, "directly: 2T(T−1)")
-    plot.curve([(n, 18 * n - 36) for n in lengths], BLUE, "ledger, at most: 18T−36", lift=-6)
+    plot.curve([(n, 2 * n * (n - 1)) for n in LENGTHS], ORANGE, "directly: 2T(T−1)")
+    plot.curve([(n, 18 * n - 36) for n in LENGTHS], BLUE, "ledger, at most: 18T−36", lift=-6)
     found = []
-    for n in lengths:
+    for n in LENGTHS:
         merges = [int(generator.integers(n - 1 - t)) for t in range(n - 1)]
         found.append((n, ledger_operations(n, merges)))
     assert all(count <= 18 * n - 36 for n, count in found)

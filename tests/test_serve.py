@@ -28,7 +28,7 @@ import gumbeltree
 from gumbeltree.analysis.index import Index
 from gumbeltree.analysis.trace import trace
 from gumbeltree.cli import main
-from gumbeltree.web import protocol, server, service
+from gumbeltree.web import processes, protocol, server, service
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, Settings
 from tests.models import TEXTS, tiny_model
@@ -43,8 +43,8 @@ def cli(monkeypatch, capsys):
     """The command line, called in this process; it must not come to serve."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "dumb")
-    for name in ("serve", "serve_many"):
-        monkeypatch.setattr(server, name, lambda *_: pytest.fail("served"))
+    for module, name in ((server, "serve"), (processes, "serve_many")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("served"))
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["gumbeltree", *map(str, arguments)])
@@ -394,7 +394,7 @@ class Process:
 
 
 @pytest.fixture(scope="module")
-def processes(models, tmp_path_factory):
+def started(models, tmp_path_factory):
     """All that are wanted, started together, as each takes seconds to come up."""
     folder = tmp_path_factory.mktemp("browser")
     browser = folder / "browser"
@@ -418,8 +418,8 @@ def processes(models, tmp_path_factory):
             process.running.communicate()
 
 
-def test_serve_finishes_what_it_was_asked(processes):
-    process = processes["serve"]
+def test_serve_finishes_what_it_was_asked(started):
+    process = started["serve"]
     line, address, port = process.address()
     assert line == f"Serving at {address} (Ctrl-C stops it)\n"
     listed = json.loads(request(port, "GET", "/api/models")[2])["models"]
@@ -449,8 +449,8 @@ def test_serve_finishes_what_it_was_asked(processes):
         request(port, "GET", "/api/health")
 
 
-def test_explore_opens_the_page(processes):
-    process = processes["explore"]
+def test_explore_opens_the_page(started):
+    process = started["explore"]
     line, address, port = process.address()
     assert line == f"The explorer is at {address} (Ctrl-C stops it)\n"
     assert urlsplit(address).hostname == "127.0.0.1"
@@ -458,7 +458,7 @@ def test_explore_opens_the_page(processes):
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert b"<script" in content
     assert request(port, "GET", "/", headers={"Host": "evil.example"})[0] == 421
-    opened, deadline = processes["opened"], time.monotonic() + 20
+    opened, deadline = started["opened"], time.monotonic() + 20
     while not (opened.exists() and opened.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert opened.read_text() == address
@@ -466,8 +466,8 @@ def test_explore_opens_the_page(processes):
     assert (result.code, result.err) == (0, "")
 
 
-def test_several_processes(processes):
-    process = processes["workers"]
+def test_several_processes(started):
+    process = started["workers"]
     line, _, port = process.address()
     assert line.endswith("with 2 processes (Ctrl-C stops them)\n")
     assert request(port, "GET", "/api/models")[0] == 401
@@ -513,16 +513,16 @@ made: list[Fake] = []
 def fakes(models, monkeypatch):
     """Serve with two processes that are none; what is given happens while they are waited for."""
     made.clear()
-    monkeypatch.setattr(server, "_Running", Fake)
+    monkeypatch.setattr(processes, "_Running", Fake)
     monkeypatch.setattr(server.Plan, "app", lambda plan: None)
 
     def call(*happens):
         listener, rest = server.listen("127.0.0.1", 0), iter(happens)
-        monkeypatch.setattr(server.multiprocessing.connection, "wait", lambda *_: next(rest)())
+        monkeypatch.setattr(processes.multiprocessing.connection, "wait", lambda *_: next(rest)())
         said = []
         plan = server.Plan((str(models / "single"),))
         with listener:
-            server.serve_many(plan, listener, 2, lambda: said.append(len(made)), "127.0.0.1")
+            processes.serve_many(plan, listener, 2, lambda: said.append(len(made)), "127.0.0.1")
         assert next(rest, None) is None
         return said
 
@@ -561,7 +561,7 @@ def test_a_process_that_dies_is_replaced(fakes, monkeypatch):
 
 def test_a_process_that_cannot_be_replaced_is_tried_again(fakes, monkeypatch):
     paused = []
-    monkeypatch.setattr(server.time, "sleep", paused.append)
+    monkeypatch.setattr(processes.time, "sleep", paused.append)
     monkeypatch.setattr(server.log, "warning", lambda *_: None)
 
     def serve():
@@ -573,7 +573,7 @@ def test_a_process_that_cannot_be_replaced_is_tried_again(fakes, monkeypatch):
 
     assert fakes(serve, die, die, die, stop) == [2]
     # the last of the first two had served, the next two never
-    assert (len(made), paused) == (5, 2 * [server.PAUSE_SECONDS])
+    assert (len(made), paused) == (5, 2 * [processes.PAUSE_SECONDS])
     assert [len(each.did) for each in made] == [2, 0, 0, 0, 2]
 
 

@@ -296,7 +296,7 @@ def test_commands_of_a_page_run(
 ) -> None:
     pytest.importorskip("matplotlib", reason="pictures need gumbeltree[plots]")
     pytest.importorskip("fastapi", reason="the server needs gumbeltree[web]")
-    from gumbeltree.web import server
+    from gumbeltree.web import processes, server
 
     folder = tmp_path / "here"
     shutil.copytree(made, folder)
@@ -305,8 +305,8 @@ def test_commands_of_a_page_run(
     served = []
     # servers come up to the point where they would wait for requests, at any free port
     monkeypatch.setattr(server, "listen", lambda host, port: socket.create_server(("127.0.0.1", 0)))
-    for name in ("serve", "serve_many"):
-        monkeypatch.setattr(server, name, lambda plan, *_: served.append(plan))
+    for module, name in ((server, "serve"), (processes, "serve_many")):
+        monkeypatch.setattr(module, name, lambda plan, *_: served.append(plan))
     for command in commands():
         if command.page != page or beginning(command) is not None:
             continue

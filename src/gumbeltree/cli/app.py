@@ -1,14 +1,12 @@
 """The application that the commands join, and what they share."""
 
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from gumbeltree import __version__
+from gumbeltree.signals import exits
 
 app = typer.Typer(
     help="Gumbel Tree-LSTM: sentence vectors over trees learned from plain text.",
@@ -27,23 +25,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@contextmanager
-def tidy_end() -> Iterator[None]:
-    """Let SIGTERM end the program as Ctrl-C does: what was begun is taken away first."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @app.callback()
 def _main(
     context: typer.Context,
@@ -55,4 +36,4 @@ def _main(
     # training saves and stops by itself, and where processes wait for each other a signal must end
     # them also inside of torch
     if context.invoked_subcommand != "train":
-        context.with_resource(tidy_end())
+        context.with_resource(exits({signal.SIGTERM: 128 + signal.SIGTERM}))

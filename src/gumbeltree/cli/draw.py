@@ -2,8 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,7 +99,7 @@ def draw(
         figure.draw_trees(traces).save(out)
         _say(out, quiet)
     if film is not None and shown is not None:
-        with _progress(quiet, shown.pictures) as advance:
+        with streams.progress(quiet, False, "pictures", shown.pictures) as advance:
             shown.save(film, advance)
         _say(film, quiet)
     if out is None and film is None:
@@ -159,24 +158,6 @@ def _check_arguments(models: list[str], text: str) -> None:
             f"expected a text as the last argument, got the {kind} {text}; add a sentence, in "
             "quotes"
         )
-
-
-@contextmanager
-def _progress(quiet: bool, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that is told how many pictures of a film more are done."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if quiet or not console.is_interactive:
-        yield lambda count: None
-        return
-    from rich import progress
-
-    text = "{task.completed:,} of {task.total:,} pictures"
-    columns = (progress.BarColumn(), progress.TextColumn(text), progress.TimeElapsedColumn())
-    with progress.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 def _say(path: Path, quiet: bool) -> None:

@@ -172,7 +172,7 @@ def _run(plan: "Plan", host: str, port: int, workers: int, proxies: str, *, brow
     import threading
     import webbrowser
 
-    from gumbeltree.web import server
+    from gumbeltree.web import processes, server
 
     listener = server.listen(host, port)
     address = server.address_of(listener, host)
@@ -197,7 +197,7 @@ def _run(plan: "Plan", host: str, port: int, workers: int, proxies: str, *, brow
         if workers == 1:
             server.serve(plan, listener, ready, proxies)
         else:
-            server.serve_many(plan, listener, workers, ready, proxies)
+            processes.serve_many(plan, listener, workers, ready, proxies)
 
 
 def _checked_root(path: str) -> str:

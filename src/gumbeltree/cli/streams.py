@@ -171,12 +171,16 @@ def one_line(text: str) -> str:
 
 
 @contextmanager
-def progress(quiet: bool, to_terminal: bool) -> Iterator[Callable[[int], None]]:
+def progress(
+    quiet: bool, to_terminal: bool, what: str = "texts", total: int | None = None
+) -> Iterator[Callable[[int], None]]:
     """Give a function that is told how many texts more are done.
 
     Args:
         quiet: show nothing.
         to_terminal: results are printed where progress would be shown, so nothing is.
+        what: what is counted.
+        total: how many there are, if that is known.
     """
     from rich.console import Console
 
@@ -184,11 +188,13 @@ def progress(quiet: bool, to_terminal: bool) -> Iterator[Callable[[int], None]]:
     if quiet or to_terminal or not console.is_terminal:
         yield lambda count: None
         return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.completed:,} texts")]
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
+    sign: Any = SpinnerColumn() if total is None else BarColumn()
+    bound = "" if total is None else f" of {total:,}"
+    columns = (sign, TextColumn(f"{{task.completed:,}}{bound} {what}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
         yield lambda count: bar.advance(task, count)
 
 

@@ -23,6 +23,7 @@ from gumbeltree.data.split import Split, shuffled
 from gumbeltree.estimators.gumbel import annealed_temperature
 from gumbeltree.evaluate import Evaluator, ScoreError, merge_orders
 from gumbeltree.model import SentenceModel
+from gumbeltree.signals import StopRequest
 from gumbeltree.store import load, save
 from gumbeltree.training.display import Display
 from gumbeltree.training.folder import (
@@ -36,7 +37,7 @@ from gumbeltree.training.folder import (
 )
 from gumbeltree.training.start import new_model, start_fabric
 from gumbeltree.training.step import CapturedStep, EagerStep, Step, why_not_captured
-from gumbeltree.training.stopping import InterruptedRunError, StopRequest
+from gumbeltree.training.stopping import InterruptedRunError
 from gumbeltree.training.tensorboard import TensorBoard
 
 logger = logging.getLogger(__name__)
