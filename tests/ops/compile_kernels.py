@@ -35,6 +35,9 @@ def compiled(
     kernel: Any, constants: dict[str, Any], warps: int = 4, stages: int = 3, **kinds: str
 ) -> None:
     """Compile a kernel; print what it needs. `kinds` replaces the types of some arguments."""
+    chained = CAPABILITY >= 90 and "CHAIN" in kernel.arg_names and not constants.get("BEGIN")
+    if "CHAIN" in kernel.arg_names:
+        constants = constants | {"CHAIN": chained}
 
     def kind(name: str) -> str:
         if name in constants:
@@ -64,8 +67,9 @@ def compiled(
         units = constants.get("BN", constants.get("BD"))
         size = (constants["BM"] + units * columns) * constants["BK"] * 4
         stage = max(1, min(stages, (ROOM[CAPABILITY] * 1024 - 2048) // size))
-    options = {"num_warps": warps, "num_stages": stage}
+    options = {"num_warps": warps, "num_stages": stage, "launch_pdl": chained}
     result = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options)
+    assert ("griddepcontrol.wait" in result.asm["ptx"]) == chained, (kernel.__name__, constants)
     assert result.metadata.shared <= ROOM[CAPABILITY] * 1024, (kernel.__name__, constants)
     print(kernel.__name__, constants, f"{result.metadata.shared / 1024:.0f} KiB", flush=True)
 

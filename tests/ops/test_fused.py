@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 import torch
@@ -19,13 +20,14 @@ from gumbeltree.estimators.gumbel import gumbel_noise
 from gumbeltree.estimators.keyed_noise import keyed_noise, sentence_keys
 from gumbeltree.estimators.soft import SoftGumbel
 from gumbeltree.estimators.st_gumbel import StraightThroughGumbel
-from gumbeltree.ops import choose, fused
+from gumbeltree.ops import choose, fused, fused_lstm, triton_support
 from gumbeltree.ops.layout import Layout
 from gumbeltree.packing import Packing
 from tests.ops.comparison import TEMPERATURES, Case, cases, errors, make_inputs, run
 
 pytest.importorskip("triton")
 fused_backward = pytest.importorskip("gumbeltree.ops.fused_backward")
+fused_forward = pytest.importorskip("gumbeltree.ops.fused_forward")
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
 
@@ -443,6 +445,46 @@ def test_gpu_long_sentences_equal_exact() -> None:
         run_compiled("fused", 64, order=exact.order, **sizes),
     )
     assert max(worst.values()) < 1e-4, worst
+
+
+@pytest.mark.gpu
+def test_gpu_chained_kernels_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("kernels are chained from compute capability 9.0 on")
+    sizes = {"sentences": 256, "longest": 40}
+    runs = [run_compiled("fused", 300, precision="tf32", **sizes) for _ in range(5)]
+    for module in (fused_backward, fused_forward, fused_lstm):
+        monkeypatch.setattr(module, "chain_options", lambda x: {"CHAIN": False})
+    apart = run_compiled("fused", 300, precision="tf32", **sizes)
+    for chained in runs:
+        assert torch.equal(chained.order, apart.order)
+        for name, x in apart.values.items():
+            assert torch.equal(chained.values[name], x), name
+
+
+@pytest.mark.parametrize(
+    ("version", "capability", "chained"),
+    [
+        ("13.0", (9, 0), True),
+        ("13.0", (12, 0), True),
+        ("13.0", (8, 9), False),
+        (None, (9, 4), False),
+    ],
+)
+def test_kernels_are_chained_where_the_card_can(
+    version: str | None,
+    capability: tuple[int, int],
+    chained: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OnCard:
+        is_cuda, device = True, torch.device("cuda", 0)
+
+    monkeypatch.setattr(torch.version, "cuda", version)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    options = triton_support.chain_options(cast(Tensor, OnCard()))
+    assert options == ({"CHAIN": True, "launch_pdl": True} if chained else {"CHAIN": False})
+    assert triton_support.chain_options(torch.zeros(1)) == {"CHAIN": False}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from gumbeltree.ops.overlap import Overlap
 from gumbeltree.ops.triton_support import (
     Tile,
     batched_product,
+    chain_options,
     dot_precision,
     operand,
     product,
@@ -125,10 +126,6 @@ def backward(
 
     # every other node is somebody's child, and is written when that merge is undone
     G = torch.empty((2 * cap, 2 * D), dtype=kind, device=device)
-    kernels.roots_kernel[(max(B, cap),)](
-        G, G if droot is None else droot.to(kind).contiguous(), layout.roots, layout.start, B, T,
-        D=D, BD=1 << (D - 1).bit_length(), HAS_DROOT=droot is not None, num_warps=2,
-    )  # fmt: skip
     sigma = zeros(3 * cap)
     v_h = v_c = ds = rest = sigma
     if scored:
@@ -149,6 +146,7 @@ def backward(
         ds = torch.empty((B, 2, T), dtype=kind, device=device)
     weight_t = operand(weight_t, precision)
     tau = sigma if temperature is None else temperature
+    chain = chain_options(G)
 
     def send(t: int) -> None:
         # by the nodes of the longest sentence at this layer
@@ -158,12 +156,17 @@ def backward(
             ds, trees.rows, trees.left, trees.right, trees.node_state, trees.chosen, trees.position,
             sigma, layout.lengths, layout.start, B, T, cap, D=D, BJ=BJ, BD=UNITS, PIECES=pieces,
             PARTS=parts, SCORED=scored, SAMPLE=sample, HAS_DNODES=has_dnodes,
-            num_warps=SEND[BJ],
+            num_warps=SEND[BJ], **chain,
         )  # fmt: skip
 
     tile = tile_for(UNDO, precision, G)
     rows, columns = -(-B // tile.BM), -(-2 * D // tile.BN)
     planes = -(-B // (SPAN * rows * columns)) if scored else 0
+    # nothing between this kernel and the loop, whose chain begins behind it
+    kernels.roots_kernel[(max(B, cap),)](
+        G, G if droot is None else droot.to(kind).contiguous(), layout.roots, layout.start, B, T,
+        D=D, BD=1 << (D - 1).bit_length(), HAS_DROOT=droot is not None, num_warps=2,
+    )  # fmt: skip
     if T > 1:
         send(T - 1)
     for t in reversed(range(T - 1)):
@@ -173,7 +176,7 @@ def backward(
             D=D, BM=tile.BM, BN=tile.BN, BK=tile.BK, PARTS=parts,
             PRECISION=dot_precision(precision), BT=max(16, 1 << (T - t - 1).bit_length()),
             PIECES=pieces, SPAN=SPAN, SAMPLE=sample, HAS_DSCORES=has_dscores,
-            num_warps=tile.warps, num_stages=tile.stages,
+            num_warps=tile.warps, num_stages=tile.stages, **chain,
         )  # fmt: skip
         if scored or t > 0:
             send(t)

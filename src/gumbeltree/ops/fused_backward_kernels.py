@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from gumbeltree.ops.fused_forward_kernels import SIZES
-from gumbeltree.ops.fused_math import dot, tanh
+from gumbeltree.ops.fused_math import dot, join_chain, tanh
 
 
 @triton.jit
@@ -160,7 +160,7 @@ def undo_kernel(
     sentence, temperature, lengths, ds_out, B, T, cap, D: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
     BT: tl.constexpr, PIECES: tl.constexpr, SPAN: tl.constexpr, SAMPLE: tl.constexpr,
-    HAS_DSCORES: tl.constexpr,
+    HAS_DSCORES: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """Send the gates' gradients of the merges of step t to the h of both children.
 
@@ -171,6 +171,7 @@ def undo_kernel(
     """
     i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if part >= PARTS:
+        join_chain(CHAIN)
         i = ((part - PARTS) * tl.num_programs(1) + i_n) * tl.num_programs(0) + i_m
         for k in range(SPAN):
             store_score_gradients(
@@ -181,6 +182,7 @@ def undo_kernel(
     first = tl.load(start + t + 1)
     n = tl.load(start + t + 2) - first
     if i_m * BM >= n:
+        join_chain(CHAIN)
         return
     b = i_m * BM + tl.arange(0, BM)
     m = b < n
@@ -193,6 +195,7 @@ def undo_kernel(
     # a whole number of blocks to each part but the last
     share: tl.constexpr = (5 * D + PARTS * BK - 1) // (PARTS * BK) * BK
     acc = tl.full((BM, BN), 0.0, dtype=G.dtype.element_ty)
+    join_chain(CHAIN)
     for i_k in range(0, share, BK):
         o_k = part * share + i_k + tl.arange(0, BK)
         m_k = o_k < 5 * D
@@ -222,7 +225,7 @@ def send_kernel(
     t, G, rest, dnodes, states, gates, merge_dgates, v_h, v_c, next_numbers, ds_stored, rows, left,
     right, node_state, chosen, position, sigma, lengths, start, B, T, cap, D: tl.constexpr,
     BJ: tl.constexpr, BD: tl.constexpr, PIECES: tl.constexpr, PARTS: tl.constexpr,
-    SCORED: tl.constexpr, SAMPLE: tl.constexpr, HAS_DNODES: tl.constexpr,
+    SCORED: tl.constexpr, SAMPLE: tl.constexpr, HAS_DNODES: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """Send the score gradients of layer t to its nodes, then undo merge t - 1, element by element.
 
@@ -238,6 +241,7 @@ def send_kernel(
     r = (tl.load(start + t) + b).to(tl.int64)
     K = length - 1 - t
     if (K < 0) | (i_j * BJ > K):
+        join_chain(CHAIN)
         return
     kind: tl.constexpr = G.dtype.element_ty
     o_d = i_d * BD + tl.arange(0, BD)
@@ -248,7 +252,7 @@ def send_kernel(
     if SCORED:
         undoes = undoes & (place >= i_j * BJ) & (place < (i_j + 1) * BJ)
     m_u = m_o & undoes
-    # everything that is read, before anything that is written
+    # everything that is read, before anything that is written; the forward pass' before the rest
     chosen_c = tl.load(chosen + r, mask=undoes, other=0).to(tl.int64)
     l_node = tl.load(left + chosen_c, mask=undoes, other=0).to(tl.int64)
     r_node = tl.load(right + chosen_c, mask=undoes, other=0).to(tl.int64)
@@ -287,17 +291,11 @@ def send_kernel(
         p_g = G + node[:, None] * (2 * D) + o_d[None, :]
         p_v = c[:, None] * (2 * D) + o_d[None, :]
         p_w = c_p[:, None] * (2 * D) + D + o_d[None, :]
-        g_h = tl.load(p_g, mask=m_n, other=0.0)
-        g_c = tl.load(p_g + D, mask=m_n, other=0.0)
-        if PARTS > 1:
-            # the children of merge t: the other parts of their products
-            r_t = (tl.load(start + t + 1, mask=K > 0, other=0) + b).to(tl.int64)
-            k_t = tl.load(position + r_t, mask=K > 0, other=-2)
-            m_r = ((j == k_t) | (j == k_t + 1)) & (K > 0)
-            p_rest = rest + r_t * (2 * D) + tl.where(j == k_t, 0, D)[:, None] + o_d[None, :]
-            for part in tl.static_range(PARTS - 1):
-                at = p_rest + cap.to(tl.int64) * (part * 2 * D)
-                g_h += tl.load(at, mask=m_r[:, None] & m_o[None, :], other=0.0)
+        # the children of merge t
+        r_t = (tl.load(start + t + 1, mask=K > 0, other=0) + b).to(tl.int64)
+        k_t = tl.load(position + r_t, mask=K > 0, other=-2)
+        m_r = ((j == k_t) | (j == k_t + 1)) & (K > 0)
+        p_rest = rest + r_t * (2 * D) + tl.where(j == k_t, 0, D)[:, None] + o_d[None, :]
         l_h = tl.load(v_h + p_v, mask=m_j, other=0.0)
         r_h = tl.load(v_h + p_w, mask=m_q, other=0.0)
         l_c = tl.load(v_c + p_v, mask=m_j, other=0.0)
@@ -315,6 +313,19 @@ def send_kernel(
             p_l = states + b_l[:, None] * (2 * D) + o_d[None, :]
             p_r = states + b_r[:, None] * (2 * D) + o_d[None, :]
             p_own = states + (cap + c_b)[:, None] * (2 * D) + o_d[None, :]
+            at_l = tl.load(p_l, mask=m_bd, other=0.0)
+            x_h = tl.load(p_r, mask=m_bd, other=0.0) - at_l
+            y_h = tl.load(p_own, mask=m_bd, other=0.0) - at_l
+            at_l = tl.load(p_l + D, mask=m_bd, other=0.0)
+            x_c = tl.load(p_r + D, mask=m_bd, other=0.0) - at_l
+            y_c = tl.load(p_own + D, mask=m_bd, other=0.0) - at_l
+        join_chain(CHAIN)
+        g_h = tl.load(p_g, mask=m_n, other=0.0)
+        g_c = tl.load(p_g + D, mask=m_n, other=0.0)
+        for part in tl.static_range(PARTS - 1):
+            # the other parts of their products
+            at = p_rest + cap.to(tl.int64) * (part * 2 * D)
+            g_h += tl.load(at, mask=m_r[:, None] & m_o[None, :], other=0.0)
         at = ds_stored + b.to(tl.int64) * 2 * T + j
         ds = tl.load(at, mask=m, other=0.0)
         ds_p = tl.load(at + T, mask=m_p, other=0.0)
@@ -332,18 +343,13 @@ def send_kernel(
         dh = tl.sum(tl.where(is_new, g_h, 0.0), axis=0)
         dc = tl.sum(tl.where(is_new, g_c, 0.0), axis=0)
         if SAMPLE:
-            at_l = tl.load(p_l, mask=m_bd, other=0.0)
-            x_h = tl.load(p_r, mask=m_bd, other=0.0) - at_l
-            y_h = tl.load(p_own, mask=m_bd, other=0.0) - at_l
-            at_l = tl.load(p_l + D, mask=m_bd, other=0.0)
-            x_c = tl.load(p_r + D, mask=m_bd, other=0.0) - at_l
-            y_c = tl.load(p_own + D, mask=m_bd, other=0.0) - at_l
             x = tl.sum(g_h * x_h + g_c * x_c, axis=1)
             y = tl.sum(g_h * y_h + g_c * y_c, axis=1)
             p_x = next_numbers + (b.to(tl.int64) * (2 * PIECES) + i_d) * T + j
             tl.store(p_x, x, mask=m_b)
             tl.store(p_x + PIECES * T, y, mask=m_b)
     else:
+        join_chain(CHAIN)
         dh += tl.load(G + p_new, mask=m_u, other=0.0)
         dc += tl.load(G + p_new + D, mask=m_u, other=0.0)
     d_i, d_fl, d_fr, d_g, d_o, dc_l, dc_r = activate_backward(

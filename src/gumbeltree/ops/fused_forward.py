@@ -19,7 +19,14 @@ from torch import Tensor
 from gumbeltree.cells.treelstm import TreeLSTMCell
 from gumbeltree.ops import fused_forward_kernels as kernels
 from gumbeltree.ops.layout import Layout
-from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product, tile_for
+from gumbeltree.ops.triton_support import (
+    Tile,
+    chain_options,
+    dot_precision,
+    operand,
+    product,
+    tile_for,
+)
 
 FIRST = (4, 128, 4)
 """Rows, units and warps of a program in the first layer."""
@@ -169,6 +176,7 @@ def forward(
     slack = ROUNDING * torch.finfo(kind).eps
     BT, BD, warps = step_block(T, D)
     tile, dots = tile_for(PROJECT, precision, leaves), dot_precision(precision)
+    chain = chain_options(leaves)
     for t in range(T - 1):
         kernels.step_kernel[(B,)](
             t, cand, node, score, score if noise is None else noise,
@@ -178,11 +186,12 @@ def forward(
             SLACK=slack, D=D, BD=BD, BT=BT, BEGIN=t == 0, SAMPLE=sample,
             FROM_KEYS=noise is not None and noise.dtype == torch.int64,
             FORCED=forced is not None, RECORD=record, KEEP_SCORES=keep_scores, num_warps=warps,
+            **(chain if t > 0 else {"CHAIN": False}),
         )  # fmt: skip
         if t + 3 <= T:
             kernels.project_kernel[(-(-B // tile.BM), -(-10 * D // tile.BN))](
                 t, narrow, bias, states, gates_lr, node_state, layout.start, cap, D=D, BM=tile.BM,
                 BN=tile.BN, BK=tile.BK, PRECISION=dots, num_warps=tile.warps,
-                num_stages=tile.stages,
+                num_stages=tile.stages, **chain,
             )  # fmt: skip
     return Trees(order, scores, states, gates, left, right, node_state, chosen, position, rows, y)

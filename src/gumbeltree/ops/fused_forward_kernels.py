@@ -7,7 +7,7 @@ sentence makes at step t, D state width. Programs whose sentences have all ended
 import triton
 import triton.language as tl
 
-from gumbeltree.ops.fused_math import dot, sigmoid, tanh
+from gumbeltree.ops.fused_math import dot, join_chain, sigmoid, tanh
 
 # these differ from launch to launch: no variant for 1 or for multiples of 16
 SIZES = ["t", "B", "T", "cap"]
@@ -97,7 +97,7 @@ def first_layer_kernel(
 @triton.jit
 def compose_born(
     a, r, gates_lr, query, states, gates, score, node_state, left, right, cap, D: tl.constexpr,
-    BD: tl.constexpr, RECORD: tl.constexpr,
+    BD: tl.constexpr, RECORD: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """Compose candidates a and a + 1, left and right of the node of merge r; return their scores.
 
@@ -113,33 +113,35 @@ def compose_born(
     at_b = tl.load(node_state + before, mask=has_b, other=0).to(tl.int64)
     at_a = tl.load(node_state + after, mask=has_a, other=0).to(tl.int64)
     # everything that is read, before anything that is written
-    at = gates_lr + (cap + r).to(tl.int64) * (10 * D) + o_d
+    c_new = tl.load(states + new * (2 * D) + D + o_d, mask=m_o, other=0.0)
+    at = gates_lr + before * (10 * D) + o_d
+    r_i = tl.load(at, mask=m_b, other=0.0)
+    r_fl = tl.load(at + D, mask=m_b, other=0.0)
+    r_fr = tl.load(at + 2 * D, mask=m_b, other=0.0)
+    r_g = tl.load(at + 3 * D, mask=m_b, other=0.0)
+    r_o = tl.load(at + 4 * D, mask=m_b, other=0.0)
+    c_b = tl.load(states + at_b * (2 * D) + D + o_d, mask=m_b, other=0.0)
+    at = gates_lr + after * (10 * D) + 5 * D + o_d
     l_i = tl.load(at, mask=m_a, other=0.0)
     l_fl = tl.load(at + D, mask=m_a, other=0.0)
     l_fr = tl.load(at + 2 * D, mask=m_a, other=0.0)
     l_g = tl.load(at + 3 * D, mask=m_a, other=0.0)
     l_o = tl.load(at + 4 * D, mask=m_a, other=0.0)
-    r_i = tl.load(at + 5 * D, mask=m_b, other=0.0)
-    r_fl = tl.load(at + 6 * D, mask=m_b, other=0.0)
-    r_fr = tl.load(at + 7 * D, mask=m_b, other=0.0)
-    r_g = tl.load(at + 8 * D, mask=m_b, other=0.0)
-    r_o = tl.load(at + 9 * D, mask=m_b, other=0.0)
-    c_new = tl.load(states + new * (2 * D) + D + o_d, mask=m_o, other=0.0)
-    at = gates_lr + before * (10 * D) + o_d
-    r_i += tl.load(at, mask=m_b, other=0.0)
-    r_fl += tl.load(at + D, mask=m_b, other=0.0)
-    r_fr += tl.load(at + 2 * D, mask=m_b, other=0.0)
-    r_g += tl.load(at + 3 * D, mask=m_b, other=0.0)
-    r_o += tl.load(at + 4 * D, mask=m_b, other=0.0)
-    c_b = tl.load(states + at_b * (2 * D) + D + o_d, mask=m_b, other=0.0)
-    at = gates_lr + after * (10 * D) + 5 * D + o_d
+    c_a = tl.load(states + at_a * (2 * D) + D + o_d, mask=m_a, other=0.0)
+    q = tl.load(query + o_d, mask=m_o, other=0.0)
+    # the products of the new node are those of the kernel before
+    join_chain(CHAIN)
+    at = gates_lr + (cap + r).to(tl.int64) * (10 * D) + o_d
     l_i += tl.load(at, mask=m_a, other=0.0)
     l_fl += tl.load(at + D, mask=m_a, other=0.0)
     l_fr += tl.load(at + 2 * D, mask=m_a, other=0.0)
     l_g += tl.load(at + 3 * D, mask=m_a, other=0.0)
     l_o += tl.load(at + 4 * D, mask=m_a, other=0.0)
-    c_a = tl.load(states + at_a * (2 * D) + D + o_d, mask=m_a, other=0.0)
-    q = tl.load(query + o_d, mask=m_o, other=0.0)
+    r_i += tl.load(at + 5 * D, mask=m_b, other=0.0)
+    r_fl += tl.load(at + 6 * D, mask=m_b, other=0.0)
+    r_fr += tl.load(at + 7 * D, mask=m_b, other=0.0)
+    r_g += tl.load(at + 8 * D, mask=m_b, other=0.0)
+    r_o += tl.load(at + 9 * D, mask=m_b, other=0.0)
     i, f_l, f_r, g, o, h, c = activate(r_i, r_fl, r_fr, r_g, r_o, c_b, c_new)
     s_a = tl.sum(tl.where(m_b, h * q, 0.0))
     store_candidate(a, m_b, o_d, i, f_l, f_r, g, o, h, c, states, gates, cap, D, RECORD)
@@ -179,7 +181,7 @@ def step_kernel(
     node_state, left, right, gates_lr, query, states, gates, lengths, start, sentence, size,
     temperature, B, T, cap, SLACK: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     BT: tl.constexpr, BEGIN: tl.constexpr, SAMPLE: tl.constexpr, FROM_KEYS: tl.constexpr,
-    FORCED: tl.constexpr, RECORD: tl.constexpr, KEEP_SCORES: tl.constexpr,
+    FORCED: tl.constexpr, RECORD: tl.constexpr, KEEP_SCORES: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """Step t of one sentence: compose what the last merge made new, choose, move what is right.
 
@@ -194,6 +196,7 @@ def step_kernel(
     own = tl.load(sentence + b)
     K = length - 1 - t
     if K < 1:
+        join_chain(CHAIN)
         return
     r = (now + b).to(tl.int64)
     j = tl.arange(0, BT)
@@ -207,22 +210,24 @@ def step_kernel(
     n_next = tl.load(node + half + j + 1, mask=inside, other=0)
     c_next = tl.load(cand + half + j + 1, mask=j < K - 1, other=0)
     s = tl.load(score + c, mask=inside, other=-float("inf"))
+    layer = (own * (T - 1) + t) * (T - 1)
+    if SAMPLE:
+        if FROM_KEYS:
+            added = gumbel(noise, own, t, j).to(s.dtype)
+        else:
+            added = tl.load(noise + layer + j, mask=inside, other=0.0)
     if not BEGIN:
         a = (cap + 2 * (last + b)).to(tl.int64)
         s_a, s_b = compose_born(
             a, last + b, gates_lr, query, states, gates, score, node_state, left, right, cap, D,
-            BD, RECORD,
+            BD, RECORD, CHAIN,
         )  # fmt: skip
         s = tl.where(inside & (c == a), s_a, s)
         s = tl.where(inside & (c == a + 1), s_b, s)
-    layer = (own * (T - 1) + t) * (T - 1)
     if KEEP_SCORES:
         tl.store(scores_out + layer + j, s, mask=inside)
     if SAMPLE:
-        if FROM_KEYS:
-            s += gumbel(noise, own, t, j).to(s.dtype)
-        else:
-            s += tl.load(noise + layer + j, mask=inside, other=0.0)
+        s += added
     best = tl.max(s)
     if FORCED:
         k = tl.load(forced + own * (T - 1) + t).to(tl.int32)
@@ -265,12 +270,14 @@ def step_kernel(
 def project_kernel(
     t, both, both_bias, states, gates_lr, node_state, start, cap, D: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):  # fmt: skip
     """Multiply the nodes made at step t with the weights, as left child and as right child."""
     i_m, i_n = tl.program_id(0), tl.program_id(1)
     # sentences that go on after this merge
     n = tl.load(start + t + 3) - tl.load(start + t + 2)
     first = tl.load(start + t + 1)
+    join_chain(CHAIN)
     if i_m * BM >= n:
         return
     b = i_m * BM + tl.arange(0, BM)

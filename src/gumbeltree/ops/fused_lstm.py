@@ -13,7 +13,14 @@ from torch import Tensor
 
 from gumbeltree.ops.first_derivative import OnlyFirst
 from gumbeltree.ops.overlap import Overlap
-from gumbeltree.ops.triton_support import Tile, dot_precision, operand, product, tile_for
+from gumbeltree.ops.triton_support import (
+    Tile,
+    chain_options,
+    dot_precision,
+    operand,
+    product,
+    tile_for,
+)
 
 PRECISIONS = ("ieee", "tf32", "bf16")
 
@@ -153,10 +160,11 @@ def forward(
     states = inputs.new_empty((N, 2 * D))
     gates = torch.empty_like(inputs) if save else inputs.new_empty(0)
     tile = tile_for(FORWARD, plan.precision, inputs, columns=4)
-    options = {"BD": tile.BN, **plan.options(tile)}
+    options = {"BD": tile.BN, **plan.options(tile), **chain_options(inputs)}
     grid = plan.grid(D, tile.BM, tile.BN)
     # Triton launches on the current device, whichever the tensors are on
     with torch.cuda.device_of(inputs):
+        # before the loop, and a kernel: the chain begins behind it
         clear(states, start)
         for t in plan.positions():
             kernels.lstm_fwd_kernel[grid](
@@ -185,7 +193,8 @@ def backward(
     before = states.new_empty((N, D) if dweight_needed else (0, D))
     parts = states.new_empty((PARTS, plan.rows, D))
     tile = tile_for(BACKWARD, plan.precision, states)
-    options = {"BN": tile.BN, "PARTS": PARTS, **plan.options(tile)}
+    chain = chain_options(states)
+    options = {"BN": tile.BN, "PARTS": PARTS, **plan.options(tile), **chain}
     BM, BD, warps = CELL
     with torch.cuda.device_of(gates):
         # rows past the words take part in what follows
@@ -199,7 +208,7 @@ def backward(
             kernels.lstm_bwd_kernel[plan.grid(D, BM, BD)](
                 start, states, gates, dstates, carried, parts, dgates, before,
                 t, plan.steps, plan.rows, D=D, BACK=plan.back, GATHER=dweight_needed, PARTS=PARTS,
-                BM=BM, BD=BD, num_warps=warps,
+                BM=BM, BD=BD, num_warps=warps, **chain,
             )  # fmt: skip
     if not dweight_needed:
         return dgates, None

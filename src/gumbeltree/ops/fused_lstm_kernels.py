@@ -10,7 +10,7 @@ another one of the same launch writes, and nothing is added up in a varying orde
 import triton
 import triton.language as tl
 
-from gumbeltree.ops.fused_math import dot, sigmoid, tanh
+from gumbeltree.ops.fused_math import dot, join_chain, sigmoid, tanh
 
 
 @triton.jit
@@ -55,6 +55,7 @@ def lstm_fwd_kernel(
     BM: tl.constexpr,
     BD: tl.constexpr,
     BK: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """Make the states of the words at position t from those at t + BACK.
 
@@ -73,12 +74,14 @@ def lstm_fwd_kernel(
         BM: sentences of a program.
         BD: units of a program.
         BK: summands at a time.
+        CHAIN: see `join_chain`.
     """
     i_m, i_d = tl.program_id(0), tl.program_id(1)
     # asked for together, so that they are waited for once
     first, n = words_at(p_start, t, steps)
     before, n_before = words_at(p_start, t + BACK, steps)
     if i_m * BM >= n:
+        join_chain(CHAIN)
         return
     o_m = i_m * BM + tl.arange(0, BM)
     o_d = i_d * BD + tl.arange(0, BD)
@@ -95,6 +98,7 @@ def lstm_fwd_kernel(
     b_xf = tl.load(p_inputs + o_gate + D, mask=m, other=0.0)
     b_xg = tl.load(p_inputs + o_gate + 2 * D, mask=m, other=0.0)
     b_xo = tl.load(p_inputs + o_gate + 3 * D, mask=m, other=0.0)
+    join_chain(CHAIN)
     b_before = tl.load(p_states + o_before + D, mask=m_before[:, None] & m_d[None, :], other=0.0)
 
     # one product for all gates, column 4 unit + gate: with several in a loop Triton 3.6 lays the
@@ -147,6 +151,7 @@ def lstm_bwd_product_kernel(
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """Send the gates' gradients of the words at t - BACK to h of the words at t.
 
@@ -169,11 +174,13 @@ def lstm_bwd_product_kernel(
         BM: sentences of a program.
         BN: units of a program.
         BK: summands at a time.
+        CHAIN: see `join_chain`.
     """
     i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     _, n = words_at(p_start, t, steps)
     after, n_after = words_at(p_start, t - BACK, steps)
     n = tl.minimum(tl.minimum(n, n_after), B)
+    join_chain(CHAIN)
     if i_m * BM >= n:
         return
     o_m = i_m * BM + tl.arange(0, BM)
@@ -213,6 +220,7 @@ def lstm_bwd_kernel(
     PARTS: tl.constexpr,
     BM: tl.constexpr,
     BD: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """Make the gates' gradients of the words at position t, element by element.
 
@@ -235,6 +243,7 @@ def lstm_bwd_kernel(
         PARTS: of the sum.
         BM: sentences of a program.
         BD: units of a program.
+        CHAIN: see `join_chain`.
     """
     i_m, i_d = tl.program_id(0), tl.program_id(1)
     first, n = words_at(p_start, t, steps)
@@ -242,6 +251,7 @@ def lstm_bwd_kernel(
     after, n_after = words_at(p_start, t - BACK, steps)
     n = tl.minimum(n, B)
     if i_m * BM >= n:
+        join_chain(CHAIN)
         return
     o_m = i_m * BM + tl.arange(0, BM)
     o_d = i_d * BD + tl.arange(0, BD)
@@ -255,7 +265,8 @@ def lstm_bwd_kernel(
     o_after = (after + o_m)[:, None] * D + o_d[None, :]
     o_gate = (first + o_m)[:, None] * (4 * D) + o_d[None, :]
 
-    # everything that is read, before anything that is written
+    # everything that is read, before anything that is written; only the parts are of the kernel
+    # before, what was carried is of the one before that
     b_dh = tl.load(p_dstates + o_state, mask=m, other=0.0)
     b_dc = tl.load(p_dstates + o_state + D, mask=m, other=0.0)
     b_carried = tl.load(p_carried + o_after, mask=m_after, other=0.0)
@@ -267,6 +278,7 @@ def lstm_bwd_kernel(
     b_before = tl.load(p_states + o_before + D, mask=m_before, other=0.0)
     if GATHER:
         b_h = tl.load(p_states + o_before, mask=m_before, other=0.0)
+    join_chain(CHAIN)
     for part in tl.static_range(PARTS):
         row = (B.to(tl.int64) * part + o_m)[:, None] * D
         b_dh += tl.load(p_parts + row + o_d[None, :], mask=m_after, other=0.0)

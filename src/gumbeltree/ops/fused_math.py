@@ -3,6 +3,11 @@
 import triton
 import triton.language as tl
 
+try:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+except ImportError:  # made for other cards; nobody asks for it there
+    gdc_launch_dependents = gdc_wait = None
+
 
 @triton.jit
 def sigmoid(x):
@@ -14,6 +19,20 @@ def sigmoid(x):
 def tanh(x):
     """Return tanh, wrong by 2e-7 at most in float32; libdevice's cannot be interpreted."""
     return 2 / (1 + tl.exp(-2 * x)) - 1
+
+
+@triton.jit
+def join_chain(CHAIN: tl.constexpr):
+    """Wait for the kernel before to end, then let the one behind come and wait for this one.
+
+    A kernel of a CHAIN (`triton_support.chain_options`) is started while the one before it still
+    runs. Before this call it may read what kernels further back have written, and write nothing.
+    Every program must come here, also one with nothing to do: else its kernel could end before the
+    one it follows, and the next would believe that both have.
+    """
+    if CHAIN:
+        gdc_wait()
+        gdc_launch_dependents()
 
 
 @triton.jit

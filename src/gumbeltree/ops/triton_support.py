@@ -4,7 +4,7 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,6 +100,20 @@ def batched_product(a: Tensor, b: Tensor, precision: str) -> Tensor:
     if a.device.type == "cuda":
         return torch.bmm(a.bfloat16(), b.bfloat16(), out_dtype=torch.float32)
     return torch.bmm(a.bfloat16().float(), b.bfloat16().float())
+
+
+def chain_options(x: Tensor) -> dict[str, Any]:
+    """Return how kernels are launched that follow each other on the device of `x`.
+
+    Where the device can (compute capability 9), a kernel's programs come and read what they can
+    while the kernel before still runs (`fused_math.join_chain`). The kernel before must be one of
+    Triton's: in a CUDA graph, a copy of memory cannot be followed like that.
+    """
+    if not x.is_cuda or torch.version.cuda is None:
+        return {"CHAIN": False}
+    if torch.cuda.get_device_capability(x.device) < (9, 0):
+        return {"CHAIN": False}
+    return {"CHAIN": True, "launch_pdl": True}
 
 
 class Tile(NamedTuple):
