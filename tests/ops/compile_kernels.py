@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gumbeltree.ops import features_kernels as features
-from gumbeltree.ops import fused_backward, fused_forward, fused_lstm
+from gumbeltree.ops import fused_backward, fused_forward, fused_lstm, triton_support
 from gumbeltree.ops import fused_backward_kernels as backward
 from gumbeltree.ops import fused_forward_kernels as forward
 from gumbeltree.ops import fused_lstm_kernels as lstm
@@ -26,6 +26,7 @@ INT32 = {
 }
 INT64 = {"order", "forced", "sentence"}
 OPERANDS = {"both", "weight_t", "p_weight"}
+WHICH = {"tf32": "tf32", "bf16": "tf32", "ieee": "ieee"}
 ROOM = {75: 64, 80: 163, 86: 99, 90: 227}
 """KiB of shared memory that a program may take."""
 CAPABILITY, D = (int(x) for x in sys.argv[1:3]) if len(sys.argv) > 2 else (90, 300)
@@ -94,10 +95,11 @@ def main() -> None:
     for precision in ("tf32", "bf16", "ieee"):
         dots = "ieee" if precision == "bf16" else precision
         operands = dict.fromkeys(OPERANDS, "*bf16") if precision == "bf16" else {}
-        which = "ieee" if precision == "ieee" else "tf32"
-        BM, BN, BK, warps, stages = fused_forward.PROJECT[which]
-        constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PRECISION": dots}
-        compiled(forward.project_kernel, constants, warps, stages, **operands)
+        which = "ieee" if precision == "ieee" else "wide" if D > triton_support.WIDE else "tf32"
+        for tile in {fused_forward.PROJECT[which], fused_forward.PROJECT[WHICH[precision]]}:
+            BM, BN, BK, warps, stages = tile
+            constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PRECISION": dots}
+            compiled(forward.project_kernel, constants, warps, stages, **operands)
         BM, BN, BK, warps, stages = fused_backward.UNDO[which]
         for parts, BT, sample, dscores in (
             (1, 16, False, False),
@@ -105,10 +107,10 @@ def main() -> None:
             (fused_backward.PARTS, 4096, True, True),
         ):
             constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PARTS": parts, "PRECISION": dots}
-            constants |= {"BT": BT, "PIECES": -(-D // fused_backward.UNITS)}
+            constants |= {"BT": BT, "PIECES": -(-D // fused_backward.SEND["many"].BD)}
             constants |= {"SPAN": fused_backward.SPAN, "SAMPLE": sample, "HAS_DSCORES": dscores}
             compiled(backward.undo_kernel, constants, warps, stages, **operands)
-        BM, BD, BK, warps, stages = fused_lstm.FORWARD[which]
+        BM, BD, BK, warps, stages = fused_lstm.FORWARD[WHICH[precision]]
         constants = {"D": D, "BACK": -1, "SAVE": True, "PRECISION": dots}
         constants |= {"BM": BM, "BD": BD, "BK": BK}
         compiled(lstm.lstm_fwd_kernel, constants, warps, stages, **operands)
@@ -133,8 +135,7 @@ def main() -> None:
         constants |= {"SAMPLE": sample, "FROM_KEYS": keys, "FORCED": forced, "RECORD": True}
         noise = "*i64" if keys else "*fp32"
         compiled(forward.step_kernel, constants | {"KEEP_SCORES": scores}, warps, noise=noise)
-    BD = fused_backward.UNITS
-    for BJ, warps in fused_backward.SEND.items():
+    for BJ, BD, warps in fused_backward.SEND.values():
         for scored, sample, dnodes in (
             (True, True, False),
             (True, True, True),

@@ -145,18 +145,26 @@ def test_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 LONG = [
     # with gradients of scores from outside, and without
-    Case(lengths=(3, 37), hidden_dim=3, details=True, attention=True, temperature=0.5),
-    pytest.param(Case(lengths=(70, 3), hidden_dim=2), marks=pytest.mark.slow),
+    Case(lengths=(3, 33, 1), hidden_dim=3, details=True, attention=True, temperature=0.5),
+    pytest.param(Case(lengths=(70, 3, 2), hidden_dim=2), marks=pytest.mark.slow),
     pytest.param(
-        Case(lengths=(64, 40), hidden_dim=2, details=True, sample=False), marks=pytest.mark.slow
+        Case(lengths=(64, 15, 9), hidden_dim=2, details=True, sample=False), marks=pytest.mark.slow
     ),
 ]
+
+
+def send_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all layers sent to by programs of four nodes."""
+    ways = dict.fromkeys(fused_backward.SEND, fused_backward.SEND["few"])
+    monkeypatch.setattr(fused_backward, "SEND", ways)
 
 
 @interpreted
 @pytest.mark.parametrize("case", LONG, ids=str)
 def test_long_sentences(case: Case) -> None:
+    # layers of few and of many nodes, which only layouts that are not dense have
     assert max(case.lengths) > 2 * fused_backward.FEW
+    assert not rows_of(list(case.lengths), max(case.lengths), sum(case.lengths)).dense
     check_float64(case)
 
 
@@ -171,8 +179,22 @@ def test_long_sentences(case: Case) -> None:
     ids=str,
 )
 def test_layers_in_several_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_backward, "SEND", {4: 1})
+    send_in_blocks(monkeypatch)
     check_float64(case)
+
+
+@interpreted
+def test_wide_states_of_sentences_of_many_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    # their sums come in more parts
+    monkeypatch.setattr(fused_backward, "WIDE", 2)
+    check_float64(Case(lengths=(12, 1, 2), hidden_dim=3, details=True, temperature=0.5))
+
+
+def test_dense_layouts() -> None:
+    assert rows_of([5, 5, 4], 5, 14).dense
+    assert not rows_of([9, 2, 1], 9, 12).dense
+    # by the room for words, whatever is in it
+    assert rows_of([9, 2, 1], 9, 14).dense
 
 
 # rows with spare ones: what captured steps run
@@ -269,7 +291,7 @@ def test_memory_that_nothing_wrote_is_never_read(
     settings: dict[str, object], sample: bool, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if long:
-        monkeypatch.setattr(fused_backward, "SEND", {4: 1})
+        send_in_blocks(monkeypatch)
     encoder = rows_encoder(torch.float32, **settings)
     layout = rows_of([3, 5, 1, 2], 7, 16)
     keys = sentence_keys(0, 0, torch.arange(4)) if sample else None

@@ -231,8 +231,19 @@ def test_tiles_fit_the_card(
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: card)
     x = SimpleNamespace(is_cuda=True, device=0)
     tiles = {"tf32": Tile(64, 16, 128, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
-    assert tile_for(tiles, precision, x, columns) == tiles["tf32"]._replace(stages=stages)
-    assert tile_for(tiles, "ieee", x, columns) == tiles["ieee"]
+    assert tile_for(tiles, precision, x, columns=columns) == tiles["tf32"]._replace(stages=stages)
+    assert tile_for(tiles, "ieee", x, columns=columns) == tiles["ieee"]
+
+
+def test_wide_states_have_tiles_of_their_own() -> None:
+    x = torch.zeros(1)
+    tiles = {"tf32": Tile(64, 16, 128, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
+    assert tile_for(tiles, "tf32", x, 600) == tiles["tf32"]
+    tiles["wide"] = Tile(64, 64, 64, 4, 3)
+    for precision in ("tf32", "bf16"):
+        assert tile_for(tiles, precision, x, 320) == tiles["tf32"]
+        assert tile_for(tiles, precision, x, 321) == tiles["wide"]
+    assert tile_for(tiles, "ieee", x, 600) == tiles["ieee"]
 
 
 @both_directions

@@ -14,6 +14,7 @@ from gumbeltree.ops.fused_forward import Trees
 from gumbeltree.ops.layout import Layout
 from gumbeltree.ops.overlap import Overlap
 from gumbeltree.ops.triton_support import (
+    WIDE,
     Tile,
     batched_product,
     chain_options,
@@ -23,18 +24,33 @@ from gumbeltree.ops.triton_support import (
     tile_for,
 )
 
-# tiles, warps and stages, measured on one H200
-UNDO = {"tf32": Tile(64, 32, 64, 4, 3), "ieee": Tile(32, 32, 32, 4, 3)}
+
+class Sending(NamedTuple):
+    """What a program that sends to nodes works on."""
+
+    BJ: int
+    """Nodes."""
+    BD: int
+    """Units."""
+    warps: int
+
+
+# measured on one H200
+UNDO = {
+    "tf32": Tile(64, 32, 64, 4, 3),
+    "wide": Tile(64, 64, 64, 4, 3),
+    "ieee": Tile(32, 32, 32, 4, 3),
+}
 PARTS = 3
-"""Parts of the sum over the gates: whole ones would leave most of the card idle."""
+"""Parts of the sum over the gates: whole ones would leave most of the card idle. Twice as many for
+wide states in layouts that are not dense."""
 SHARES = (2, 512, 8)
 """Candidates, units at most and warps of a program that works out what their scores send."""
-UNITS = 64
-"""Units of a program that sends to nodes."""
-SEND = {4: 1, 8: 4}
-"""Warps of a program that sends to so many nodes."""
-FEW = 16
-"""Layers of no more nodes are sent to with the smallest programs, others with the largest."""
+SEND = {"dense": Sending(2, 128, 1), "few": Sending(4, 64, 1), "many": Sending(8, 64, 4)}
+"""Small programs are fastest, but in layouts that are not dense most would have nothing to do, and
+cost as much to start."""
+FEW = 8
+"""Layers of no more nodes are `few`, where the layout is not dense."""
 SPAN = 2
 """Sentences of a program that works out score gradients."""
 SPLITS = 4
@@ -137,10 +153,11 @@ def backward(
     has_dnodes, has_dscores = dnodes is not None, dscores is not None
     extra = G if dnodes is None else dnodes
     outside = sigma if dscores is None else dscores
-    pieces = -(-D // UNITS)
+    pieces = -(-D // SEND["dense" if layout.dense else "many"].BD)
     # numbers of a layer are read from one half while those of the layer below go to the other
     numbers = torch.empty((2, B, 2, pieces, T) if sample else (2, 0), dtype=kind, device=device)
-    parts = PARTS if scored else 1
+    parts = PARTS if D <= WIDE or layout.dense else 2 * PARTS
+    parts = parts if scored else 1
     if scored:
         rest = torch.empty((parts - 1, cap, 2 * D), dtype=kind, device=device)
         ds = torch.empty((B, 2, T), dtype=kind, device=device)
@@ -150,16 +167,16 @@ def backward(
 
     def send(t: int) -> None:
         # by the nodes of the longest sentence at this layer
-        BJ = min(SEND) if T - t <= FEW else max(SEND)
-        kernels.send_kernel[(B, pieces, -(-(T - t) // BJ) if scored else 1)](
+        way = SEND["dense" if layout.dense else "few" if T - t <= FEW else "many"]
+        kernels.send_kernel[(B, pieces, -(-(T - t) // way.BJ) if scored else 1)](
             t, G, rest, extra, states, trees.gates, merge_dgates, v_h, v_c, numbers[(t + 1) % 2],
             ds, trees.rows, trees.left, trees.right, trees.node_state, trees.chosen, trees.position,
-            sigma, layout.lengths, layout.start, B, T, cap, D=D, BJ=BJ, BD=UNITS, PIECES=pieces,
-            PARTS=parts, SCORED=scored, SAMPLE=sample, HAS_DNODES=has_dnodes,
-            num_warps=SEND[BJ], **chain,
+            sigma, layout.lengths, layout.start, B, T, cap, D=D, BJ=way.BJ, BD=way.BD,
+            PIECES=pieces, PARTS=parts, SCORED=scored, SAMPLE=sample, HAS_DNODES=has_dnodes,
+            num_warps=way.warps, **chain,
         )  # fmt: skip
 
-    tile = tile_for(UNDO, precision, G)
+    tile = tile_for(UNDO, precision, G, D)
     rows, columns = -(-B // tile.BM), -(-2 * D // tile.BN)
     planes = -(-B // (SPAN * rows * columns)) if scored else 0
     # nothing between this kernel and the loop, whose chain begins behind it

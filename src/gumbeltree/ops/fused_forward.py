@@ -31,8 +31,12 @@ from gumbeltree.ops.triton_support import (
 FIRST = (4, 128, 4)
 """Rows, units and warps of a program in the first layer."""
 # measured on one H200
-PROJECT = {"tf32": Tile(128, 64, 32, 4, 4), "ieee": Tile(32, 64, 32, 4, 3)}
-"""Tiles of a step's product."""
+PROJECT = {
+    "tf32": Tile(128, 64, 32, 8, 6),
+    "wide": Tile(128, 128, 32, 8, 4),
+    "ieee": Tile(32, 64, 32, 4, 3),
+}
+"""Tiles of a step's product; the wide ones only where the layout is dense."""
 SHORT = 32
 """Up to so many words a step's programs are wide: most sentences are in most steps."""
 BLOCK = 1024
@@ -175,7 +179,8 @@ def forward(
     torch.sum(pieces, 1, out=score[:cap])
     slack = ROUNDING * torch.finfo(kind).eps
     BT, BD, warps = step_block(T, D)
-    tile, dots = tile_for(PROJECT, precision, leaves), dot_precision(precision)
+    tile = tile_for(PROJECT, precision, leaves, D if layout.dense else 0)
+    dots = dot_precision(precision)
     chain = chain_options(leaves)
     for t in range(T - 1):
         kernels.step_kernel[(B,)](

@@ -27,7 +27,11 @@ PRECISIONS = ("ieee", "tf32", "bf16")
 # Measured on one H200. A step is bound by how fast each multiprocessor gets its part of W_hh and of
 # the states from the L2 cache. Tensor cores of that generation work on 64 rows at a time.
 FORWARD = {"tf32": Tile(64, 16, 64, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
-BACKWARD = {"tf32": Tile(64, 64, 64, 4, 3), "ieee": Tile(32, 32, 32, 4, 3)}
+BACKWARD = {
+    "tf32": Tile(64, 64, 64, 4, 4),
+    "wide": Tile(128, 64, 64, 8, 3),
+    "ieee": Tile(32, 32, 32, 4, 3),
+}
 PARTS = 5
 """Parts of the sum over the gates, backward."""
 CLEARED = 8
@@ -159,7 +163,7 @@ def forward(
     inputs, factor = inputs.contiguous(), operand(weight, plan.precision)
     states = inputs.new_empty((N, 2 * D))
     gates = torch.empty_like(inputs) if save else inputs.new_empty(0)
-    tile = tile_for(FORWARD, plan.precision, inputs, columns=4)
+    tile = tile_for(FORWARD, plan.precision, inputs, D, columns=4)
     options = {"BD": tile.BN, **plan.options(tile), **chain_options(inputs)}
     grid = plan.grid(D, tile.BM, tile.BN)
     # Triton launches on the current device, whichever the tensors are on
@@ -192,7 +196,7 @@ def backward(
     dgates = torch.empty_like(gates)
     before = states.new_empty((N, D) if dweight_needed else (0, D))
     parts = states.new_empty((PARTS, plan.rows, D))
-    tile = tile_for(BACKWARD, plan.precision, states)
+    tile = tile_for(BACKWARD, plan.precision, states, D)
     chain = chain_options(states)
     options = {"BN": tile.BN, "PARTS": PARTS, **plan.options(tile), **chain}
     BM, BD, warps = CELL

@@ -39,6 +39,11 @@ class Layout:
     previous: Tensor
     roots: Tensor
 
+    @property
+    def dense(self) -> bool:
+        """Whether most sentences are about as long as the longest; by bounds, known to the host."""
+        return 2 * self.cap >= self.B * self.T
+
     @classmethod
     def of(cls, packing: Packing) -> "Layout":
         """Return the layout of a packing, without spare rows."""

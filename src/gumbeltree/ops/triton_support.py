@@ -11,6 +11,8 @@ from torch import Tensor
 
 WIDEST = 1024
 """Units for which the kernels' tiles were made."""
+WIDE = 320
+"""States of more units have tiles of their own in some products."""
 
 
 def why_not_triton() -> str | None:
@@ -130,17 +132,21 @@ class Tile(NamedTuple):
     """Blocks of summands under way at a time."""
 
 
-def tile_for(tiles: Mapping[str, Tile], precision: str, x: Tensor, columns: int = 1) -> Tile:
+def tile_for(
+    tiles: Mapping[str, Tile], precision: str, x: Tensor, D: int = 0, columns: int = 1
+) -> Tile:
     """Return the tile for a precision, with no more stages than the device of `x` has room for.
 
     Args:
-        tiles: under "tf32", and "ieee" where that differs: IEEE products run without tensor cores
-            and hold their operands in registers.
+        tiles: under "tf32"; under "wide" where that differs for wide states; under "ieee", as IEEE
+            products run without tensor cores and hold their operands in registers.
         precision: of the products.
         x: any tensor on the device.
+        D: units of the states.
         columns: of each of the BN units.
     """
-    tile = tiles["ieee" if precision == "ieee" else "tf32"]
+    kind = "wide" if D > WIDE and "wide" in tiles else "tf32"
+    tile = tiles["ieee" if precision == "ieee" else kind]
     if not x.is_cuda:
         return tile
     properties = torch.cuda.get_device_properties(x.device)
