@@ -387,8 +387,37 @@ def test_runs_up_to_where_the_authors_was_cut(collector, writer, tmp_path):
     collected(collector, tmp_path / "run")
     text = section(results(writer), "## The authors' code on the same files")
     header, row = rows(text.split("Runs of that code were cut")[1].rstrip())
-    assert header[2:5] == ["cut after epoch", "ours", "dev until then"]
-    assert row[2:] == ["4.4", "`snli-300d`", "70.00", "80.00", "5.0"]
+    assert header[2:6] == ["cut after epoch", "ours", "seeds", "dev until then"]
+    assert row[2:] == ["4.4", "`snli-300d`", "1", "70.00", "80.00", "80.00 to 80.00", "5.0"]
+    assert "is what runs of the second kind are like" not in text
+
+
+def test_more_seeds_count_beside_the_authors_code_alone(collector, writer, tmp_path):
+    regular = ["embedding.dropout=0.1", "batch_norm=true", "head.dropout=0.1"]
+    for seed in range(5):
+        accuracies = (0.5,) * 8 + (0.6, 0.7 + 0.02 * seed)
+        fake_run(tmp_path / f"p{seed}", "snli-100d", seed=seed, accuracies=accuracies)
+    for seed in range(4):
+        fake_run(
+            tmp_path / f"r{seed}", "snli-100d", seed=seed, settings=regular, accuracies=(0.9,) * 10
+        )
+    for folder in sorted(tmp_path.glob("[pr]?")):
+        collected(collector, folder)
+    text = results(writer)
+    header, row = rows(section(text, "## Table 1: SNLI"))
+    assert row[header.index("ours, dev")] == "72.00 ± 2.00"
+    assert row[header.index("seeds")] == "3"
+    assert "9 runs, 3 seeds a row" in text
+    part = section(text, "## The authors' code on the same files")
+    found = rows(part.split("Runs of that code were cut")[1])
+    ends = {line[3]: line[4:8] for line in found[1:]}
+    assert ends["`snli-100d`"] == ["5", "50.00 ± 0.00", "74.00 ± 3.16", "70.00 to 78.00"]
+    names = ", ".join(f"`{name}`" for name in ("snli-100d", *regular))
+    assert ends[names] == ["4", "90.00 ± 0.00", "90.00 ± 0.00", "90.00 to 90.00"]
+    said = " ".join(part.split())
+    assert "our 5 runs are at 50.00 by then and at 74.00 in the end, 1 of them at 77.18" in said
+    assert "4 runs are at 90.00 by then and at 90.00 in the end, 4 of them at 77.18" in said
+    assert "gumbeltree train snli-100d --data $snli --vectors $glove840 --seeds 5" in part
 
 
 def test_times_are_drawn_where_they_can_be_compared(collector, writer, tmp_path):

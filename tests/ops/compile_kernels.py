@@ -36,7 +36,10 @@ def compiled(
     kernel: Any, constants: dict[str, Any], warps: int = 4, stages: int = 3, **kinds: str
 ) -> None:
     """Compile a kernel; print what it needs. `kinds` replaces the types of some arguments."""
-    chained = CAPABILITY >= 90 and "CHAIN" in kernel.arg_names and not constants.get("BEGIN")
+    # products of bfloat16 operands are told the same as IEEE ones
+    ieee = constants.get("PRECISION") == "ieee" and "*bf16" not in kinds.values()
+    chained = CAPABILITY >= 90 and "CHAIN" in kernel.arg_names
+    chained = chained and not (ieee or constants.get("BEGIN"))
     if "CHAIN" in kernel.arg_names:
         constants = constants | {"CHAIN": chained}
 

@@ -476,7 +476,7 @@ def test_gpu_chained_kernels_give_the_same_bits(monkeypatch: pytest.MonkeyPatch)
     sizes = {"sentences": 256, "longest": 40}
     runs = [run_compiled("fused", 300, precision="tf32", **sizes) for _ in range(5)]
     for module in (fused_backward, fused_forward, fused_lstm):
-        monkeypatch.setattr(module, "chain_options", lambda x: {"CHAIN": False})
+        monkeypatch.setattr(module, "chain_options", lambda *_: {"CHAIN": False})
     apart = run_compiled("fused", 300, precision="tf32", **sizes)
     for chained in runs:
         assert torch.equal(chained.order, apart.order)
@@ -504,9 +504,12 @@ def test_kernels_are_chained_where_the_card_can(
 
     monkeypatch.setattr(torch.version, "cuda", version)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    options = triton_support.chain_options(cast(Tensor, OnCard()))
-    assert options == ({"CHAIN": True, "launch_pdl": True} if chained else {"CHAIN": False})
-    assert triton_support.chain_options(torch.zeros(1)) == {"CHAIN": False}
+    card, apart = cast(Tensor, OnCard()), {"CHAIN": False}
+    for precision in ("tf32", "bf16"):
+        options = triton_support.chain_options(card, precision)
+        assert options == ({"CHAIN": True, "launch_pdl": True} if chained else apart)
+    assert triton_support.chain_options(card, "ieee") == apart
+    assert triton_support.chain_options(torch.zeros(1), "tf32") == apart
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def backward(
         ds = torch.empty((B, 2, T), dtype=kind, device=device)
     weight_t = operand(weight_t, precision)
     tau = sigma if temperature is None else temperature
-    chain = chain_options(G)
+    chain = chain_options(G, precision)
 
     def send(t: int) -> None:
         # by the nodes of the longest sentence at this layer

@@ -181,7 +181,7 @@ def forward(
     BT, BD, warps = step_block(T, D)
     tile = tile_for(PROJECT, precision, leaves, D if layout.dense else 0)
     dots = dot_precision(precision)
-    chain = chain_options(leaves)
+    chain = chain_options(leaves, precision)
     for t in range(T - 1):
         kernels.step_kernel[(B,)](
             t, cand, node, score, score if noise is None else noise,

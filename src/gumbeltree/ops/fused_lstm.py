@@ -164,7 +164,7 @@ def forward(
     states = inputs.new_empty((N, 2 * D))
     gates = torch.empty_like(inputs) if save else inputs.new_empty(0)
     tile = tile_for(FORWARD, plan.precision, inputs, D, columns=4)
-    options = {"BD": tile.BN, **plan.options(tile), **chain_options(inputs)}
+    options = {"BD": tile.BN, **plan.options(tile), **chain_options(inputs, plan.precision)}
     grid = plan.grid(D, tile.BM, tile.BN)
     # Triton launches on the current device, whichever the tensors are on
     with torch.cuda.device_of(inputs):
@@ -197,7 +197,7 @@ def backward(
     before = states.new_empty((N, D) if dweight_needed else (0, D))
     parts = states.new_empty((PARTS, plan.rows, D))
     tile = tile_for(BACKWARD, plan.precision, states, D)
-    chain = chain_options(states)
+    chain = chain_options(states, plan.precision)
     options = {"BN": tile.BN, "PARTS": PARTS, **plan.options(tile), **chain}
     BM, BD, warps = CELL
     with torch.cuda.device_of(gates):

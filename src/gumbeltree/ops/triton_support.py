@@ -104,14 +104,15 @@ def batched_product(a: Tensor, b: Tensor, precision: str) -> Tensor:
     return torch.bmm(a.bfloat16().float(), b.bfloat16().float())
 
 
-def chain_options(x: Tensor) -> dict[str, Any]:
+def chain_options(x: Tensor, precision: str) -> dict[str, Any]:
     """Return how kernels are launched that follow each other on the device of `x`.
 
     Where the device can (compute capability 9), a kernel's programs come and read what they can
     while the kernel before still runs (`fused_math.join_chain`). The kernel before must be one of
-    Triton's: in a CUDA graph, a copy of memory cannot be followed like that.
+    Triton's: in a CUDA graph, a copy of memory cannot be followed like that. IEEE products keep
+    the multiprocessors busy, and programs that come early would be in their way.
     """
-    if not x.is_cuda or torch.version.cuda is None:
+    if not x.is_cuda or torch.version.cuda is None or precision == "ieee":
         return {"CHAIN": False}
     if torch.cuda.get_device_capability(x.device) < (9, 0):
         return {"CHAIN": False}
