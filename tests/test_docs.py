@@ -106,11 +106,12 @@ def test_recorded_figures_of_a_card_meet_what_is_promised() -> None:
     assert report["correctness"]["ieee"]["same_merges"] > 0.999
     cases = {(c["name"], c["precision"]): c for c in report["cases"] if c["impl"] == "fused"}
     random = cases["training, random batches", "tf32"]
-    assert random["median"] < 0.0046
+    # a hundredth of what the authors' code takes
+    assert random["median"] < 0.0023
     assert random["bytes"] < 1.5 * 2**30
     assert cases["training, bucketed batches", "tf32"]["median"] < 0.0015
     assert cases["inference, random batches", "tf32"]["median"] < 0.0013
-    assert cases["training, random batches, 600D", "tf32"]["median"] < 0.008
+    assert cases["training, random batches, 600D", "tf32"]["median"] < 0.004
     assert report["growth"]["exponents"]["training"] < 1.2
     assert report["growth"]["rows"][-1]["words"] == 2048
 

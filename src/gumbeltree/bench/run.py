@@ -257,6 +257,9 @@ def draw_growth(growth: dict[str, Any], path: Path, machine: str = "CPU") -> Non
         axis.set(title=title, xlabel="words T", xscale="log", yscale="log")
         axis.set_xticks(sorted({row["words"] for row in growth["rows"]}))
         axis.xaxis.set_major_formatter("{x:.0f}")
+        # there may be one power of ten, or none
+        axis.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5), numticks=99))
+        axis.yaxis.set_major_formatter("{x:,g}")
         axis.minorticks_off()
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
