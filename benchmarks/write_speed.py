@@ -128,8 +128,8 @@ def details(report: dict[str, Any]) -> str:
         table(growth),
         "![growth with sentence length on a card](images/growth-cuda.png)",
         "Where a training step goes (TF32). Kernels of two streams run at a time, and those of the "
-        "loops are\nstarted while the one before still runs, which they wait for: the sums pass the "
-        "step's time.",
+        "loops are\nstarted while the one before still runs, which they wait for: the sums pass "
+        "the step's time.",
     ]
     for line in report["roofline"]:
         groups = sorted(line["kernel_seconds"].items(), key=lambda x: -x[1])
