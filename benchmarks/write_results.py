@@ -4,11 +4,10 @@
                                        [--images docs/images]
 
 `collect_runs.py` makes the records. All figures of ours come from them; by hand are only the
-explanations, the paper's published figures and the reference results below.
+explanations and what `published.py` holds.
 """
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -17,273 +16,30 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from collect_runs import NO_OVERRIDES, RUNS, complete, difference, setting, stem
+from collect_runs import RUNS, difference, setting, stem
+from published import OTHERS_SNLI, OTHERS_SST, PAPER, REFERENCE, SNLI_PAIRS, Published, Reference
+from results_pictures import pictures
+from run_groups import (
+    ABLATIONS,
+    SEEDS,
+    Ablation,
+    Group,
+    alone,
+    families,
+    family_names,
+    first_seeds,
+    group,
+    many,
+    read_records,
+    value_of,
+)
 
 from gumbeltree.atomic import replace_file
-from gumbeltree.plots import COLOURS, pyplot
 
 DOCS = Path(__file__).parent.parent / "docs"
 NONE = "No runs on record."
-
-SEEDS = 3
-"""The tables are over the seeds 0, 1 and 2. More seeds, where a question asked for them, count in
-`same_epoch` alone."""
-
-SNLI_PAIRS = 549_367
-"""Training pairs with a gold label in the whole of SNLI."""
-
-
-class Published(NamedTuple):
-    """A row of the paper's Table 1 or 2; accuracies in percent, on the test set."""
-
-    model: str
-    accuracy: float
-    parameters: str = ""
-    hours: str = ""
-
-
-PAPER = {
-    "snli-100d-affine": Published("100D, without leaf LSTM", 81.8, "202k", "0.7"),
-    "snli-100d": Published("100D", 82.6, "262k", "0.6"),
-    "snli-300d-affine": Published("300D, without leaf LSTM", 84.4, "2.3M", "3.1"),
-    "snli-300d": Published("300D", 85.6, "2.9M", "1.6"),
-    "snli-600d": Published("600D", 86.0, "10.3M", "3.4"),
-    "sst2": Published("SST-2, 300D", 90.7),
-    "sst5": Published("SST-5, 300D", 53.7),
-}
-"""The Gumbel Tree-LSTM in Tables 1 and 2 of Choi, Yoo and Lee (AAAI 2018), by our recipe."""
-
-OTHERS_SNLI = (
-    Published("100D Latent Syntax Tree-LSTM (Yogatama et al. 2017)", 80.5, "500k", "72–96 *"),
-    Published("100D CYK Tree-LSTM (Maillard et al. 2017)", 81.6, "231k", "240 *"),
-    Published("300D LSTM (Bowman et al. 2016)", 80.6, "3.0M", "4 †"),
-    Published("300D SPINN (Bowman et al. 2016)", 83.2, "3.7M", "67 †"),
-    Published("300D NSE (Munkhdalai and Yu 2017a)", 84.6, "3.0M", "26 †"),
-    Published("600D Gated-Attention BiLSTM (Chen et al. 2017)", 85.5, "11.6M", "8.5 †"),
-    Published("Shortcut-Stacked BiLSTM (Nie and Bansal 2017)", 86.1, "140.2M", "3.8 †"),
-)
-"""Other models in Table 1 of the paper."""
-
-OTHERS_SST = (
-    ("DMN (Kumar et al. 2016)", "88.6", "52.1"),
-    ("NSE (Munkhdalai and Yu 2017a)", "89.7", "52.8"),
-    ("byte-mLSTM (Radford et al. 2017)", "91.8", "52.9"),
-    ("BCN+Char+CoVe (McCann et al. 2017)", "90.3", "53.7"),
-    ("RNTN (Socher et al. 2013)", "85.4", "45.7"),
-    ("Constituency Tree-LSTM (Tai et al. 2015)", "88.0", "51.0"),
-    ("NTI-SLSTM-LSTM (Munkhdalai and Yu 2017b)", "89.3", "53.1"),
-    ("Latent Syntax Tree-LSTM (Yogatama et al. 2017)", "86.5", ""),
-    ("Constituency Tree-LSTM + Recurrent Dropout (Looks et al. 2017)", "89.4", "52.3"),
-)
-"""Other models in Table 2 of the paper."""
-
-
-class Reference(NamedTuple):
-    """What other code reached on the same files; accuracy in percent."""
-
-    model: str
-    recipe: str
-    split: str
-    accuracy: float
-    note: str
-    ended: float | None = None
-    """The epoch at which it was cut, still rising."""
-
-
-# measured once with the authors' model classes (their last version) on the same files, one run each
-REFERENCE = (
-    Reference("SST-2, 300D", "sst2", "test", 88.80, "authors' model classes"),
-    Reference("SST-5, 300D", "sst5", "test", 50.27, "authors' model classes"),
-    Reference(
-        "SNLI part, 100D",
-        "snli-100d-reference",
-        "dev",
-        77.18,
-        "authors' model classes, after 4.3 epochs, still rising",
-        4.3,
-    ),
-    Reference(
-        "SNLI part, 300D",
-        "snli-300d",
-        "dev",
-        78.61,
-        "authors' model classes, after 4.4 epochs, still rising",
-        4.4,
-    ),
-    Reference(
-        "SNLI part, 300D",
-        "snli-300d",
-        "dev",
-        79.09,
-        "the same model in other code, trained to convergence",
-    ),
-)
-
-
-class Ablation(NamedTuple):
-    """A setting whose values are compared with all others equal."""
-
-    title: str
-    key: str
-    column: str
-    default: Any
-    """The value of records that know no such setting."""
-    order: tuple[Any, ...]
-    """Values in the order of the table; others follow."""
-    about: str
-    picture: str = ""
-
-
-ABLATIONS = (
-    Ablation(
-        "Leaf LSTM",
-        "model.encoder.leaf",
-        "leaf",
-        "lstm",
-        ("affine", "lstm"),
-        "The paper: the LSTM over the leaves improves accuracy substantially and leads to faster "
-        "convergence than the affine transformation (Table 1: 81.8 against 82.6 at 100D, 84.4 "
-        "against 85.6 at 300D, test).",
-    ),
-    Ablation(
-        "Choice of trees",
-        "model.encoder.trees",
-        "trees",
-        "learned",
-        ("learned", "left", "right", "balanced", "random"),
-        "Learned trees against trees that are given, with the same cell, leaves and classifier. "
-        "The paper has no such rows.",
-    ),
-    Ablation(
-        "Temperature annealing",
-        "training.anneal_rate",
-        "anneal rate",
-        0.0,
-        (0.0,),
-        "The temperature is max(0.5, exp(-rate · step)); rate 0 keeps it at 1.0. The paper: no "
-        "improvement by annealing, without figures.",
-    ),
-    Ablation(
-        "Batch size",
-        "training.batch_size",
-        "batch",
-        128,
-        (16, 32, 128),
-        "The paper trains with 128 and says, without figures, that the models still converge "
-        "faster than others with 16 or 32 (footnote 5).",
-        "batch-size",
-    ),
-)
-
-
-class Group(NamedTuple):
-    """Runs of one recipe with the same changes: the seeds are all that differs."""
-
-    recipe: str
-    overrides: dict[str, Any]
-    records: list[dict[str, Any]]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All settings but those that do not count, by dotted key."""
-        found = complete(self.records[0]["recipe"])
-        return {key: value for key, value in found.items() if key not in NO_OVERRIDES}
-
-    @property
-    def task(self) -> str:
-        return str(self.settings["data.task"])
-
-    @property
-    def digest(self) -> str:
-        return str(self.records[0]["data"]["digest"])
-
-    @property
-    def name(self) -> str:
-        return stem(self.recipe, self.overrides)
-
-
-# records
-
-
-def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Read all records of a folder."""
-    paths = sorted(folder.glob("*.json"))
-    if not paths:
-        raise ValueError(f"{folder}: expected records of runs, found none; see collect_runs.py")
-    records: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for path in paths:
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            name = stem(record["recipe_name"], record["overrides"], record["seed"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path}: expected the record of a run, got {error!r}") from error
-        if name in records:
-            raise ValueError(f"{records[name][0]} and {path} are both {name}; keep one of them")
-        records[name] = path, record
-    return [record for _, record in records.values()]
-
-
-def group(records: Iterable[dict[str, Any]]) -> list[Group]:
-    """Put the seeds of each experiment together; published recipes come first, as in the paper."""
-    found: dict[tuple[str, str], Group] = {}
-    for record in sorted(records, key=lambda record: int(record["seed"])):
-        key = (record["recipe_name"], json.dumps(record["overrides"], sort_keys=True))
-        found.setdefault(key, Group(key[0], record["overrides"], [])).records.append(record)
-    for each in found.values():
-        kinds = {
-            json.dumps([Group("", {}, [r]).settings, r["data"]["digest"]], sort_keys=True)
-            for r in each.records
-        }
-        if len(kinds) > 1:
-            raise ValueError(
-                f"the records of {each.name} differ in more than the seed (settings or data); "
-                "they cannot be averaged: keep those of one kind"
-            )
-    published = list(PAPER)
-
-    def place(key: tuple[str, str]) -> tuple[int, str, str]:
-        name = key[0]
-        return (published.index(name) if name in PAPER else len(published), name, key[1])
-
-    return [found[key] for key in sorted(found, key=place)]
-
-
-def first_seeds(groups: Iterable[Group]) -> list[Group]:
-    """Return the groups with the seeds that all experiments have."""
-    cut = [each._replace(records=[r for r in each.records if r["seed"] < SEEDS]) for each in groups]
-    return [each for each in cut if each.records]
-
-
-def families(groups: Sequence[Group], ablation: Ablation) -> list[list[Group]]:
-    """Return the groups that differ in one setting alone, where it has more than one value."""
-    found: dict[str, list[Group]] = {}
-    for each in groups:
-        rest = {key: value for key, value in each.settings.items() if key != ablation.key}
-        found.setdefault(json.dumps(rest, sort_keys=True), []).append(each)
-    chosen = []
-    for family in found.values():
-        values = {json.dumps(value_of(each, ablation)) for each in family}
-        if len(values) == 1 and not any(ablation.key in each.overrides for each in family):
-            continue
-        if len({each.digest for each in family}) > 1:
-            names = ", ".join(each.name for each in family)
-            raise ValueError(f"{names}: expected runs on the same data, to be compared")
-        chosen.append(sorted(family, key=lambda each: _place(value_of(each, ablation), ablation)))
-    return chosen
-
-
-def value_of(each: Group, ablation: Ablation) -> Any:
-    """Return the value of the compared setting."""
-    return each.settings.get(ablation.key, ablation.default)
-
-
-def _place(value: Any, ablation: Ablation) -> tuple[int, float, str]:
-    known = ablation.order.index(value) if value in ablation.order else len(ablation.order)
-    return known, value if isinstance(value, int | float) else 0.0, str(value)
-
 
 # figures
 
@@ -309,11 +65,6 @@ def epochs(each: Group) -> str:
     return f"{statistics.fmean(r['best']['epoch'] for r in each.records):.1f}"
 
 
-def alone(each: Group) -> bool:
-    """Return whether nothing else ran beside the runs, so that their times can be compared."""
-    return all(r.get("alone") for r in each.records)
-
-
 def minutes(each: Group) -> str:
     """Return the mean of the minutes until the best point, marked where runs shared a machine."""
     mean = statistics.fmean(r["best"]["seconds"] for r in each.records) / 60
@@ -331,22 +82,6 @@ def parameters(each: Group) -> str:
     counts = each.records[0]["parameters"]
     vectors = counts.get("word_vectors")
     return f"{counts['trained']:,}" + (f" + {vectors:,}" if vectors else "")
-
-
-def curve(each: Group, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return development accuracy over `axis`: places, and the seeds' mean, lowest and highest.
-
-    The places are all evaluations in the range that every seed has; between its own evaluations
-    a seed counts with the straight line that joins them.
-    """
-    lines = [
-        ([x[axis] for x in r["metrics"]], [x["dev_accuracy"] for x in r["metrics"]])
-        for r in each.records
-    ]
-    start, end = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
-    places = np.array(sorted({p for x, _ in lines for p in x if start <= p <= end}))
-    values = np.array([np.interp(places, x, y) for x, y in lines])
-    return places, values.mean(0), values.min(0), values.max(0)
 
 
 # pieces of the page
@@ -409,11 +144,6 @@ def commands(each: Group) -> list[str]:
 def shell(groups: Iterable[Group]) -> str:
     """Return the commands of the rows of a table, in their order."""
     return "\n".join(["```sh", *(line for each in groups for line in commands(each)), "```"])
-
-
-def many(count: int, name: str) -> str:
-    """Return a number of things."""
-    return f"{count} {name}" + ("" if count == 1 else "s")
 
 
 def fill(text: str) -> str:
@@ -617,16 +347,6 @@ def ablation_section(groups: Sequence[Group], ablation: Ablation, images: str) -
     return parts
 
 
-def family_names(found: Sequence[Sequence[Group]]) -> list[str]:
-    """Return a name for each family: that of its shortest member's recipe, numbered if taken."""
-    names: list[str] = []
-    for family in found:
-        name = min((each.recipe for each in family), key=lambda recipe: (len(recipe), recipe))
-        taken = sum(other == name or other.startswith(f"{name}.") for other in names)
-        names.append(f"{name}.{taken + 1}" if taken else name)
-    return names
-
-
 def reference_section(groups: Sequence[Group]) -> list[str]:
     """Return what other code reached on the same files, beside ours."""
     ours = {each.recipe: each for each in groups if not each.overrides}
@@ -797,75 +517,6 @@ def page(every: Sequence[Group], runs: str, images: str) -> str:
         *others([each for each in groups if each.name not in shown]),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-# pictures
-
-
-def pictures(groups: Sequence[Group], folder: Path) -> None:
-    """Draw everything that the page shows."""
-    snli = [each for each in groups if each.task == "snli" and not each.overrides]
-    if snli:
-        draw([(each.recipe, each) for each in snli], folder / "convergence.png")
-    for ablation in ABLATIONS:
-        if not ablation.picture:
-            continue
-        found = families(groups, ablation)
-        for name, family in zip(family_names(found), found, strict=True):
-            lines = [(f"{ablation.column} {value_of(e, ablation)}", e) for e in family]
-            draw(lines, folder / f"{ablation.picture}-{name}.png", f"{ablation.title}, {name}")
-
-
-def draw(lines: Sequence[tuple[str, Group]], path: Path, title: str = "") -> None:
-    """Draw development accuracy over epochs, one line for each label.
-
-    Beside it over minutes, if there are at least two lines whose times can be compared.
-    """
-    plt = pyplot()
-    panels = [("epoch", "epochs", 1)]
-    if sum(alone(each) for _, each in lines) > 1:
-        panels.append(("seconds", "minutes", 60))
-    size = (10 if len(panels) > 1 else 7, 4.6)
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=size, layout="constrained", sharey=True, squeeze=False
-    )
-    axes = axes[0]
-    lowest, highest = [], []
-    for axis, (key, name, scale) in zip(axes, panels, strict=True):
-        for i, (label, each) in enumerate(lines):
-            places, mean, low, high = curve(each, key)
-            if not len(places) or (key == "seconds" and not alone(each)):
-                continue
-            lowest += [100 * mean.min(), 100 * mean.max() - 12]
-            highest.append(100 * high.max())
-            style = {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.6}
-            # a recipe of our own is dashed, and so are more lines than colours
-            dashed = each.recipe not in PAPER or i >= len(COLOURS)
-            about = f"{label} ({many(len(each.records), 'seed')})"
-            x = places / scale
-            axis.fill_between(x, 100 * low, 100 * high, color=style["color"], alpha=0.18, lw=0)
-            axis.plot(x, 100 * mean, "--" if dashed else "-", label=about, **style)
-        axis.set_xlabel(name)
-        axis.set_xlim(left=0)
-        axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("development accuracy, %")
-    if lowest:
-        # the steep start would press all the rest together
-        bottom = max(min(lowest[::2]), min(lowest[1::2]))
-        axes[0].set_ylim(bottom, max(highest) + 0.04 * (max(highest) - bottom) + 0.1)
-    handles, labels = axes[0].get_legend_handles_labels()
-    columns = min(len(labels), 4 if len(panels) > 1 and len(labels) in (4, 7, 8) else 3)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    if title:
-        figure.suptitle(title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # the name of the drawing program is no part of the picture
-    replace_file(
-        path,
-        lambda part: figure.savefig(part, dpi=130, format="png", metadata={"Software": None}),
-    )
-    plt.close(figure)
 
 
 def write(runs: Path, out: Path, images: Path) -> None:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from collect_runs import RUNS, stem
-from write_results import read_records, spread, table
+from run_groups import read_records
+from write_results import spread, table
 
 import gumbeltree
 from gumbeltree.analysis import gold, metrics, metrics_plot, metrics_report
