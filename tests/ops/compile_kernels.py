@@ -5,7 +5,9 @@ Run as a program of its own, without TRITON_INTERPRET, with a compute capability
 """
 
 import itertools
+import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import triton
@@ -69,13 +71,52 @@ def compiled(
     if "BK" in constants:
         columns = {"lstm_fwd_kernel": 4}.get(kernel.__name__, 1)
         units = constants.get("BN", constants.get("BD"))
-        size = (constants["BM"] + units * columns) * constants["BK"] * 4
+        width = 2 if "*bf16" in kinds.values() else 4
+        size = (constants["BM"] * 4 + units * columns * width) * constants["BK"]
         stage = max(1, min(stages, (ROOM[CAPABILITY] * 1024 - 2048) // size))
     options = {"num_warps": warps, "num_stages": stage, "launch_pdl": chained}
     result = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options)
-    assert ("griddepcontrol.wait" in result.asm["ptx"]) == chained, (kernel.__name__, constants)
+    if "CHAIN" in kernel.arg_names:
+        assert set(joins(result.asm["ptx"])) == {chained}, (kernel.__name__, constants)
     assert result.metadata.shared <= ROOM[CAPABILITY] * 1024, (kernel.__name__, constants)
     print(kernel.__name__, constants, f"{result.metadata.shared / 1024:.0f} KiB", flush=True)
+
+
+def joins(ptx: str) -> Iterator[bool]:
+    """Yield for each end of a kernel whether its way there has joined the chain; see `join_chain`.
+
+    All ways through the kernel are followed. Fails where one lets the next kernel come before it
+    has waited, or writes before it has done both.
+    """
+    body = ptx[ptx.index("{", ptx.index(".entry")) :]
+    lines = [re.sub("//.*", "", line).strip() for line in body.splitlines()]
+    labels = {
+        line[:-1]: i for i, line in enumerate(lines) if line.startswith("$") and line[-1] == ":"
+    }
+    chained = any("griddepcontrol" in line for line in lines)
+    seen: set[tuple[int, int]] = set()
+    # a line, and how far this way there has come: 1 it has waited, 2 it has let the next one come
+    ways = [(0, 0)]
+    while ways:
+        if (way := ways.pop()) in seen:
+            continue
+        seen.add(way)
+        at, state = way
+        line = lines[at]
+        if "griddepcontrol.wait" in line:
+            state = max(state, 1)
+        elif "griddepcontrol.launch_dependents" in line:
+            assert state > 0, "the next kernel is let in before this one has waited"
+            state = 2
+        elif re.search(r"\b(st\.global|red|atom)\b", line):
+            assert state == 2 or not chained, f"writes before it has joined: {line}"
+        always = not line.startswith("@")
+        if re.search(r"\bret;", line):
+            yield state == 2
+        if jump := re.search(r"\bbra(?:\.uni)?\s+(\$[\w$]+)", line):
+            ways.append((labels[jump[1]], state))
+        if not (always and (jump or re.search(r"\bret;", line))) and at + 1 < len(lines):
+            ways.append((at + 1, state))
 
 
 def power_of_two(x: int) -> int:
@@ -106,11 +147,11 @@ def main() -> None:
         BM, BN, BK, warps, stages = fused_backward.UNDO[which]
         for parts, BT, sample, dscores in (
             (1, 16, False, False),
-            (fused_backward.PARTS, 16, True, False),
+            (2 * fused_backward.PARTS, 16, True, False),
             (fused_backward.PARTS, 4096, True, True),
         ):
             constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PARTS": parts, "PRECISION": dots}
-            constants |= {"BT": BT, "PIECES": -(-D // fused_backward.SEND["many"].BD)}
+            constants |= {"BT": BT, "PIECES": -(-D // fused_backward.UNITS["sparse"])}
             constants |= {"SPAN": fused_backward.SPAN, "SAMPLE": sample, "HAS_DSCORES": dscores}
             compiled(backward.undo_kernel, constants, warps, stages, **operands)
         BM, BD, BK, warps, stages = fused_lstm.FORWARD[WHICH[precision]]
@@ -138,7 +179,8 @@ def main() -> None:
         constants |= {"SAMPLE": sample, "FROM_KEYS": keys, "FORCED": forced, "RECORD": True}
         noise = "*i64" if keys else "*fp32"
         compiled(forward.step_kernel, constants | {"KEEP_SCORES": scores}, warps, noise=noise)
-    for BJ, BD, warps in fused_backward.SEND.values():
+    for way, (BJ, warps) in fused_backward.SEND.items():
+        BD = fused_backward.UNITS["dense" if way == "dense" else "sparse"]
         for scored, sample, dnodes in (
             (True, True, False),
             (True, True, True),

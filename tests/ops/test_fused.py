@@ -185,9 +185,18 @@ def test_layers_in_several_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -
 
 @interpreted
 def test_wide_states_of_sentences_of_many_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    # their sums come in more parts
+    # their sums come in more parts: at this width none of the six is empty
     monkeypatch.setattr(fused_backward, "WIDE", 2)
-    check_float64(Case(lengths=(12, 1, 2), hidden_dim=3, details=True, temperature=0.5))
+    check_float64(Case(lengths=(7, 1, 2, 1), hidden_dim=33, details=True, temperature=0.5))
+
+
+@interpreted
+@pytest.mark.parametrize("lengths", [(6, 5), (10, 1, 2)], ids=["dense", "sparse"])
+def test_states_of_more_units_than_a_program_sends(
+    lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_backward, "UNITS", {"dense": 32, "sparse": 16})
+    check_float64(Case(lengths=lengths, hidden_dim=33, temperature=0.5))
 
 
 def test_dense_layouts() -> None:
@@ -470,14 +479,29 @@ def test_gpu_long_sentences_equal_exact() -> None:
 
 
 @pytest.mark.gpu
-def test_gpu_chained_kernels_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("sentences", "longest", "D", "precision"),
+    [
+        (256, 40, 300, "tf32"),
+        # few programs: not every multiprocessor takes part in every kernel
+        (16, 40, 300, "tf32"),
+        (1, 30, 100, "tf32"),
+        # sparse and dense, see `Layout.dense`
+        (64, 40, 600, "tf32"),
+        (20, 10, 600, "tf32"),
+        (64, 20, 300, "bf16"),
+    ],
+)
+def test_gpu_chained_kernels_give_the_same_bits(
+    sentences: int, longest: int, D: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("kernels are chained from compute capability 9.0 on")
-    sizes = {"sentences": 256, "longest": 40}
-    runs = [run_compiled("fused", 300, precision="tf32", **sizes) for _ in range(5)]
+    sizes = {"sentences": sentences, "longest": longest}
+    runs = [run_compiled("fused", D, precision=precision, **sizes) for _ in range(5)]
     for module in (fused_backward, fused_forward, fused_lstm):
         monkeypatch.setattr(module, "chain_options", lambda *_: {"CHAIN": False})
-    apart = run_compiled("fused", 300, precision="tf32", **sizes)
+    apart = run_compiled("fused", D, precision=precision, **sizes)
     for chained in runs:
         assert torch.equal(chained.order, apart.order)
         for name, x in apart.values.items():
@@ -502,6 +526,7 @@ def test_kernels_are_chained_where_the_card_can(
     class OnCard:
         is_cuda, device = True, torch.device("cuda", 0)
 
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.version, "cuda", version)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     card, apart = cast(Tensor, OnCard()), {"CHAIN": False}
@@ -510,6 +535,12 @@ def test_kernels_are_chained_where_the_card_can(
         assert options == ({"CHAIN": True, "launch_pdl": True} if chained else apart)
     assert triton_support.chain_options(card, "ieee") == apart
     assert triton_support.chain_options(torch.zeros(1), "tf32") == apart
+    # nor can kernels that are interpreted, or made by an older Triton
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert triton_support.chain_options(card, "tf32") == apart
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr("triton.__version__", "3.4.0")
+    assert triton_support.chain_options(card, "tf32") == apart
 
 
 @pytest.mark.parametrize(

@@ -24,17 +24,6 @@ from gumbeltree.ops.triton_support import (
     tile_for,
 )
 
-
-class Sending(NamedTuple):
-    """What a program that sends to nodes works on."""
-
-    BJ: int
-    """Nodes."""
-    BD: int
-    """Units."""
-    warps: int
-
-
 # measured on one H200
 UNDO = {
     "tf32": Tile(64, 32, 64, 4, 3),
@@ -46,9 +35,11 @@ PARTS = 3
 wide states in layouts that are not dense."""
 SHARES = (2, 512, 8)
 """Candidates, units at most and warps of a program that works out what their scores send."""
-SEND = {"dense": Sending(2, 128, 1), "few": Sending(4, 64, 1), "many": Sending(8, 64, 4)}
-"""Small programs are fastest, but in layouts that are not dense most would have nothing to do, and
-cost as much to start."""
+UNITS = {"dense": 128, "sparse": 64}
+"""Units of a program that sends to nodes, by the layout."""
+SEND = {"dense": (2, 1), "few": (4, 1), "many": (8, 4)}
+"""Its nodes and warps. Small programs are fastest, but in layouts that are not dense most would
+have nothing to do, and cost as much to start."""
 FEW = 8
 """Layers of no more nodes are `few`, where the layout is not dense."""
 SPAN = 2
@@ -153,7 +144,8 @@ def backward(
     has_dnodes, has_dscores = dnodes is not None, dscores is not None
     extra = G if dnodes is None else dnodes
     outside = sigma if dscores is None else dscores
-    pieces = -(-D // SEND["dense" if layout.dense else "many"].BD)
+    units = UNITS["dense" if layout.dense else "sparse"]
+    pieces = -(-D // units)
     # numbers of a layer are read from one half while those of the layer below go to the other
     numbers = torch.empty((2, B, 2, pieces, T) if sample else (2, 0), dtype=kind, device=device)
     parts = PARTS if D <= WIDE or layout.dense else 2 * PARTS
@@ -167,13 +159,13 @@ def backward(
 
     def send(t: int) -> None:
         # by the nodes of the longest sentence at this layer
-        way = SEND["dense" if layout.dense else "few" if T - t <= FEW else "many"]
-        kernels.send_kernel[(B, pieces, -(-(T - t) // way.BJ) if scored else 1)](
+        BJ, warps = SEND["dense" if layout.dense else "few" if T - t <= FEW else "many"]
+        kernels.send_kernel[(B, pieces, -(-(T - t) // BJ) if scored else 1)](
             t, G, rest, extra, states, trees.gates, merge_dgates, v_h, v_c, numbers[(t + 1) % 2],
             ds, trees.rows, trees.left, trees.right, trees.node_state, trees.chosen, trees.position,
-            sigma, layout.lengths, layout.start, B, T, cap, D=D, BJ=way.BJ, BD=way.BD,
+            sigma, layout.lengths, layout.start, B, T, cap, D=D, BJ=BJ, BD=units,
             PIECES=pieces, PARTS=parts, SCORED=scored, SAMPLE=sample, HAS_DNODES=has_dnodes,
-            num_warps=way.warps, **chain,
+            num_warps=warps, **chain,
         )  # fmt: skip
 
     tile = tile_for(UNDO, precision, G, D)

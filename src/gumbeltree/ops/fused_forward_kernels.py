@@ -189,6 +189,8 @@ def step_kernel(
     1-3) and scored; then the merge is chosen (Eq. S8). Rows of candidates and nodes are read from
     one half of their buffers and written to the other.
     """
+    # what the first step reads may be of the kernel before
+    tl.static_assert(not (BEGIN and CHAIN))
     b = tl.program_id(0)
     length = tl.load(lengths + b)
     now = tl.load(start + t + 1)

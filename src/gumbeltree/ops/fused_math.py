@@ -5,7 +5,7 @@ import triton.language as tl
 
 try:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-except ImportError:  # made for other cards; nobody asks for it there
+except ImportError:  # made for other cards, where `chain_options` does not ask for it
     gdc_launch_dependents = gdc_wait = None
 
 

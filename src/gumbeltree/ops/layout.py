@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def dense(self) -> bool:
-        """Whether most sentences are about as long as the longest; by bounds, known to the host."""
+        """Whether sentences are at least half as long as the longest, in the mean; by bounds."""
         return 2 * self.cap >= self.B * self.T
 
     @classmethod

@@ -11,6 +11,8 @@ from torch import Tensor
 
 WIDEST = 1024
 """Units for which the kernels' tiles were made."""
+CHAINED_FROM = (3, 5)
+"""The first version of Triton whose kernels can wait for the one before."""
 WIDE = 320
 """States of more units have tiles of their own in some products."""
 
@@ -112,11 +114,18 @@ def chain_options(x: Tensor, precision: str) -> dict[str, Any]:
     Triton's: in a CUDA graph, a copy of memory cannot be followed like that. IEEE products keep
     the multiprocessors busy, and programs that come early would be in their way.
     """
-    if not x.is_cuda or torch.version.cuda is None or precision == "ieee":
-        return {"CHAIN": False}
-    if torch.cuda.get_device_capability(x.device) < (9, 0):
+    can = x.is_cuda and torch.version.cuda is not None and can_chain()
+    if not can or precision == "ieee" or torch.cuda.get_device_capability(x.device) < (9, 0):
         return {"CHAIN": False}
     return {"CHAIN": True, "launch_pdl": True}
+
+
+def can_chain() -> bool:
+    """Return whether this Triton makes kernels that can be chained; those it interprets cannot."""
+    import triton
+
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    return version >= CHAINED_FROM and os.environ.get("TRITON_INTERPRET") != "1"
 
 
 class Tile(NamedTuple):
