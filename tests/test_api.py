@@ -23,7 +23,7 @@ from gumbeltree.analysis.trace import span_probabilities, trace, trace_many
 from gumbeltree.model import SentenceModel
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.web import api as api_module
-from gumbeltree.web import guards, phrases, service
+from gumbeltree.web import guards, phrases, schema, service
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, Settings
 from gumbeltree.web.worker import BusyError, LateError, Worker
@@ -159,6 +159,22 @@ def test_parse_with_samples_says_how_sure_spans_are(client):
     assert not found["sampled"]
     _, shares = span_probabilities(PAIR, SENTENCE, **options, seed=0)
     assert found["spans"] == [[*span, share] for span, share in shares.items()]
+
+
+@pytest.mark.parametrize("trees", ["learned", "left", "random"])
+def test_parse_says_which_trees_are_fixed(trees):
+    model = tiny_model("single", trees=trees)
+    fixed = TestClient(make_app(models={"fixed": model}))
+    for options in ({}, {"seed": 3}, {"samples": 5}):
+        (found,) = ask(fixed, "/api/parse", model="fixed", texts=[SENTENCE], **options)["results"]
+        assert found["trees"] == trees
+        assert found["sampled"] == ("seed" in options and trees != "left")
+        # the rest is as for other models
+        assert found.keys() == schema.Parsed.model_fields.keys()
+        assert len(found["layers"][0]["scores"]) == 7
+    about = fixed.get("/api/openapi.json").json()["components"]["schemas"]["Parsed"]
+    assert "trees" in about["required"]
+    assert "fixed trees" in about["properties"]["trees"]["description"]
 
 
 def test_parse_says_what_the_model_leaves_out():

@@ -20,6 +20,7 @@ from gumbeltree.evaluate import Evaluator, ScoreError
 from gumbeltree.graphs import Graphs
 from gumbeltree.model import SentenceModel
 from gumbeltree.ops import triton_support
+from gumbeltree.tree import Tree
 from tests.models import TEXTS, tiny_model
 from tests.test_evaluate import made
 
@@ -140,9 +141,13 @@ def test_broken_weights_are_not_hidden(captured, part):
         evaluator = Evaluator(model, made(1, [3, 5, 2], 2))
         with pytest.raises(ScoreError, match="NaN or infinite"):
             evaluator()
-    # with a broken query any tree will do, as in the other implementations
-    for tree in model.parse_many(TEXTS):
-        assert all(0 <= k < len(tree.words) for k in tree.order)
+    for use in (model.encode, model.parse_many):
+        with pytest.raises(ValueError, match=f"NaN or infinite numbers in encoder.{part}"):
+            use(TEXTS)
+    # the kernels give any tree, as the other implementations do, and no place outside of it
+    ids = [model.tokenizer.encode(text).ids for text in TEXTS]
+    for words, order in zip(ids, CapturedEncoder(model)(model, ids).order.tolist(), strict=True):
+        Tree(map(str, words), order[: len(words) - 1])
 
 
 # what the kernels need

@@ -22,6 +22,7 @@ import gumbeltree
 from gumbeltree.analysis.index import Index
 from gumbeltree.analysis.trace import Trace, span_probabilities, trace
 from gumbeltree.model import SentenceModel
+from tests.models import tiny_model
 
 pytest.importorskip("fastapi", reason="the server needs gumbeltree[web]")
 playwright = pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")
@@ -61,15 +62,18 @@ def address() -> Iterator[str]:
 
 
 @contextmanager
-def serving(model: SentenceModel, port: int = 0, index: Index | None = None) -> Iterator[int]:
-    """Serve one model and the page from a thread; give the port."""
+def serving(
+    model: SentenceModel, port: int = 0, index: Index | None = None, **others: SentenceModel
+) -> Iterator[int]:
+    """Serve a model, others by their names, and the page from a thread; give the port."""
     import uvicorn
 
     from gumbeltree.web.api import create_app
     from gumbeltree.web.limits import Settings
 
     indexes = {} if index is None else {"sst2-100d": index}
-    app = create_app({"sst2-100d": model}, Settings(page=True, access_log=False), indexes)
+    models = {"sst2-100d": model, **others}
+    app = create_app(models, Settings(page=True, access_log=False), indexes)
     config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", port))
@@ -308,6 +312,75 @@ def test_whole_sentences_are_looked_up_in_an_index(
         expect(near.get_by_role("heading")).to_have_text("Nearest phrases")
         expect(near.locator("li")).to_have_count(5)
         visit.close()
+
+
+def test_fixed_trees_have_merges_and_no_scores(browser: Any, sst: SentenceModel) -> None:
+    text = "the dog sleeps now ."
+    models = {
+        "fixed": tiny_model("single", trees="left"),
+        "pairs": tiny_model("pair", trees="random"),
+    }
+    with serving(sst, **models) as port:
+        visit = Visit(browser, f"http://127.0.0.1:{port}")
+        page = visit.page
+        bodies: list[str] = []
+        page.on("request", lambda request: bodies.append(request.post_data or ""))
+        visit.open(text=text, second="not one dog .", model=list(models), heat=1)
+        for name, model in models.items():
+            found, own = trace(model, text), card(page, name)
+            is_whole(found, tree(page, name))
+            expect(own.locator(".note")).to_contain_text(f"trees are fixed ({found.trees})")
+            facts = own.locator(".facts")
+            expect(facts).to_have_text(f"merge4 of 4treefixed ({found.trees})")
+            expect(own.locator(".legend")).to_have_text("" if name == "pairs" else "badgood")
+            own.get_by_text("Merges as a table").click()
+            expect(own.locator("details thead").first).to_have_text("MergeLeftRight")
+            expect(own.locator("details tbody tr").first.locator("td")).to_have_count(3)
+            # the class of a node is told, how probable its merge was is not
+            classes = "" if name == "pairs" else r", (bad|good) [<>]?[\d.]+%"
+            spans = [" ".join(found.tree.words[a:b]) for a, b in found.tree.spans]
+            merges = tree(page, name).locator(".merge")
+            for number, span in enumerate(spans):
+                label = re.compile(rf"^merge {number + 1}: {re.escape(span)}{classes}$")
+                expect(merges.nth(number)).to_have_attribute("aria-label", label)
+            ranks = tree(page, name).locator(".rank").all_text_contents()
+            assert sorted(ranks) == ["1", "2", "3", "4"]
+            check_no_bars(tree(page, name))
+        dots = tree(page, "pairs").locator(".merge.hue-grey .dot")
+        opacities = "all => all.map(one => one.getAttribute('fill-opacity'))"
+        assert dots.evaluate_all(opacities) == ["1.000"] * 4
+        # the merges are shown one by one all the same
+        page.get_by_role("button", name="To the words").click()
+        for step in range(4):
+            expect(page.locator("#step-value")).to_have_text(f"{step} of 4 merges")
+            for name in models:
+                assert len(shown(page, name)) == step
+                expect(tree(page, name).locator(".merge.next")).to_have_count(1)
+                expect(tree(page, name).locator(".rank.choice")).to_have_text("next")
+                check_no_bars(tree(page, name))
+            page.get_by_role("button", name="One merge on").click()
+        # a seed changes random trees alone; the others are not said to be sampled
+        page.get_by_role("switch", name="Sample").check()
+        is_whole(trace(models["pairs"], text, seed=1), tree(page, "pairs"))
+        is_whole(trace(models["fixed"], text), tree(page, "fixed"))
+        expect(card(page, "pairs").locator(".verdict")).to_contain_text("from the usual trees")
+        expect(card(page, "fixed").locator(".verdict")).not_to_contain_text("not the sampled")
+        # how often spans are in sampled trees is neither offered nor asked for
+        expect(page.get_by_role("switch", name="Heat map of spans")).to_be_hidden()
+        assert not any('"samples":100' in body for body in bodies)
+        page.get_by_role("checkbox", name="sst2-100d").check()
+        expect(page.get_by_role("switch", name="Heat map of spans")).to_be_visible()
+        expect(card(page, "sst2-100d").locator("svg.heat")).to_have_count(1)
+        expect(page.locator("svg.heat")).to_have_count(1)
+        visit.close()
+
+
+def check_no_bars(picture: Any) -> None:
+    """Check that no probability stands under the words of a tree."""
+    heights = "all => all.map(one => one.style.transform)"
+    assert set(picture.locator(".bar").evaluate_all(heights)) == {"scaleY(0)"}
+    assert set(picture.locator(".value").all_text_contents()) == {""}
+    expect(picture.locator(".second")).to_have_count(0)
 
 
 def test_keys_reach_every_node_in_order(visit: Visit, sst: SentenceModel) -> None:

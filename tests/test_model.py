@@ -692,3 +692,30 @@ def test_scores_that_are_no_numbers_are_refused():
         model.head.output.bias[1] = torch.nan
     with pytest.raises(ValueError, match="gives NaN or infinite scores, at first for text 0"):
         model.predict(TEXTS)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("part", ["query", "cell.weight", "cell.bias", "leaf.bias_ih"])
+def test_broken_weights_give_neither_trees_nor_vectors(part, value):
+    # those of a broken query would look sound
+    model = tiny_model("single")
+    with torch.no_grad():
+        model.encoder.get_parameter(part).view(-1)[-1] = value
+    message = f"NaN or infinite numbers in encoder.{part}; its weights are broken: train it anew"
+    for use in (model.encode, model.parse_many):
+        with pytest.raises(ValueError, match=message):
+            use(TEXTS)
+
+
+def test_numbers_of_weights_beyond_all_bounds_are_refused():
+    model = tiny_model("single", leaf="affine")
+    with torch.no_grad():
+        # finite, though their sum is not, nor are the vectors of words in the vocabulary
+        model.encoder.leaf.weight.fill_(3e38)
+        model.embedding.weight[:] = 0
+        model.embedding.weight[model.tokenizer.token_to_id("dog")] = 1
+    texts = ["zebra", "now", "one dog barked", "dog"]
+    for use in (model.encode, model.parse_many):
+        with pytest.raises(ValueError, match="NaN or infinite numbers for text 2; its weights are"):
+            use(texts)
+        assert len(use(texts[:2])) == 2

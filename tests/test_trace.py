@@ -138,6 +138,7 @@ def test_fixed_trees_have_no_scores(trees):
     for seed in (None, 1):
         found = trace(fixed, TEXT, seed=seed)
         assert (found.trees, found.scored) == (trees, False)
+        assert found.as_dict()["trees"] == trees
         # the others are the same for all seeds
         assert found.sampled == (seed is not None and trees == "random")
     learned = trace(tiny_model("single"), TEXT)
@@ -187,6 +188,7 @@ def test_as_json(model):
     back = json.loads(json.dumps(found.as_dict()))
     assert Tree(back["words"], back["order"]) == found.tree
     assert back["brackets"] == str(found.tree)
+    assert back["trees"] == "learned"
     assert [tuple(node["span"]) for node in back["nodes"]] == [n.span for n in found.nodes]
     assert back["layers"][0]["probabilities"] == list(found.layers[0].probabilities)
     assert trace(model, "dog").as_dict()["layers"] == []

@@ -294,6 +294,25 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
     assert [p.read_text(encoding="utf-8") for p in path.parent.iterdir()] == ["old"]
 
 
+@pytest.mark.parametrize(
+    ("command", "name"), [("encode", "x.npy"), ("encode", "x.safetensors"), ("parse", "x.txt")]
+)
+def test_broken_weights_are_refused(tmp_path, command, name):
+    model = tiny_model("single")
+    with torch.no_grad():
+        model.encoder.query[0] = torch.nan
+    gumbeltree.save(model, tmp_path / "broken")
+    path = tmp_path / "out" / name
+    path.parent.mkdir()
+    result = run(command, tmp_path / "broken", *TEXTS, "--out", path)
+    assert "NaN or infinite numbers in encoder.query" in result.refused()
+    assert "train it anew" in result.err
+    assert list(path.parent.iterdir()) == []
+    # nor is a tree printed
+    if command == "parse":
+        assert run("parse", tmp_path / "broken", *TEXTS).out == ""
+
+
 def test_rows_of_more_digits_than_expected_still_fit():
     for writer in (array_file._npy_header, array_file._safetensors_header):
         sizes = set()

@@ -157,13 +157,18 @@ class SentenceModel(nn.Module, HubModel):
                 escapes of the Penn Treebank, such as -LRB-, are undone.
             counts: what to add to: texts, words, unknown words, texts cut. Without, texts that are
                 cut are logged as a warning.
+
+        Raises:
+            ValueError: If weights are NaN or infinite, among others.
         """
         texts = checked_texts(texts)
+        self._check_weights()
         vectors = np.empty((len(texts), self.config.encoder.hidden_dim), dtype=np.float32)
         read = self._read([texts], batch_size, pretokenized, counts)
         # the next texts are tokenised while the device encodes these
         for start, (sentences,) in ahead(read) if self._is_captured() else read:
             found = self._vectors(sentences, batch_size)
+            _check_vectors(found, range(start, start + len(found)))
             vectors[start : start + len(found)] = found.float().cpu().numpy()
         return vectors
 
@@ -185,9 +190,11 @@ class SentenceModel(nn.Module, HubModel):
     ) -> list[Tree]:
         """Return the greedy tree of each text; see `encode` for the arguments."""
         texts = checked_texts(texts)
+        self._check_weights()
         trees: dict[int, Tree] = {}
         for start, (sentences,) in self._read([texts], batch_size, pretokenized, counts, True):
             for rows, encoding in self._encode(sentences, batch_size):
+                _check_vectors(encoding.vector, [start + row for row in rows])
                 for row, order in zip(rows, encoding.order.tolist(), strict=True):
                     words = sentences[row].words
                     trees[start + row] = Tree(words, order[: len(words) - 1])
@@ -227,6 +234,19 @@ class SentenceModel(nn.Module, HubModel):
                 named = dict(zip(self.labels, p, strict=True))
                 predictions.append(Prediction(label, named, tuple(scores)))
         return predictions
+
+    def _check_weights(self) -> None:
+        """Raise if a weight of the encoder is NaN or infinite: its trees may look sound."""
+        with torch.inference_mode():
+            # a sum takes little time, and where it is finite all numbers are
+            if math.isfinite(sum(x.sum() for x in self.encoder.parameters())):
+                return
+        for name, x in self.encoder.named_parameters():
+            if not bool(x.isfinite().all()):
+                raise ValueError(
+                    f"the model has NaN or infinite numbers in encoder.{name}; its weights are "
+                    "broken: train it anew, with a lower learning rate"
+                )
 
     def _columns(
         self, texts: Sequence[str] | Sequence[tuple[str, str]], second: Sequence[str] | None
@@ -351,6 +371,17 @@ def pad(ids: Iterable[Sequence[int]]) -> tuple[Tensor, Tensor]:
     rows = [torch.tensor(row) for row in ids]
     lengths = torch.tensor([len(row) for row in rows])
     return nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
+
+
+def _check_vectors(vectors: Tensor, numbers: Sequence[int]) -> None:
+    """Raise if the vectors `[n, D]` of texts with these numbers are NaN or infinite."""
+    fine = vectors.isfinite().all(1)
+    if not bool(fine.all()):
+        first = min(number for number, well in zip(numbers, fine.tolist(), strict=True) if not well)
+        raise ValueError(
+            f"the model gives NaN or infinite numbers for text {first}; its weights are broken: "
+            "train it anew, with a lower learning rate"
+        )
 
 
 def _widen(ids: Tensor, width: int) -> Tensor:

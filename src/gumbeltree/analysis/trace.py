@@ -108,6 +108,7 @@ class Trace:
             "unknown": list(self.unknown),
             "sampled": self.sampled,
             "cut": self.cut,
+            "trees": self.trees,
             "layers": [
                 {
                     "scores": list(layer.scores),

@@ -202,6 +202,14 @@ class Parsed(BaseModel):
     unknown: Annotated[list[bool], Field(description="Whether the vocabulary lacks each word.")]
     sampled: bool
     cut: Annotated[bool, Field(description="Whether the model leaves out the end.")]
+    trees: Annotated[
+        str,
+        Field(
+            description='"learned", or which fixed trees the model makes: "left", "right", '
+            '"balanced" or "random". Scores, probabilities and spans of fixed trees say nothing.',
+            examples=["learned"],
+        ),
+    ]
     layers: list[Layer]
     nodes: Annotated[list[Node], Field(description="Words, then merges, the root last.")]
     classes: Annotated[

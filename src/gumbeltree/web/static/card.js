@@ -5,7 +5,7 @@ import { best, decimal, html, hue, percent, quiet, shortened } from "./dom.js";
 import { chart, told } from "./heat.js";
 import { savePng, saveSvg, saveText } from "./save.js";
 import { bars, rows, tabulate } from "./tables.js";
-import { phraseOf, Picture } from "./tree.js";
+import { isFixed, phraseOf, Picture } from "./tree.js";
 
 const SAMPLES = 100;
 const NEIGHBOURS = 5;
@@ -35,8 +35,13 @@ export class Card {
     return this.model.kind === "pair";
   }
 
+  /** Whether the model makes the same kind of tree whatever the words, as far as is known. */
+  get fixed() {
+    return this.results.some(isFixed);
+  }
+
   #build() {
-    const { name, description, labels } = this.model;
+    const { name, description } = this.model;
     const id = `card-${name.replace(/\W/g, "-")}`;
     const tool = (text, label, action) =>
       html("button", {
@@ -58,14 +63,7 @@ export class Card {
       tool("JSON", "everything as JSON", async () =>
         saveText(this.#json(), `${this.#file()}.json`, "application/json")),
     );
-    const colours = this.pair
-      ? [["hue-green", "the fuller, the surer the merge"]]
-      : labels.map((label) => [hue(label, labels), label]);
-    const marks = [["mark choice", "chosen"], ["mark second", "runner-up"]];
-    const known = html(
-      "p", { class: "legend" },
-      ...[...colours, ...marks].map(([kind, text]) => html("span", { class: `key ${kind}`, text })),
-    );
+    this.legend = html("p", { class: "legend" });
     this.verdict = html("div", { class: "verdict" });
     this.note = html("p", { class: "note", hidden: true });
     this.trees = html("div", { class: "trees" });
@@ -81,7 +79,7 @@ export class Card {
       html("summary", { text: "Merges as a table" }), this.table,
     );
     this.content = html(
-      "div", { class: "content" }, this.trees, known, this.looked, this.heat, this.details,
+      "div", { class: "content" }, this.trees, this.legend, this.looked, this.heat, this.details,
     );
     this.root = html(
       "article", { class: "card", "aria-labelledby": id },
@@ -91,6 +89,17 @@ export class Card {
         this.tools,
       ),
       this.verdict, this.note, this.content,
+    );
+  }
+
+  /** Say what colours mean. */
+  #explain() {
+    const { labels } = this.model;
+    const sure = this.fixed ? [] : [["hue-green", "the fuller, the surer the merge"]];
+    const colours = this.pair ? sure : labels.map((label) => [hue(label, labels), label]);
+    const marks = this.fixed ? [] : [["mark choice", "chosen"], ["mark second", "runner-up"]];
+    this.legend.replaceChildren(
+      ...[...colours, ...marks].map(([kind, text]) => html("span", { class: `key ${kind}`, text })),
     );
   }
 
@@ -134,18 +143,16 @@ export class Card {
       const predict = this.pair && own.length === 2
         ? ask("api/predict", { model: this.model.name, texts: [own[0]], second: [own[1]] }, signal)
         : null;
-      // the charts are of the greedy trees, whatever the pictures above show
-      const heat = view.heat
-        ? ask("api/parse", { ...options, seed: null, samples: SAMPLES }, signal)
-        : null;
-      heat?.catch(() => {}); // awaited last; a failure is told there
       const [parsed, predicted] = await Promise.all([parse, predict]);
       if (signal.aborted) return;
       this.results = parsed.results;
       this.prediction = predicted?.results[0] ?? null;
       this.#settle(view);
       this.root.classList.remove("waiting");
-      const heated = await heat;
+      // the charts are of the greedy trees, whatever the pictures above show
+      const heated = view.heat && !this.fixed
+        ? await ask("api/parse", { ...options, seed: null, samples: SAMPLES }, signal)
+        : null;
       if (signal.aborted) return;
       this.heated = heated?.results ?? [];
       this.#chart(view);
@@ -183,10 +190,16 @@ export class Card {
       const i = this.#find(node.which, node.span);
       if (i >= 0) this.held = { which: node.which, i };
     }
-    this.#judge(view);
+    this.#judge();
+    this.#explain();
     this.draw();
     this.#tables();
     this.page.changed();
+  }
+
+  /** What a tree is called that is not sampled. */
+  get #usual() {
+    return this.fixed ? "usual" : "best";
   }
 
   #find(which, span) {
@@ -194,7 +207,7 @@ export class Card {
     return this.results[which].nodes.findIndex(same);
   }
 
-  #judge(view) {
+  #judge() {
     const { labels, name } = this.model;
     const classes = this.pair ? this.prediction?.probabilities : this.results[0].classes;
     if (classes) {
@@ -203,9 +216,9 @@ export class Card {
         html("p", { class: `answer ${hue(label, labels)}`, text: label }),
         bars(classes, labels, `What ${name} predicts`),
       );
-      if (view.sampling) {
+      if (this.results[0].sampled) {
         const trees = this.pair ? "trees" : "tree";
-        this.verdict.append(quiet(`from the best ${trees}, not the sampled`));
+        this.verdict.append(quiet(`from the ${this.#usual} ${trees}, not the sampled`));
       }
     } else if (this.pair) {
       const text = `Add a second sentence to see one of: ${labels.join(", ")}.`;
@@ -214,6 +227,10 @@ export class Card {
       this.verdict.replaceChildren();
     }
     const notes = [];
+    if (this.fixed) {
+      const { trees } = this.results[0];
+      notes.push(`This model's trees are fixed (${trees}): no score decides on a merge.`);
+    }
     if (this.results.some((one) => one.cut)) {
       notes.push(`Only the first ${this.model.max_words} words were read.`);
     }
@@ -357,8 +374,11 @@ export class Card {
     const fact = (name, text) => facts.append(html("dt", { text: name }), html("dd", { text }));
     if (node.children) {
       fact("merge", `${node.step + 1} of ${trace.order.length}`);
-      fact("probability", percent(node.probability));
-      fact("score", decimal(node.score));
+      if (isFixed(trace)) fact("tree", `fixed (${trace.trees})`);
+      else {
+        fact("probability", percent(node.probability));
+        fact("score", decimal(node.score));
+      }
     } else {
       fact("word", `${at.i + 1} of ${trace.words.length}`);
       if (trace.unknown[at.i]) fact("vocabulary", "not in it");
@@ -412,7 +432,7 @@ export class Card {
     } catch (error) {
       if (!signal.aborted && this.near === place) {
         // phrases are compared as they are in the best tree; a sampled one may have others
-        const text = trace.sampled ? "Not a phrase of the best tree." : error.message;
+        const text = trace.sampled ? `Not a phrase of the ${this.#usual} tree.` : error.message;
         place.replaceChildren(quiet(text));
       }
     }

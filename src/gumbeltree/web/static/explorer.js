@@ -347,6 +347,10 @@ function usual(names) {
 
 const page = {
   changed: () => {
+    // spans of fixed trees are neither sure nor unsure
+    const shown = chosen();
+    const useful = shown.length === 0 || shown.some((card) => !card.fixed);
+    field.heat.closest("fieldset").hidden = !useful;
     stepped();
     level();
     speak(null);

@@ -1,7 +1,7 @@
 // Tables: of probabilities, drawn as bars, and of what the pictures show.
 
 import { best, decimal, html, hue, percent, shortened } from "./dom.js";
-import { phraseOf } from "./tree.js";
+import { isFixed, phraseOf } from "./tree.js";
 
 // more would make the page slow
 const ROWS = 300;
@@ -39,7 +39,7 @@ export function rows(table, lines, heads) {
   }
 }
 
-/** Fill a table of every merge and its runner-up. */
+/** Fill a table of every merge and its runner-up; of fixed trees, of the merges alone. */
 export function tabulate(table, trace) {
   const T = trace.words.length;
   const present = trace.words.map((_, i) => i);
@@ -59,5 +59,7 @@ export function tabulate(table, trace) {
     present.splice(at, 2, T + step);
     return line;
   });
-  rows(table, lines, ["Merge", "Left", "Right", "Probability", "Score", "Runner-up"]);
+  const heads = ["Merge", "Left", "Right", "Probability", "Score", "Runner-up"];
+  const shown = isFixed(trace) ? 3 : heads.length;
+  rows(table, lines.map((line) => line.slice(0, shown)), heads.slice(0, shown));
 }

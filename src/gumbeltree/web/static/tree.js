@@ -61,7 +61,7 @@ export function arrange(trace, room) {
   });
   const tall = turned ? Math.max(...words.map(ruler(size))) + 6 : size + 4;
   const phrase = base + 12 + tall + 6;
-  const lane = phrase + 24 + LANE;
+  const lane = phrase + (isFixed(trace) ? 14 : 24 + LANE);
   // wide enough to hit, narrow enough to leave room for its neighbours
   const near = Math.min(...widths);
   return {
@@ -88,6 +88,9 @@ function elbow(child, parent, top) {
 /** Return the words of a node. */
 export const phraseOf = (trace, node) => trace.words.slice(...node.span).join(" ");
 
+/** Whether the model makes such a tree whatever the words, so that scores decided nothing. */
+export const isFixed = (trace) => trace.trees !== "learned";
+
 /** Return the roots of the phrases that stand after some merges, left to right. */
 export function frontier(trace, step) {
   const T = trace.words.length;
@@ -100,8 +103,9 @@ function spoken(trace, i) {
   const node = trace.nodes[i];
   const phrase = shortened(phraseOf(trace, node), 160);
   const parts = [];
-  if (node.children) parts.push(`merge ${node.step + 1}: ${phrase}`, percent(node.probability));
+  if (node.children) parts.push(`merge ${node.step + 1}: ${phrase}`);
   else parts.push(`word: ${phrase}`);
+  if (node.children && !isFixed(trace)) parts.push(percent(node.probability));
   if (!node.children && trace.unknown[i]) parts.push("not in the vocabulary");
   if (node.classes) {
     const [label, p] = best(node.classes);
@@ -158,10 +162,13 @@ export class Picture {
   #all(labels, on) {
     const { place, edges, base, tall, size, turned, radius, reach, words } = this.plan;
     const group = svg("g", { class: "nodes" });
+    const fixed = isFixed(this.trace);
     this.trace.nodes.forEach((node, i) => {
       const { x, y } = place[i];
-      const colour = node.classes ? hue(best(node.classes)[0], labels) : "hue-green";
-      const strength = node.classes ? certainty(node.classes) : (node.probability ?? 0);
+      const plain = fixed ? ["hue-grey", 1] : ["hue-green", node.probability ?? 0];
+      const [colour, strength] = node.classes
+        ? [hue(best(node.classes)[0], labels), certainty(node.classes)]
+        : plain;
       const one = svg("g", {
         class: `node ${node.children ? "merge" : "word"} ${colour}`,
         tabindex: "0", role: "button", "aria-label": spoken(this.trace, i), "aria-pressed": "false",
@@ -287,12 +294,14 @@ export class Picture {
 
   #candidates(layer) {
     const { trace, plan } = this;
+    const fixed = isFixed(trace);
     const present = layer ? frontier(trace, this.step) : null;
     const at = new Map();
     if (layer) {
       const most = Math.max(...layer.probabilities);
       layer.probabilities.forEach((p, j) => {
-        const role = j === layer.choice ? "choice" : j === layer.runner_up ? "second" : "";
+        const second = j === layer.runner_up && !fixed;
+        const role = j === layer.choice ? "choice" : second ? "second" : "";
         at.set(trace.nodes[present[j]].span[1], { p, height: p / most, role });
       });
     }
@@ -301,14 +310,15 @@ export class Picture {
       const one = layer
         ? (at.get(gap) ?? { p: 0, height: 0, role: "closed" })
         : { p: node.probability, height: node.probability, role: "" };
+      if (fixed) one.p = one.height = 0;
       rect.setAttribute("class", `bar ${one.role}`);
       rect.style.transform = `scaleY(${Math.max(one.height, one.p > 0 ? 0.02 : 0).toFixed(4)})`;
       value.setAttribute("y", (plan.lane - LANE * one.height - 5).toFixed(1));
       value.setAttribute("class", `value ${one.role}`);
-      value.textContent = one.role === "closed" ? "" : percent(one.p);
+      value.textContent = one.role === "closed" || fixed ? "" : percent(one.p);
       rank.setAttribute("class", `rank ${one.role}`);
       rank.textContent = layer
-        ? { choice: "chosen", second: "2nd" }[one.role] ?? ""
+        ? { choice: fixed ? "next" : "chosen", second: "2nd" }[one.role] ?? ""
         : String(node.step + 1);
       const order = { choice: 0, second: 1 }[one.role] ?? 2;
       if (one.role !== "closed") labels.push({ value, rank, x, order, p: one.p });
