@@ -10,7 +10,7 @@ from published import PAPER
 
 SEEDS = 3
 """The tables are over the seeds 0, 1 and 2. More seeds, where a question asked for them, count in
-`same_epoch` alone."""
+`write_results.same_epoch` alone."""
 
 
 class Ablation(NamedTuple):

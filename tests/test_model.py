@@ -696,13 +696,13 @@ def test_scores_that_are_no_numbers_are_refused():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("part", ["query", "cell.weight", "cell.bias", "leaf.bias_ih"])
-def test_broken_weights_give_neither_trees_nor_vectors(part, value):
+def test_broken_weights_give_neither_trees_nor_vectors_nor_classes(part, value):
     # those of a broken query would look sound
     model = tiny_model("single")
     with torch.no_grad():
         model.encoder.get_parameter(part).view(-1)[-1] = value
     message = f"NaN or infinite numbers in encoder.{part}; its weights are broken: train it anew"
-    for use in (model.encode, model.parse_many):
+    for use in (model.encode, model.parse_many, model.predict):
         with pytest.raises(ValueError, match=message):
             use(TEXTS)
 

@@ -219,6 +219,7 @@ class SentenceModel(nn.Module, HubModel):
             counts: see `encode`.
         """
         columns = [checked_texts(column) for column in self._columns(texts, second)]
+        self._check_weights()
         predictions: list[Prediction] = []
         for _, chunk in self._read(columns, batch_size, pretokenized, counts):
             with torch.inference_mode(), evaluating(self):

@@ -7,19 +7,23 @@ Run as a program of its own, without TRITON_INTERPRET, with a compute capability
 import itertools
 import re
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
 
 import triton
+from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gumbeltree.ops import features_kernels as features
-from gumbeltree.ops import fused_backward, fused_forward, fused_lstm, triton_support
+from gumbeltree.ops import fused_backward, fused_forward, fused_lstm
 from gumbeltree.ops import fused_backward_kernels as backward
 from gumbeltree.ops import fused_forward_kernels as forward
 from gumbeltree.ops import fused_lstm_kernels as lstm
 from gumbeltree.ops import layout_kernels as layout
+from gumbeltree.ops.triton_support import Tile, tile_for
 
 SIZES = {"t", "B", "T", "cap", "steps", "offset"}
 INT32 = {
@@ -28,10 +32,17 @@ INT32 = {
 }
 INT64 = {"order", "forced", "sentence"}
 OPERANDS = {"both", "weight_t", "p_weight"}
-WHICH = {"tf32": "tf32", "bf16": "tf32", "ieee": "ieee"}
 ROOM = {75: 64, 80: 163, 86: 99, 90: 227}
 """KiB of shared memory that a program may take."""
 CAPABILITY, D = (int(x) for x in sys.argv[1:3]) if len(sys.argv) > 2 else (90, 300)
+
+
+def tile_on_card(tiles: Mapping[str, Tile], precision: str, D: int, columns: int = 1) -> Tile:
+    """Return the tile that a card of this kind is given."""
+    card = SimpleNamespace(shared_memory_per_block_optin=ROOM[CAPABILITY] * 1024)
+    with mock.patch("torch.cuda.get_device_properties", return_value=card):
+        x = cast(Tensor, SimpleNamespace(is_cuda=True, device=0))
+        return tile_for(tiles, precision, x, D, columns)
 
 
 def compiled(
@@ -66,15 +77,7 @@ def compiled(
             if signature[name].startswith("*")
         },
     )
-    # as `tile_for` does
-    stage = stages
-    if "BK" in constants:
-        columns = {"lstm_fwd_kernel": 4}.get(kernel.__name__, 1)
-        units = constants.get("BN", constants.get("BD"))
-        width = 2 if "*bf16" in kinds.values() else 4
-        size = (constants["BM"] * 4 + units * columns * width) * constants["BK"]
-        stage = max(1, min(stages, (ROOM[CAPABILITY] * 1024 - 2048) // size))
-    options = {"num_warps": warps, "num_stages": stage, "launch_pdl": chained}
+    options = {"num_warps": warps, "num_stages": stages, "launch_pdl": chained}
     result = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options)
     if "CHAIN" in kernel.arg_names:
         assert set(joins(result.asm["ptx"])) == {chained}, (kernel.__name__, constants)
@@ -139,12 +142,12 @@ def main() -> None:
     for precision in ("tf32", "bf16", "ieee"):
         dots = "ieee" if precision == "bf16" else precision
         operands = dict.fromkeys(OPERANDS, "*bf16") if precision == "bf16" else {}
-        which = "ieee" if precision == "ieee" else "wide" if D > triton_support.WIDE else "tf32"
-        for tile in {fused_forward.PROJECT[which], fused_forward.PROJECT[WHICH[precision]]}:
-            BM, BN, BK, warps, stages = tile
+        # in dense layouts and in others
+        for width in (D, 0):
+            BM, BN, BK, warps, stages = tile_on_card(fused_forward.PROJECT, precision, width)
             constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PRECISION": dots}
             compiled(forward.project_kernel, constants, warps, stages, **operands)
-        BM, BN, BK, warps, stages = fused_backward.UNDO[which]
+        BM, BN, BK, warps, stages = tile_on_card(fused_backward.UNDO, precision, D)
         for parts, BT, sample, dscores in (
             (1, 16, False, False),
             (2 * fused_backward.PARTS, 16, True, False),
@@ -154,11 +157,11 @@ def main() -> None:
             constants |= {"BT": BT, "PIECES": -(-D // fused_backward.UNITS["sparse"])}
             constants |= {"SPAN": fused_backward.SPAN, "SAMPLE": sample, "HAS_DSCORES": dscores}
             compiled(backward.undo_kernel, constants, warps, stages, **operands)
-        BM, BD, BK, warps, stages = fused_lstm.FORWARD[WHICH[precision]]
+        BM, BD, BK, warps, stages = tile_on_card(fused_lstm.FORWARD, precision, D, columns=4)
         constants = {"D": D, "BACK": -1, "SAVE": True, "PRECISION": dots}
         constants |= {"BM": BM, "BD": BD, "BK": BK}
         compiled(lstm.lstm_fwd_kernel, constants, warps, stages, **operands)
-        BM, BN, BK, warps, stages = fused_lstm.BACKWARD[which]
+        BM, BN, BK, warps, stages = tile_on_card(fused_lstm.BACKWARD, precision, D)
         constants = {"D": D, "BACK": -1, "PARTS": fused_lstm.PARTS, "PRECISION": dots}
         constants |= {"BM": BM, "BN": BN, "BK": BK}
         compiled(lstm.lstm_bwd_product_kernel, constants, warps, stages, **operands)
