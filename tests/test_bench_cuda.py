@@ -78,6 +78,24 @@ def test_work_by_hand() -> None:
     assert moved == 4 * numbers
 
 
+def test_each_moment_counts_once() -> None:
+    kernels = [
+        cuda.Kernel(10.0, 20.0, "a"),
+        # started beside the first, and waits for it
+        cuda.Kernel(12.0, 26.0, "b"),
+        cuda.Kernel(13.0, 18.0, "c"),
+        # after a pause
+        cuda.Kernel(30.0, 31.0, "a"),
+    ]
+    expected = {"a": 11.0, "b": 6.0, "c": 0.0}
+    assert cuda.attributed(kernels) == expected
+    assert cuda.attributed(kernels[::-1]) == expected
+    assert cuda.attributed([]) == {}
+    assert cuda.group_of("void cutlass::Kernel2<...>") == "large products"
+    assert cuda.group_of("step_kernel") == "merge, forward loop"
+    assert cuda.group_of("vectorized_elementwise_kernel") == "everything else"
+
+
 def report() -> dict[str, object]:
     time = {"median": 0.002, "p20": 0.0019, "p80": 0.0021}
     case = {"name": "training, random batches", "precision": "tf32", **time, "bytes": 2**30}

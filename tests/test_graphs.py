@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gumbeltree.graphs import Graphs, torch_settings
+from gumbeltree.graphs import Graphs, NotYet, torch_settings
 from gumbeltree.ops.overlap import Overlap
 
 
@@ -46,7 +46,7 @@ class FakeGraph:
 
     def capture_begin(self, pool, capture_error_mode):
         assert pool == "pool"
-        assert capture_error_mode == "thread_local"
+        assert capture_error_mode == "relaxed"
         FakeGraph.recording = self
 
     def capture_end(self):
@@ -110,6 +110,51 @@ def test_first_runs_second_captures_third_replays(log):
     # another key begins anew
     assert call(graphs, "b", 7) == [14]
     assert log[5:] == [("run", "b", [7])]
+
+
+def test_at_once_only_the_very_first_call_runs(log, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("emptied"))
+    graphs = Graphs(torch.device("cuda"), at_once=True)
+    assert call(graphs, "a", 1) == [2]
+    assert log == [("run", "a", [1])]
+    assert call(graphs, "b", 2, 3) == [4, 6]
+    # the memory of the first call is not kept beside that of the graphs
+    assert log[1:] == ["emptied", ("capture", "b", [2, 3]), ("replay", "b", [2, 3])]
+    assert call(graphs, "a", 4) == [8]
+    assert call(graphs, "c", 5) == [10]
+    assert call(graphs, "b", 6, 7) == [12, 14]
+    assert [x[:2] for x in log[4:]] == [
+        ("capture", "a"), ("replay", "a"), ("capture", "c"), ("replay", "c"), ("replay", "b"),
+    ]  # fmt: skip
+
+
+def test_a_function_may_ask_to_run_once_more(log, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    graphs = Graphs(torch.device("cuda"), at_once=True)
+    call(graphs, "a", 1)
+    kept = []
+
+    def function(x):
+        assert graphs.capturing == (FakeGraph.recording is not None)
+        if not kept:
+            if graphs.capturing:
+                raise NotYet
+            kept.append(torch.ones(()))
+            log.append("made")
+        if FakeGraph.recording is None:
+            return x * 2
+        graph = FakeGraph.recording
+        graph.key, graph.numbers, graph.out = "b", x, torch.full_like(x, -1)
+        return graph.out
+
+    log.clear()
+    assert graphs("b", function, np.array([3])).tolist() == [6]
+    assert log == ["made"]
+    assert FakeGraph.recording is None
+    assert not graphs.capturing
+    assert graphs("b", function, np.array([4])).tolist() == [8]
+    assert log[1:] == [("replay", "b", [4])]
+    assert not graphs.refused
 
 
 def test_a_second_attempt_has_the_memory_of_the_first(log, monkeypatch):
@@ -180,7 +225,7 @@ def test_work_beside_that_fails_is_waited_for(monkeypatch):
             log.append(f"{self.name} waits for {other.name}")
 
     main = Stream("main")
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
+    monkeypatch.setattr("gumbeltree.ops.overlap.side_stream", lambda device: Stream())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
 
@@ -275,6 +320,7 @@ def test_a_function_that_fails_leaves_nothing_behind(log):
     with pytest.raises(KeyError, match="oh"):
         graphs("a", broken, np.array([1]))
     assert FakeGraph.recording is None
+    assert not graphs.capturing
     assert not graphs.captured
     assert call(graphs, "a", 2) == [4]
     assert call(graphs, "a", 3) == [6]

@@ -15,6 +15,7 @@ from torch import nn
 from gumbeltree.config import EncoderConfig, ModelConfig, TrainingConfig
 from gumbeltree.data import rows as row_data
 from gumbeltree.data.split import Split
+from gumbeltree.graphs import Graphs, NotYet
 from gumbeltree.model import SentenceModel
 from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
@@ -325,6 +326,41 @@ def test_dropout_follows_from_the_seed_and_the_step():
 
 
 @interpreted
+def test_what_the_optimizer_keeps_is_never_made_in_a_graph():
+    update = Update(True, kind="single", optimizer=adam)
+    before = [p.detach().clone() for p in update.step.parameters]
+    query = update.model.encoder.query
+    update.step.graphs.capturing = True
+    with pytest.raises(NotYet):
+        update(BATCHES[0])
+    assert not update.optimizer.state
+    for p, x in zip(update.step.parameters, before, strict=True):
+        assert torch.equal(p, x)
+        assert p.grad is None
+    # all but one parameter get theirs
+    update.step.graphs.capturing = False
+    place = [p is query for p in update.step.parameters].index(True)
+    real, torch.autograd.grad = (
+        torch.autograd.grad,
+        lambda *a, **k: [None if i == place else x for i, x in enumerate(real(*a, **k))],
+    )
+    try:
+        update(BATCHES[0])
+        update.step.graphs.capturing = True
+        update(BATCHES[0])
+    finally:
+        torch.autograd.grad = real
+    assert query not in update.optimizer.state
+    with pytest.raises(NotYet):
+        update(BATCHES[0])
+    update.step.graphs.capturing = False
+    update(BATCHES[0])
+    assert query in update.optimizer.state
+    update.step.graphs.capturing = True
+    update(BATCHES[0])
+
+
+@interpreted
 def test_the_sums_can_be_set_back():
     update = Update(True, kind="single")
     update.optimizer.param_groups[0]["lr"] = 0.0
@@ -404,7 +440,7 @@ def cuda_steps(captured, batches, dropout=0.0, optimizer="adam"):
     return np.array(sums), state, step
 
 
-# three batches of one shape: the first runs, the second captures, the others replay
+# batches of one shape: the first runs, the second is captured, the others replay it
 GPU_BATCHES = [np.arange(64), np.arange(64)[::-1].copy(), np.arange(64)] * 2
 
 
@@ -431,9 +467,24 @@ def test_gpu_other_batches_of_the_same_shape_are_replayed():
     batches = [generator.permutation(200)[:160] for _ in range(8)]
     eager, _, _ = cuda_steps(False, batches)
     captured, _, step = cuda_steps(True, batches)
-    assert len(step.graphs.seen) < len(batches)
-    assert step.graphs.captured
+    assert len(step.graphs.seen) == 1
+    assert 0 < len(step.graphs.captured) < len(batches)
     np.testing.assert_allclose(captured[:, 0], eager[:, 0], rtol=1e-3)
+
+
+@pytest.mark.gpu
+def test_gpu_captured_at_once_gives_the_same_bits(monkeypatch):
+    # many shapes, whose kernels are first met in the middle of a capture
+    batches = [np.arange(start, start + size) for size in (40, 9, 3, 25) for start in (0, 30, 60)]
+    now, state, step = cuda_steps(True, batches * 2, 0.3)
+    assert len(step.graphs.seen) == 1
+    assert len(step.graphs.captured) > 4
+    monkeypatch.setattr("gumbeltree.training.step.Graphs", lambda device, at_once: Graphs(device))
+    later, same, step = cuda_steps(True, batches * 2, 0.3)
+    assert len(step.graphs.seen) > 4
+    assert np.array_equal(now, later)
+    for name, x in state.items():
+        assert torch.equal(x, same[name]), name
 
 
 @pytest.mark.gpu

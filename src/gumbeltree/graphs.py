@@ -16,6 +16,9 @@ from gumbeltree.ops.triton_support import float32_products
 MOST = 128
 """Graphs that are kept, the least recently used go first."""
 
+MODE = "relaxed"
+"""Kernels may be loaded in the middle of a capture, which stricter modes may forbid."""
+
 Function = Callable[[Tensor], Any]
 
 
@@ -23,6 +26,14 @@ class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     numbers: Tensor
     out: Any
+
+
+class NotYet(Exception):
+    """Raised by a function that is being captured and must run as it is once more.
+
+    For instance since it makes something that is to last: made in a graph, it would be made anew
+    in each replay, in memory that other graphs overwrite.
+    """
 
 
 class Graphs:
@@ -38,10 +49,17 @@ class Graphs:
     Args:
         device: where the function runs; on others than CUDA devices nothing is captured.
         most: graphs kept.
+        at_once: run only the very first call as it is and capture other keys when they first come.
+            Calls outside of graphs need as much memory as the graphs share: this saves it, for
+            functions of which most keys come again.
+
+    Attributes:
+        capturing: whether the function is being captured; then it may raise `NotYet`.
     """
 
-    def __init__(self, device: torch.device, most: int = MOST) -> None:
-        self.device, self.most = device, most
+    def __init__(self, device: torch.device, most: int = MOST, at_once: bool = False) -> None:
+        self.device, self.most, self.at_once = device, most, at_once
+        self.capturing = False
         self.seen: set[Hashable] = set()
         self.refused: set[Hashable] = set()
         self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()
@@ -62,10 +80,10 @@ class Graphs:
         with torch.cuda.device(self.device), no_autocast_cache():
             if key in self.captured:
                 self.captured.move_to_end(key)
-            elif key in self.seen and key not in self.refused:
+            elif self._may_capture(key):
                 self._add(key, function, values)
             if key not in self.captured:
-                out = function(values.to(self.device))
+                out = self._run(function, values)
                 # a function that failed has not compiled and allocated what a capture needs
                 self.seen.add(key)
                 return out
@@ -74,12 +92,30 @@ class Graphs:
             captured.graph.replay()
             return captured.out
 
+    def _run(self, function: Function, values: Tensor) -> Any:
+        """Run the function as it is, where it will be captured."""
+        stream, caller = capture_stream(self.device), torch.cuda.current_stream(self.device)
+        stream.wait_stream(caller)
+        try:
+            with torch.cuda.stream(stream):
+                # what comes out of it needs no `record_stream`: this stream never goes on before
+                # it has waited for the caller's
+                return function(values.to(self.device))
+        finally:
+            caller.wait_stream(stream)
+
+    def _may_capture(self, key: Hashable) -> bool:
+        ran = bool(self.seen) if self.at_once else key in self.seen
+        return ran and key not in self.refused
+
     def _add(self, key: Hashable, function: Function, values: Tensor) -> None:
-        """Capture the function, if there is room."""
+        """Capture the function, if there is room and it does not ask to run first."""
         for attempt in range(2):
             try:
                 self.captured[key] = self._capture(function, values)
                 break
+            except NotYet:
+                return
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -97,16 +133,22 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
+            if self.at_once:
+                # what the first call needed: there is no other like it
+                torch.cuda.empty_cache()
         stream = capture_stream(self.device)
         torch.cuda.synchronize(self.device)
         # torch.cuda.graph() would first collect garbage and empty the cache each time
         with torch.cuda.stream(stream):
-            graph.capture_begin(self.pool, capture_error_mode="thread_local")
+            graph.capture_begin(self.pool, capture_error_mode=MODE)
+            self.capturing = True
             try:
                 out = function(numbers)
             except BaseException:
                 end_failed(graph)
                 raise
+            finally:
+                self.capturing = False
             graph.capture_end()
         torch.cuda.current_stream(self.device).wait_stream(stream)
         return _Captured(graph, numbers, out)
@@ -130,9 +172,9 @@ def end_failed(graph: torch.cuda.CUDAGraph) -> None:
 
 @cache
 def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream on which all graphs of a device are captured.
+    """Return the stream on which all graphs of a device are captured, and run before that.
 
-    Libraries keep a workspace for each stream, so there is one.
+    Libraries keep a workspace for each stream, so there is one: cuBLAS takes 64 MiB on an H200.
     """
     return torch.cuda.Stream(device)
 

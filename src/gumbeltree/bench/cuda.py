@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import json
+import math
 import random
 import statistics
 import string
@@ -215,6 +216,8 @@ def setup(recipe: str, precision: str, batches: str, sizes: Sizes) -> Measured:
 def release() -> None:
     """Give memory back and forget its highest level."""
     gc.collect()
+    # streams' workspaces, which torch's notes on CUDA say to free so
+    torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
 
@@ -407,6 +410,35 @@ GROUPS = {
 }
 
 
+class Kernel(NamedTuple):
+    """When a kernel ran, in microseconds, and what it is part of."""
+
+    start: float
+    end: float
+    group: str
+
+
+def group_of(name: str) -> str:
+    """Return what a kernel is part of."""
+    found = (g for g, names in GROUPS.items() if any(part in name for part in names))
+    return next(found, "everything else")
+
+
+def attributed(kernels: list[Kernel]) -> dict[str, float]:
+    """Return the time of each group, each moment counted once.
+
+    A moment belongs to the kernel that began first of those that run: one that was started while
+    the kernel before it ran waits for it, and counts from its end.
+    """
+    spent: dict[str, float] = {}
+    until = -math.inf
+    for kernel in sorted(kernels):
+        own = max(0.0, kernel.end - max(kernel.start, until))
+        spent[kernel.group] = spent.get(kernel.group, 0.0) + own
+        until = max(until, kernel.end)
+    return spent
+
+
 def roofline(batches: str, sizes: Sizes) -> dict[str, Any]:
     """Count the arithmetic of training steps, and see which kernels take their time."""
     from torch.profiler import ProfilerActivity, profile
@@ -418,13 +450,12 @@ def roofline(batches: str, sizes: Sizes) -> dict[str, Any]:
         for rows in chosen:
             step(rows, 0, 0)
         torch.cuda.synchronize()
-    spent: dict[str, float] = {}
-    for event in profiled.events():
-        if event.device_type.name != "CUDA":
-            continue
-        found = [g for g, names in GROUPS.items() if any(name in event.name for name in names)]
-        group = found[0] if found else "everything else"
-        spent[group] = spent.get(group, 0.0) + event.device_time * 1e-6 / len(chosen)
+    kernels = [
+        Kernel(event.time_range.start, event.time_range.end, group_of(event.name))
+        for event in profiled.events()
+        if event.device_type.name == "CUDA"
+    ]
+    spent = {group: us * 1e-6 / len(chosen) for group, us in attributed(kernels).items()}
     counted = [work(model, step.data, rows) for rows in chosen]
     flops, moved = (statistics.mean(figure) for figure in zip(*counted, strict=True))
     name = torch.cuda.get_device_name()

@@ -1,6 +1,7 @@
 """Work that nobody waits for yet, beside the main stream of a CUDA device."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -23,7 +24,7 @@ class Overlap:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.side = torch.cuda.Stream(device)
+        self.side = side_stream(device)
         self.kept: list[Any] = []
 
     def __enter__(self) -> "Overlap":
@@ -54,3 +55,9 @@ class Overlap:
             # a graph that is being captured must not depend on a stream outside of it
             return
         torch.cuda.current_stream(self.device).wait_stream(self.side)
+
+
+@cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the second stream of a device; one for all, since libraries keep memory for each."""
+    return torch.cuda.Stream(device)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from gumbeltree.config import TrainingConfig
 from gumbeltree.data.rows import RowBatch, RowData, Shape
 from gumbeltree.data.split import Split
-from gumbeltree.graphs import Graphs
+from gumbeltree.graphs import Graphs, NotYet
 from gumbeltree.model import SentenceModel
 from gumbeltree.ops.overlap import Overlap
 from gumbeltree.training.noise import example_keys, example_noise, step_seed
@@ -90,8 +90,8 @@ class EagerStep:
 class CapturedStep:
     """Runs the whole update as one CUDA graph, from ids to new weights.
 
-    Batches of similar sizes share a graph; see `graphs.Graphs`. The first batch of a shape runs
-    operation by operation, with the same result.
+    Batches of similar sizes share a graph; see `graphs.Graphs`. The very first batch runs operation
+    by operation, as does one that first gives a parameter a gradient, with the same result.
 
     Args:
         fabric: of the device.
@@ -114,8 +114,10 @@ class CapturedStep:
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self.norm = torch.zeros((), dtype=torch.float64, device=device)
         self.data = RowData(split, device)
-        self.graphs = Graphs(device)
+        self.graphs = Graphs(device, at_once=True)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.updated: set[int] = set()
+        """Places of parameters for which the optimizer has made what it keeps."""
         self.columns = split.sentences.shape[1]
         self.examples = torch.arange(len(split), device=device)
         self.keys = torch.zeros((self.columns * len(split), 2), dtype=torch.int64, device=device)
@@ -147,6 +149,9 @@ class CapturedStep:
             gradients = torch.autograd.grad(
                 total / shape.examples, self.parameters, allow_unused=True
             )
+        new = {i for i, x in enumerate(gradients) if x is not None} - self.updated
+        if new and self.graphs.capturing:
+            raise NotYet
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         try:
@@ -155,6 +160,7 @@ class CapturedStep:
             for group in groups:
                 group["lr"] = self.rate.tensor
             self.optimizer.step()
+            self.updated |= new
         finally:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
