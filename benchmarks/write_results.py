@@ -209,7 +209,8 @@ def about_data(groups: Sequence[Group], runs: int) -> list[str]:
         f"{many(runs, 'run')}, {often} {'seed' if seeds[-1] == 1 else 'seeds'} a row; mean "
         "± sample standard deviation over seeds (n - 1), no deviation for a single one.",
         "Minutes run from the first step to the best development point, evaluations included, "
-        f"reading of the data excluded. Machine: {machine(records)}. Where several runs shared it "
+        "reading of the data excluded; the first run of a model on a machine also compiles its "
+        f"kernels in them. Machine: {machine(records)}. Where several runs shared it "
         "at a time their minutes are upper bounds, marked ≤, and not to be compared with each "
         "other. The paper's hours were measured on an NVIDIA Titan Xp.",
         "Parameters are those that are trained, without word vectors as in the paper; where word "

@@ -117,6 +117,8 @@ def details(report: dict[str, Any]) -> str:
         growth.append([f"{row['words']:,}", *times, f"{row['bytes'] / 2**20:,.1f} MiB"])
     exponents = report["growth"]["exponents"]
     powers = ", ".join(f"T^{power:.2f} ({name})" for name, power in exponents.items())
+    # records that do not say have counted them
+    with_workspaces = report["growth"].get("with_workspaces", True)
     parts = [
         f"Last recorded run: {where(report)}, Python {report['versions']['python']}.",
         "`fused` against `exact` on the same card, merges as they fall and values in one tree:",
@@ -124,12 +126,16 @@ def details(report: dict[str, Any]) -> str:
         "Time is wall time of a whole step, the mean over all batches of a pass, median of passes; "
         "memory is\nall that torch holds, graph pools and caches included:",
         table(cases),
-        f"One sentence, {report['growth']['width']}D, the encoder alone, TF32: {powers}.",
+        f"One sentence, {report['growth']['width']}D, the encoder alone, TF32: {powers}."
+        + (
+            " Of the memory,\n32 MiB are cuBLAS's workspace, whatever the length." * with_workspaces
+        ),
         table(growth),
         "![growth with sentence length on a card](images/growth-cuda.png)",
         "Where a training step goes (TF32). Kernels of two streams run at a time, and those of the "
-        "loops are\nstarted while the one before still runs, which they wait for: the sums pass "
-        "the step's time.",
+        "loops are\nstarted while the one before still runs, which they wait for: a moment counts "
+        "for the kernel that began\nfirst of those that run. What is left of the step's time, "
+        "nothing runs.",
     ]
     for line in report["roofline"]:
         groups = sorted(line["kernel_seconds"].items(), key=lambda x: -x[1])
