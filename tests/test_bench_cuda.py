@@ -84,6 +84,7 @@ def test_each_moment_counts_once() -> None:
         # started beside the first, and waits for it
         cuda.Kernel(12.0, 26.0, "b"),
         cuda.Kernel(13.0, 18.0, "c"),
+        cuda.Kernel(22.0, 25.0, "c"),
         # after a pause
         cuda.Kernel(30.0, 31.0, "a"),
     ]

@@ -8,8 +8,10 @@ import torch
 from gumbeltree import EncoderConfig, GumbelTreeEncoder, Tree, load
 from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
+from gumbeltree.encoders import fixed_trees
 from gumbeltree.encoders.fixed_trees import fixed_order
 from gumbeltree.estimators.gumbel import gumbel_noise
+from gumbeltree.graphs import NotYet
 from gumbeltree.ops import IMPLEMENTATIONS
 from gumbeltree.training.loop import train
 from gumbeltree.training.start import new_model
@@ -198,3 +200,11 @@ def test_a_model_with_fixed_trees_trains_and_comes_back(tmp_path, monkeypatch, t
     start = new_model(with_labels(recipe, prepared).model, prepared, recipe.training.seed)
     assert torch.equal(model.encoder.query, start.encoder.query)
     assert not torch.equal(model.encoder.cell.weight, start.encoder.cell.weight)
+
+
+def test_a_table_is_not_made_in_a_graph(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(NotYet):
+        fixed_trees._table("balanced", 8, torch.device("cuda:5"))
+    # on a CPU nothing is captured
+    assert fixed_trees._table("balanced", 8, torch.device("cpu")).shape == (9, 7)

@@ -1,13 +1,19 @@
 """Captured functions: what runs when, what is kept, and on a CUDA device for real."""
 
 import contextlib
+import dataclasses
+import gc
+import itertools
+import threading
 import weakref
 
 import numpy as np
 import pytest
 import torch
 
+from gumbeltree import graphs as graphs_module
 from gumbeltree.graphs import Graphs, NotYet, torch_settings
+from gumbeltree.ops import overlap as overlap_module
 from gumbeltree.ops.overlap import Overlap
 
 
@@ -37,15 +43,21 @@ class Here(torch.Tensor):
     def to(self, *_, **__):
         return self.clone()
 
+    def record_stream(self, stream):
+        stream.readers.append(self)
+
 
 class FakeGraph:
     """Notes what is done with it, and runs its function again on replay."""
 
     log: list
+    pools: dict
     recording = None
 
     def capture_begin(self, pool, capture_error_mode):
-        assert pool == "pool"
+        # as torch has it: a pool ends with the last of its graphs
+        assert not (pool in FakeGraph.pools and not FakeGraph.pools[pool]), "the pool has ended"
+        FakeGraph.pools.setdefault(pool, weakref.WeakSet()).add(self)
         assert capture_error_mode == "relaxed"
         FakeGraph.recording = self
 
@@ -61,7 +73,7 @@ class FakeGraph:
 
 class FakeStream:
     def __init__(self, *_):
-        pass
+        self.readers = []
 
     def wait_stream(self, _):
         pass
@@ -74,7 +86,9 @@ def log(monkeypatch):
     monkeypatch.setattr(torch, "from_numpy", lambda x: real(x).as_subclass(Here))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    handles = itertools.count()
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: f"pool {next(handles)}")
+    monkeypatch.setattr(FakeGraph, "pools", {}, raising=False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
@@ -155,6 +169,154 @@ def test_a_function_may_ask_to_run_once_more(log, monkeypatch):
     assert graphs("b", function, np.array([4])).tolist() == [8]
     assert log[1:] == [("replay", "b", [4])]
     assert not graphs.refused
+
+
+def test_a_pool_that_ended_with_a_failed_capture_is_not_used_again(log):
+    graphs = Graphs(torch.device("cuda"))
+    call(graphs, "a", 1)
+    call(graphs, "b", 1)
+    fail = True
+
+    def function(x):
+        if fail and FakeGraph.recording is not None:
+            raise KeyboardInterrupt
+        return x
+
+    with pytest.raises(KeyboardInterrupt):
+        graphs("a", function, np.array([1]))
+    assert FakeGraph.recording is None
+    gc.collect()
+    assert call(graphs, "a", 2) == [4]
+    # one that goes on is shared
+    assert call(graphs, "b", 3) == [6]
+    assert len({pool for pool, users in FakeGraph.pools.items() if users}) == 1
+
+
+def test_a_pool_whose_capture_could_not_be_ended_is_left(log, monkeypatch):
+    graphs = Graphs(torch.device("cuda"))
+    for key in "aab":
+        call(graphs, key, 1)
+    before = graphs.pool
+
+    def fails(_):
+        FakeGraph.recording.capture_end()
+        raise ValueError("no")
+
+    def broken_end(self):
+        if FakeGraph.recording is None:
+            raise RuntimeError("the capture is invalid")
+        FakeGraph.recording = None
+
+    monkeypatch.setattr(FakeGraph, "capture_end", broken_end)
+    with pytest.raises(ValueError, match="no"):
+        graphs("b", fails, np.array([1]))
+    assert call(graphs, "b", 2) == [4]
+    assert graphs.pool != before
+
+
+class Named(FakeStream):
+    """A stream that notes what is done with it."""
+
+    events: list
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def wait_stream(self, other):
+        self.events.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.fixture
+def streams(log, monkeypatch):
+    """What happens on two streams, that of the caller and that of captures."""
+    events = []
+    monkeypatch.setattr(Named, "events", events, raising=False)
+    own, caller = Named("own"), Named("caller")
+    current = [caller]
+
+    @contextlib.contextmanager
+    def enter(stream):
+        current.append(stream)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "stream", enter)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append("all wait"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("emptied"))
+    monkeypatch.setattr("gumbeltree.graphs.capture_stream", lambda device: own)
+    return events, current
+
+
+def test_streams_wait_for_each_other(streams):
+    events, current = streams
+    graphs = Graphs(torch.device("cuda"), at_once=True)
+
+    @dataclasses.dataclass
+    class Result:
+        one: torch.Tensor
+        two: tuple[torch.Tensor, None]
+
+    made = []
+
+    def function(x):
+        events.append(f"on {current[-1].name}")
+        made.append(x * 2)
+        if FakeGraph.recording is not None:
+            graph = FakeGraph.recording
+            graph.key, graph.numbers, graph.out = "a", x, torch.full_like(x, -1)
+        made.append(x * 3)
+        return Result(made[-2], (made[-1], None))
+
+    graphs("a", function, np.array([1]))
+    assert events == ["own waits for caller", "on own", "caller waits for own"]
+    # its memory is not given away before the caller has read it
+    assert [id(x) for x in current[0].readers] == [id(x) for x in made]
+    events.clear()
+    graphs("a", function, np.array([1]))
+    assert events == ["all wait", "emptied", "on own", "caller waits for own"]
+    events.clear()
+
+    def fails(x):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        Graphs(torch.device("cuda"))("a", fails, np.array([1]))
+    assert events == ["own waits for caller", "caller waits for own"]
+
+
+def test_one_thread_at_a_time_is_on_the_stream_of_captures(log):
+    inside, most = [], []
+
+    def function(x):
+        inside.append(threading.get_ident())
+        most.append(len(set(inside)))
+        threading.Event().wait(0.02)
+        inside.remove(threading.get_ident())
+        return x
+
+    def work():
+        for n in range(3):
+            Graphs(torch.device("cuda"))("a", function, np.array([n]))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 9
+
+
+def test_streams_are_one_for_each_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    for make in (graphs_module.capture_stream, overlap_module.side_stream):
+        one, other = torch.device("cuda:5"), torch.device("cuda:6")
+        try:
+            assert make(one) is make(torch.device("cuda:5"))
+            assert make(one) is not make(other)
+        finally:
+            make.cache_clear()
 
 
 def test_a_second_attempt_has_the_memory_of_the_first(log, monkeypatch):

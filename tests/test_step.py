@@ -329,10 +329,12 @@ def test_dropout_follows_from_the_seed_and_the_step():
 def test_what_the_optimizer_keeps_is_never_made_in_a_graph():
     update = Update(True, kind="single", optimizer=adam)
     before = [p.detach().clone() for p in update.step.parameters]
+    assert update.step.graphs.at_once
+    rows = np.array([5, 7])
     query = update.model.encoder.query
     update.step.graphs.capturing = True
     with pytest.raises(NotYet):
-        update(BATCHES[0])
+        update(rows)
     assert not update.optimizer.state
     for p, x in zip(update.step.parameters, before, strict=True):
         assert torch.equal(p, x)
@@ -345,19 +347,21 @@ def test_what_the_optimizer_keeps_is_never_made_in_a_graph():
         lambda *a, **k: [None if i == place else x for i, x in enumerate(real(*a, **k))],
     )
     try:
-        update(BATCHES[0])
+        update(rows)
         update.step.graphs.capturing = True
-        update(BATCHES[0])
+        update(rows)
     finally:
         torch.autograd.grad = real
     assert query not in update.optimizer.state
     with pytest.raises(NotYet):
-        update(BATCHES[0])
+        update(rows)
     update.step.graphs.capturing = False
-    update(BATCHES[0])
+    update(rows)
     assert query in update.optimizer.state
     update.step.graphs.capturing = True
-    update(BATCHES[0])
+    update(rows)
+    # it is known of all of them
+    update(rows)
 
 
 @interpreted
@@ -406,14 +410,18 @@ def test_why_a_step_is_not_captured():
 # on a CUDA device, where steps are captured
 
 
-def cuda_steps(captured, batches, dropout=0.0, optimizer="adam"):
+def cuda_split():
+    lengths = np.random.default_rng(1).integers(1, 25, 200)
+    return split_of(2, tuple(lengths.tolist()), examples=200)
+
+
+def cuda_steps(captured, batches, dropout=0.0, optimizer="adam", **encoder):
     """Update a model on the device and return each step's loss, norm, and the weights."""
     fabric = start_fabric("cuda", "32")
-    generator = np.random.default_rng(1)
-    lengths = generator.integers(1, 25, 200)
-    split = split_of(2, tuple(lengths.tolist()), examples=200)
+    split = cuda_split()
     torch.manual_seed(0)
-    model = tiny_model("pair", embedding_dim=20, hidden_dim=48, leaf="lstm", impl="fused").train()
+    sizes = {"embedding_dim": 20, "hidden_dim": 48, "leaf": "lstm", "impl": "fused"}
+    model = tiny_model("pair", **sizes, **encoder).train()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = dropout
@@ -485,6 +493,18 @@ def test_gpu_captured_at_once_gives_the_same_bits(monkeypatch):
     assert np.array_equal(now, later)
     for name, x in state.items():
         assert torch.equal(x, same[name]), name
+
+
+@pytest.mark.gpu
+def test_gpu_a_table_of_trees_is_not_made_in_a_graph():
+    split = cuda_split()
+    order = np.argsort(split.lengths.max(axis=1))
+    # longer and longer, so that a larger table is needed after the first batch
+    batches = [order[start : start + 40] for start in (0, 80, 160)] * 2
+    eager, _, _ = cuda_steps(False, batches, trees="balanced")
+    captured, _, step = cuda_steps(True, batches, trees="balanced")
+    assert step.graphs.captured
+    np.testing.assert_allclose(captured[:, 0], eager[:, 0], rtol=1e-3)
 
 
 @pytest.mark.gpu

@@ -1,5 +1,7 @@
 """Functions on a CUDA device captured as graphs, so that Python costs nothing a call."""
 
+import dataclasses
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,9 @@ MODE = "relaxed"
 
 Function = Callable[[Tensor], Any]
 
+_STREAM_LOCK = threading.RLock()
+"""Held while something runs or is captured on a stream of `capture_stream`, which all share."""
+
 
 class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
@@ -31,8 +36,9 @@ class _Captured(NamedTuple):
 class NotYet(Exception):
     """Raised by a function that is being captured and must run as it is once more.
 
-    For instance since it makes something that is to last: made in a graph, it would be made anew
-    in each replay, in memory that other graphs overwrite.
+    For instance since it makes something that is to last, an optimizer's state or a table for later
+    calls: made in a graph, it would be made anew in each replay, in memory that other graphs
+    overwrite.
     """
 
 
@@ -70,7 +76,8 @@ class Graphs:
 
         Args:
             key: calls with one key run the same operations on the same shapes.
-            function: takes the numbers as a tensor; reads nothing back from the device.
+            function: takes the numbers as a tensor and returns None, a tensor, or a tuple or
+                dataclass of them; reads nothing back from the device.
             numbers: what differs from call to call, of one size for each key.
         """
         values = torch.from_numpy(numbers)
@@ -95,14 +102,15 @@ class Graphs:
     def _run(self, function: Function, values: Tensor) -> Any:
         """Run the function as it is, where it will be captured."""
         stream, caller = capture_stream(self.device), torch.cuda.current_stream(self.device)
-        stream.wait_stream(caller)
-        try:
-            with torch.cuda.stream(stream):
-                # what comes out of it needs no `record_stream`: this stream never goes on before
-                # it has waited for the caller's
-                return function(values.to(self.device))
-        finally:
-            caller.wait_stream(stream)
+        with _STREAM_LOCK:
+            stream.wait_stream(caller)
+            try:
+                with torch.cuda.stream(stream):
+                    out = function(values.to(self.device))
+            finally:
+                caller.wait_stream(stream)
+        used_on(caller, out)
+        return out
 
     def _may_capture(self, key: Hashable) -> bool:
         ran = bool(self.seen) if self.at_once else key in self.seen
@@ -131,26 +139,29 @@ class Graphs:
     def _capture(self, function: Function, values: Tensor) -> _Captured:
         numbers = values.to(self.device)
         graph = torch.cuda.CUDAGraph()
-        if self.pool is None:
-            self.pool = torch.cuda.graph_pool_handle()
-            if self.at_once:
-                # what the first call needed: there is no other like it
-                torch.cuda.empty_cache()
         stream = capture_stream(self.device)
-        torch.cuda.synchronize(self.device)
-        # torch.cuda.graph() would first collect garbage and empty the cache each time
-        with torch.cuda.stream(stream):
-            graph.capture_begin(self.pool, capture_error_mode=MODE)
-            self.capturing = True
-            try:
-                out = function(numbers)
-            except BaseException:
-                end_failed(graph)
-                raise
-            finally:
-                self.capturing = False
-            graph.capture_end()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
+        with _STREAM_LOCK:
+            torch.cuda.synchronize(self.device)
+            if self.pool is None or not self.captured:
+                # a pool ends with its last graph, also if that is one whose capture failed
+                self.pool = torch.cuda.graph_pool_handle()
+                if self.at_once:
+                    # what calls outside of graphs needed: there are no more of them
+                    torch.cuda.empty_cache()
+            # torch.cuda.graph() would first collect garbage and empty the cache each time
+            with torch.cuda.stream(stream):
+                try:
+                    graph.capture_begin(self.pool, capture_error_mode=MODE)
+                    self.capturing = True
+                    out = function(numbers)
+                except BaseException:
+                    if not end_failed(graph):
+                        self.pool = None
+                    raise
+                finally:
+                    self.capturing = False
+                graph.capture_end()
+            torch.cuda.current_stream(self.device).wait_stream(stream)
         return _Captured(graph, numbers, out)
 
 
@@ -162,19 +173,32 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return "CUDA error: out of memory" in text or "ALLOC_FAILED" in text
 
 
-def end_failed(graph: torch.cuda.CUDAGraph) -> None:
-    """End a capture in which something failed; that it failed is known."""
+def end_failed(graph: torch.cuda.CUDAGraph) -> bool:
+    """End a capture in which something failed, and return whether its pool can be used further."""
     try:
         graph.capture_end()
     except RuntimeError:
-        return
+        # that it failed is known
+        return False
+    return True
+
+
+def used_on(stream: torch.cuda.Stream, out: Any) -> None:
+    """Let the memory of tensors wait for a stream before it is given to others."""
+    if isinstance(out, Tensor):
+        out.record_stream(stream)
+    elif isinstance(out, tuple):
+        for part in out:
+            used_on(stream, part)
+    elif dataclasses.is_dataclass(out):
+        used_on(stream, tuple(getattr(out, field.name) for field in dataclasses.fields(out)))
 
 
 @cache
 def capture_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream on which all graphs of a device are captured, and run before that.
 
-    Libraries keep a workspace for each stream, so there is one: cuBLAS takes 64 MiB on an H200.
+    Libraries keep workspaces for each stream, so there is one: cuBLAS takes 64 MiB on an H200.
     """
     return torch.cuda.Stream(device)
 
