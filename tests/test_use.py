@@ -158,6 +158,11 @@ def test_parse_as_svg(models, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["0001.svg", "0003.svg"]
     assert (folder / "0003.svg").read_text(encoding="utf-8") == result.out
     assert ElementTree.parse(folder / "0001.svg").getroot().tag.endswith("svg")
+    # a mistake leaves no folder behind
+    other = tmp_path / "other"
+    options = ["--format", "svg", "--out", other]
+    assert "line 2" in run("parse", models / "pair", *options, stdin=stdin).refused()
+    assert not other.exists()
 
 
 def test_parse_refuses_several_trees_in_one_svg(models, tmp_path):

@@ -1,5 +1,6 @@
 """How `parse` writes trees."""
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -68,8 +69,9 @@ def only_one(chunks: Iterable[list["Line"]]) -> Iterator[list["Line"]]:
 
 def write_images(folder: Path, chunks: Iterable[Parsed]) -> None:
     """Write one SVG file a tree, named by the number of its line."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for chunk in chunks:
+    # the first chunk is read before there is a folder: a mistake in it leaves none behind
+    for chunk in itertools.chain(chunks, [[]]):
+        folder.mkdir(parents=True, exist_ok=True)
         for line, tree in chunk:
             replace_file(folder / f"{line.number:04d}.svg", _Picture(tree))
 
