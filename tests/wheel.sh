@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m build --quiet --wheel --outdir "$work/dist" "$root"
 "$python" -m venv "$work/venv"
-"$work/venv/bin/python" -m pip install --quiet --no-compile --constraint "$root/constraints.txt" "$work"/dist/*.whl
+"$work/venv/bin/python" -m pip install --quiet --constraint "$root/constraints.txt" "$work"/dist/*.whl
 cd "$work"
 bin="$work/venv/bin"
 "$bin/gumbeltree" --version
