@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from published import PAPER
@@ -11,20 +12,23 @@ from gumbeltree.atomic import replace_file
 from gumbeltree.plots import COLOURS, pyplot
 
 
-def curve(each: Group, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return development accuracy over `axis`: places, and the seeds' mean, lowest and highest.
+def curve(each: Group) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return development accuracy over epochs: places, and the seeds' mean, lowest and highest.
 
     The places are all evaluations in the range that every seed has; between its own evaluations
     a seed counts with the straight line that joins them.
     """
-    lines = [
-        ([x[axis] for x in r["metrics"]], [x["dev_accuracy"] for x in r["metrics"]])
-        for r in each.records
-    ]
+    lines = [line(record, "epoch") for record in each.records]
     start, end = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
     places = np.array(sorted({p for x, _ in lines for p in x if start <= p <= end}))
     values = np.array([np.interp(places, x, y) for x, y in lines])
     return places, values.mean(0), values.min(0), values.max(0)
+
+
+def line(record: dict[str, Any], axis: str) -> tuple[list[float], list[float]]:
+    """Return a run's evaluations: where they stand on `axis`, and the development accuracy."""
+    metrics = record["metrics"]
+    return [x[axis] for x in metrics], [x["dev_accuracy"] for x in metrics]
 
 
 def pictures(groups: Sequence[Group], folder: Path) -> None:
@@ -44,32 +48,37 @@ def pictures(groups: Sequence[Group], folder: Path) -> None:
 def draw(lines: Sequence[tuple[str, Group]], path: Path, title: str = "") -> None:
     """Draw development accuracy over epochs, one line for each label.
 
-    Beside it over minutes, if there are at least two lines whose times can be compared.
+    Beside it over minutes, if there are at least two lines whose times can be compared. There
+    each seed has a line of its own: the first also compiles kernels, so that a mean over seeds at
+    one minute would be of runs that are not equally far.
     """
     plt = pyplot()
-    panels = [("epoch", "epochs", 1)]
-    if sum(alone(each) for _, each in lines) > 1:
-        panels.append(("seconds", "minutes", 60))
-    size = (10 if len(panels) > 1 else 7, 4.6)
+    timed = sum(alone(each) for _, each in lines) > 1
+    size = (10 if timed else 7, 4.6)
     figure, axes = plt.subplots(
-        1, len(panels), figsize=size, layout="constrained", sharey=True, squeeze=False
+        1, 1 + timed, figsize=size, layout="constrained", sharey=True, squeeze=False
     )
     axes = axes[0]
     lowest, highest = [], []
-    for axis, (key, name, scale) in zip(axes, panels, strict=True):
-        for i, (label, each) in enumerate(lines):
-            places, mean, low, high = curve(each, key)
-            if not len(places) or (key == "seconds" and not alone(each)):
-                continue
+    for i, (label, each) in enumerate(lines):
+        # a recipe of our own is dashed, and so are more lines than colours
+        dashed = each.recipe not in PAPER or i >= len(COLOURS)
+        style = {"color": COLOURS[i % len(COLOURS)], "linestyle": "--" if dashed else "-"}
+        places, mean, low, high = curve(each)
+        if len(places):
             lowest += [100 * mean.min(), 100 * mean.max() - 12]
             highest.append(100 * high.max())
-            style = {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.6}
-            # a recipe of our own is dashed, and so are more lines than colours
-            dashed = each.recipe not in PAPER or i >= len(COLOURS)
             about = f"{label} ({many(len(each.records), 'seed')})"
-            x = places / scale
-            axis.fill_between(x, 100 * low, 100 * high, color=style["color"], alpha=0.18, lw=0)
-            axis.plot(x, 100 * mean, "--" if dashed else "-", label=about, **style)
+            band = {"color": style["color"], "alpha": 0.18, "lw": 0}
+            axes[0].fill_between(places, 100 * low, 100 * high, **band)
+            axes[0].plot(places, 100 * mean, label=about, linewidth=1.6, **style)
+        if timed and alone(each):
+            for record in each.records:
+                seconds, accuracy = line(record, "seconds")
+                axes[1].plot(
+                    np.divide(seconds, 60), np.multiply(accuracy, 100), linewidth=0.9, **style
+                )
+    for axis, name in zip(axes, ("epochs", "minutes"), strict=False):
         axis.set_xlabel(name)
         axis.set_xlim(left=0)
         axis.grid(alpha=0.3)
@@ -80,7 +89,7 @@ def draw(lines: Sequence[tuple[str, Group]], path: Path, title: str = "") -> Non
         bottom = max(min(lowest[::2]), min(lowest[1::2]))
         axes[0].set_ylim(bottom, max(highest) + 0.04 * (max(highest) - bottom) + 0.1)
     handles, labels = axes[0].get_legend_handles_labels()
-    columns = min(len(labels), 4 if len(panels) > 1 and len(labels) in (4, 7, 8) else 3)
+    columns = min(len(labels), 4 if timed and len(labels) in (4, 7, 8) else 3)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     if title:
         figure.suptitle(title)

@@ -309,7 +309,8 @@ def convergence(groups: Sequence[Group], images: str) -> list[str]:
         "The paper's Figure 3 has the validation accuracy of the first five epochs, trained on all "
         "pairs, and finds that the models converge faster than others in time as well as in "
         "iterations. Ours: the mean over seeds, as far as all seeds ran; the band reaches from the "
-        "lowest to the highest seed. Over minutes stand those that had the machine to themselves."
+        "lowest to the highest seed. Over minutes stand those that had the machine to themselves, "
+        "each seed by itself; those that begin late had kernels to compile."
     )
     picture = f"![development accuracy on SNLI over epochs and minutes]({images}/convergence.png)"
     return ["## Figure 3: convergence on SNLI", fill(about), picture if groups else NONE]

@@ -463,7 +463,7 @@ def test_curves_by_hand(writer):
 
     group = writer.Group("x", {}, [run([1, 2, 3], [0.1, 0.3, 0.7]), run([1.5, 2], [0.4, 0.5])])
     curve = importlib.import_module("results_pictures").curve
-    places, mean, low, high = curve(group, "epoch")
+    places, mean, low, high = curve(group)
     # the range both have; at 1.5 the first is half way from 0.1 to 0.3
     assert places.tolist() == [1.5, 2]
     assert low.tolist() == pytest.approx([0.2, 0.3])

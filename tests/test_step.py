@@ -326,41 +326,48 @@ def test_dropout_follows_from_the_seed_and_the_step():
 
 
 @interpreted
-def test_what_the_optimizer_keeps_is_never_made_in_a_graph():
+def test_what_the_optimizer_keeps_is_never_made_in_a_graph(monkeypatch):
+    capturing = True
+
+    def refuse(device):
+        assert device == torch.device("cpu")
+        if capturing:
+            raise NotYet
+
+    monkeypatch.setattr("gumbeltree.training.step.outside_graphs", refuse)
     update = Update(True, kind="single", optimizer=adam)
-    before = [p.detach().clone() for p in update.step.parameters]
     assert update.step.graphs.at_once
+    before = [p.detach().clone() for p in update.step.parameters]
     rows = np.array([5, 7])
-    query = update.model.encoder.query
-    update.step.graphs.capturing = True
     with pytest.raises(NotYet):
         update(rows)
     assert not update.optimizer.state
     for p, x in zip(update.step.parameters, before, strict=True):
         assert torch.equal(p, x)
         assert p.grad is None
-    # all but one parameter get theirs
-    update.step.graphs.capturing = False
+    # all parameters but one get theirs
+    query = update.model.encoder.query
     place = [p is query for p in update.step.parameters].index(True)
-    real, torch.autograd.grad = (
-        torch.autograd.grad,
-        lambda *a, **k: [None if i == place else x for i, x in enumerate(real(*a, **k))],
-    )
-    try:
+    real = torch.autograd.grad
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            torch.autograd,
+            "grad",
+            lambda *a, **k: [None if i == place else x for i, x in enumerate(real(*a, **k))],
+        )
+        capturing = False
         update(rows)
-        update.step.graphs.capturing = True
+        capturing = True
         update(rows)
-    finally:
-        torch.autograd.grad = real
     assert query not in update.optimizer.state
     with pytest.raises(NotYet):
         update(rows)
-    update.step.graphs.capturing = False
+    capturing = False
     update(rows)
     assert query in update.optimizer.state
-    update.step.graphs.capturing = True
+    # of all of them it is known that they have theirs
+    capturing = True
     update(rows)
-    # it is known of all of them
     update(rows)
 
 

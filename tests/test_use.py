@@ -163,6 +163,9 @@ def test_parse_as_svg(models, tmp_path):
     options = ["--format", "svg", "--out", other]
     assert "line 2" in run("parse", models / "pair", *options, stdin=stdin).refused()
     assert not other.exists()
+    # no texts, no trees: the folder that was asked for is there
+    assert run("parse", models / "pair", *options, stdin=b"").code == 0
+    assert list(other.iterdir()) == []
 
 
 def test_parse_refuses_several_trees_in_one_svg(models, tmp_path):

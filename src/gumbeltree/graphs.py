@@ -34,12 +34,20 @@ class _Captured(NamedTuple):
 
 
 class NotYet(Exception):
-    """Raised by a function that is being captured and must run as it is once more.
+    """Raised by a function that is being captured and must run as it is once more."""
 
-    For instance since it makes something that is to last, an optimizer's state or a table for later
-    calls: made in a graph, it would be made anew in each replay, in memory that other graphs
-    overwrite.
+
+def outside_graphs(device: torch.device) -> None:
+    """Go on only outside of a capture: call it before making something that is to last.
+
+    That is an optimizer's state, or a table for later calls. Made in a graph, it would be made anew
+    in each replay, in memory that other graphs overwrite.
+
+    Raises:
+        NotYet: If a graph is being captured; `Graphs` then runs the function as it is.
     """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise NotYet
 
 
 class Graphs:
@@ -58,14 +66,10 @@ class Graphs:
         at_once: run only the very first call as it is and capture other keys when they first come.
             Calls outside of graphs need as much memory as the graphs share: this saves it, for
             functions of which most keys come again.
-
-    Attributes:
-        capturing: whether the function is being captured; then it may raise `NotYet`.
     """
 
     def __init__(self, device: torch.device, most: int = MOST, at_once: bool = False) -> None:
         self.device, self.most, self.at_once = device, most, at_once
-        self.capturing = False
         self.seen: set[Hashable] = set()
         self.refused: set[Hashable] = set()
         self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()
@@ -152,14 +156,11 @@ class Graphs:
             with torch.cuda.stream(stream):
                 try:
                     graph.capture_begin(self.pool, capture_error_mode=MODE)
-                    self.capturing = True
                     out = function(numbers)
                 except BaseException:
                     if not end_failed(graph):
                         self.pool = None
                     raise
-                finally:
-                    self.capturing = False
                 graph.capture_end()
             torch.cuda.current_stream(self.device).wait_stream(stream)
         return _Captured(graph, numbers, out)

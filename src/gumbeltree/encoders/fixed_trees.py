@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gumbeltree.graphs import NotYet
+from gumbeltree.graphs import outside_graphs
 from gumbeltree.tree import Tree
 
 
@@ -44,8 +44,7 @@ def fixed_order(kind: str, lengths: Tensor, T: int, noise: Tensor | None = None)
 @cache
 def _table(kind: str, T: int, device: torch.device) -> Tensor:
     """Return the merges for each length up to T, int64 `[T + 1, T - 1]`."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise NotYet
+    outside_graphs(device)
     table = torch.full((T + 1, T - 1), -1)
     for length in range(2, T + 1):
         if kind == "balanced":

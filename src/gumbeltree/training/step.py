@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from gumbeltree.config import TrainingConfig
 from gumbeltree.data.rows import RowBatch, RowData, Shape
 from gumbeltree.data.split import Split
-from gumbeltree.graphs import Graphs, NotYet
+from gumbeltree.graphs import Graphs, outside_graphs
 from gumbeltree.model import SentenceModel
 from gumbeltree.ops.overlap import Overlap
 from gumbeltree.training.noise import example_keys, example_noise, step_seed
@@ -150,8 +150,8 @@ class CapturedStep:
                 total / shape.examples, self.parameters, allow_unused=True
             )
         new = {i for i, x in enumerate(gradients) if x is not None} - self.updated
-        if new and self.graphs.capturing:
-            raise NotYet
+        if new:
+            outside_graphs(self.fabric.device)
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         try:
