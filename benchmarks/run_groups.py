@@ -9,8 +9,8 @@ from collect_runs import NO_OVERRIDES, complete, stem
 from published import PAPER
 
 SEEDS = 3
-"""The tables are over the seeds 0, 1 and 2. More seeds, where a question asked for them, count in
-`write_results.same_epoch` alone."""
+"""The tables are over the seeds 0, 1 and 2. More seeds, where a question asked for them, count
+beside the authors' code alone (`write_results.reference_section` and `same_epoch`)."""
 
 
 class Ablation(NamedTuple):

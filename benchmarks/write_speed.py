@@ -117,8 +117,6 @@ def details(report: dict[str, Any]) -> str:
         growth.append([f"{row['words']:,}", *times, f"{row['bytes'] / 2**20:,.1f} MiB"])
     exponents = report["growth"]["exponents"]
     powers = ", ".join(f"T^{power:.2f} ({name})" for name, power in exponents.items())
-    # records that do not say have counted them
-    with_workspaces = report["growth"].get("with_workspaces", True)
     parts = [
         f"Last recorded run: {where(report)}, Python {report['versions']['python']}.",
         "`fused` against `exact` on the same card, merges as they fall and values in one tree:",
@@ -126,10 +124,7 @@ def details(report: dict[str, Any]) -> str:
         "Time is wall time of a whole step, the mean over all batches of a pass, median of passes; "
         "memory is\nall that torch holds, graph pools and caches included:",
         table(cases),
-        f"One sentence, {report['growth']['width']}D, the encoder alone, TF32: {powers}."
-        + (
-            " Of the memory,\n32 MiB are cuBLAS's workspace, whatever the length." * with_workspaces
-        ),
+        f"One sentence, {report['growth']['width']}D, the encoder alone, TF32: {powers}.",
         table(growth),
         "![growth with sentence length on a card](images/growth-cuda.png)",
         "Where a training step goes (TF32). Kernels of two streams run at a time, and those of the "

@@ -420,6 +420,23 @@ def test_more_seeds_count_beside_the_authors_code_alone(collector, writer, tmp_p
     assert "gumbeltree train snli-100d --data $snli --vectors $glove840 --seeds 5" in part
 
 
+def test_all_seeds_stand_beside_a_run_that_was_not_cut(collector, writer, tmp_path):
+    for seed in range(4):
+        fake_run(tmp_path / f"{seed}", "sst2", seed=seed, test=0.8 + 0.02 * seed)
+    collected(collector, *(tmp_path / f"{seed}" for seed in range(3)))
+    command = "gumbeltree train sst2 --data $sst --vectors $glove840 --seeds 4"
+
+    def beside():
+        part = section(results(writer), "## The authors' code on the same files")
+        header, row, *_ = rows(part)
+        return header[4:], row[4:], command in part, "The last column" in part
+
+    assert beside() == (["ours"], ["82.00 ± 2.00"], False, False)
+    collected(collector, tmp_path / "3")
+    both = ["82.00 ± 2.00", "83.00 ± 2.58 (4)"]
+    assert beside() == (["ours", "ours, all seeds"], both, True, True)
+
+
 def test_times_are_drawn_where_they_can_be_compared(collector, writer, tmp_path):
     def width(**options):
         collected(collector, tmp_path / "runs", **options)

@@ -106,7 +106,6 @@ def run(
         length = [row["words"] for row in rows]
         report["growth"] = {
             "width": sizes.width,
-            "with_workspaces": False,
             "rows": rows,
             "exponents": {
                 "inference": exponent(length, [row["inference"]["median"] for row in rows]),
