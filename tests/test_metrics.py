@@ -583,6 +583,17 @@ def test_names_that_no_font_has_are_no_warning(tmp_path, recwarn):
     assert not [each for each in recwarn if "Glyph" in str(each.message)]
 
 
+def test_names_that_matplotlib_would_leave_out(tmp_path):
+    svg, names = tmp_path / "trees.svg", ["_one", "_two", "three"]
+    sentence = _sentence(Tree("a b c", [0, 0]))
+    buckets = [Bucket(1, 5, 40, 30), Bucket(6, None, 20, 10)]
+    accuracies = [metrics_report.Accuracy(x, 60, 40, buckets, buckets, []) for x in names]
+    metrics_plot.draw(svg, metrics_report.compare({x: [sentence] for x in names}), accuracies)
+    drawn = [text.strip() for text in ElementTree.parse(svg).getroot().itertext()]
+    # below the bars, and in both panels of accuracy
+    assert sorted(x for x in drawn if x in names) == sorted(3 * names)
+
+
 def test_both_files_are_named(folder, sentiment):
     data = ["--data", folder / "dev.txt", "--gold", folder / "mine.txt"]
     err = run("trees", sentiment, *data).err

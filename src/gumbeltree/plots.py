@@ -1,7 +1,7 @@
 """Drawing with matplotlib, which is an extra."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,3 +32,19 @@ def any_names() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"(?s)\s*Glyph .* missing from", UserWarning)
         yield
+
+
+def legend(owner: Any, handles: Sequence[Any], names: Sequence[str], **style: Any) -> None:
+    """Give a figure or its axes a legend with any names, also those that begin with `_`.
+
+    Args:
+        owner: the figure or the axes.
+        handles: what was drawn.
+        names: of each of them.
+        style: how matplotlib is to draw the legend.
+    """
+    # matplotlib leaves out names that begin with _ (before 3.10 also here): they come afterwards
+    numbers = [str(i) for i in range(len(names))]
+    drawn = owner.legend(handles, numbers, **style)
+    for text, name in zip(drawn.get_texts(), names, strict=True):
+        text.set_text(name)

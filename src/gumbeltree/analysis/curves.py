@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.atomic import replace_file
-from gumbeltree.plots import COLOURS, any_names, pyplot
+from gumbeltree.plots import COLOURS, any_names, legend, pyplot
 
 Axis: TypeAlias = Literal["steps", "epochs", "time", "all"]
 
@@ -384,13 +384,8 @@ def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str]) -> None:
         ncols = max(1, min(3, room // (longest + 6)))
         labels = [textwrap.fill(label, room // ncols) for label in labels]
         figure.set_figheight(figure.get_figheight() + 0.14 * sum(x.count("\n") for x in labels))
-        # matplotlib before 3.10 leaves out names that begin with _, so that they come afterwards
-        numbers = [str(i) for i in range(len(labels))]
-        legend = figure.legend(
-            handles, numbers, loc="outside lower center", ncols=ncols, frameon=False
-        )
-        for text, label in zip(legend.get_texts(), labels, strict=True):
-            text.set_text(label)
+        style = {"loc": "outside lower center", "ncols": ncols, "frameon": False}
+        legend(figure, handles, labels, **style)
         kind = out.suffix.removeprefix(".").lower()
         metadata = {"Software": None} if kind == "png" else None
         out.parent.mkdir(parents=True, exist_ok=True)

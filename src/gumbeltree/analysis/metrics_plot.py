@@ -8,7 +8,7 @@ from gumbeltree.analysis.curves import check_picture
 from gumbeltree.analysis.metrics_report import Accuracy, Comparison, Row
 from gumbeltree.atomic import replace_file
 from gumbeltree.evaluate import wilson
-from gumbeltree.plots import COLOURS, any_names, pyplot
+from gumbeltree.plots import COLOURS, any_names, legend, pyplot
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", ":", "-.")
@@ -100,11 +100,12 @@ def _against_baselines(axis: Any, comparison: Comparison, colours: dict[str, str
     models = comparison.of("model")
     kinds = list(models[0].likeness)
     height = 0.8 / len(models)
+    bars = []
     for i, row in enumerate(models):
         places = [len(kinds) - j - (i + 0.5) * height + 0.4 for j in range(len(kinds))]
         shares = [row.likeness[kind].sentence for kind in kinds]
         values = [_percent(share) for share in shares]
-        axis.barh(places, values, color=colours[row.name], height=0.9 * height, label=row.name)
+        bars.append(axis.barh(places, values, color=colours[row.name], height=0.9 * height))
         for place, value, share in zip(places, values, shares, strict=True):
             axis.annotate(
                 _told(share),
@@ -117,7 +118,8 @@ def _against_baselines(axis: Any, comparison: Comparison, colours: dict[str, str
     axis.set_yticks([len(kinds) - j for j in range(len(kinds))], kinds)
     axis.margins(x=0.15)
     axis.set_xlabel("F1 with the baseline's trees, %, mean over sentences")
-    axis.figure.legend(loc="outside lower center", frameon=False, ncols=1)
+    names = [row.name for row in models]
+    legend(axis.figure, bars, names, loc="outside lower center", frameon=False, ncols=1)
 
 
 def _accuracy(
@@ -130,6 +132,7 @@ def _accuracy(
     every = {bucket[:2]: bucket.name for buckets in drawn.values() for bucket in buckets}
     order = sorted(every, key=lambda ends: ends[0])
     numbers = {name: number for number, name in enumerate(colours)}
+    lines = []
     for i, (name, buckets) in enumerate(drawn.items()):
         # side by side, so that the intervals of several models do not hide each other
         shift = 0.12 * (i - (len(accuracies) - 1) / 2)
@@ -140,7 +143,7 @@ def _accuracy(
             [max(0.0, value - 100 * low) for value, (low, _) in zip(values, ends, strict=True)],
             [max(0.0, 100 * high - value) for value, (_, high) in zip(values, ends, strict=True)],
         ]
-        axis.errorbar(
+        line = axis.errorbar(
             places,
             values,
             yerr=spread,
@@ -151,11 +154,11 @@ def _accuracy(
             ms=5,
             capsize=2,
             elinewidth=0.8,
-            label=name,
         )
+        lines.append(line)
     axis.set_xticks(range(len(order)), [every[ends] for ends in order], rotation=45)
     axis.set_xlabel(f"{about}\n(bins of {FEWEST} examples or more)")
     axis.set_ylabel("accuracy, %, with 95 % interval")
     axis.grid(axis="y", alpha=0.3)
     if len(accuracies) > 1:
-        axis.legend(frameon=False, fontsize=8)
+        legend(axis, lines, list(drawn), frameon=False, fontsize=8)
