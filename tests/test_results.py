@@ -814,3 +814,10 @@ def test_the_readme_repeats_the_page():
     assert time is not None
     line = next(x for x in page.splitlines() if x[:1] == "|" and f"(`{time[1]}`)" in x)
     assert f"| {time[2]} |" in line
+    more = re.search(r"ten\s+seeds of `sst2` have (\d+\.\d) ± (\d+\.\d)\.", readme)
+    beside = section(page, "## The authors' code on the same files")
+    exact = re.search(r"\n\| SST-2, .* ([\d.]+) ± ([\d.]+) \(10\) \|", beside)
+    assert more is not None
+    assert exact is not None
+    assert float(more[1]) == pytest.approx(float(exact[1]), abs=0.051)
+    assert float(more[2]) == pytest.approx(float(exact[2]), abs=0.051)
