@@ -16,8 +16,8 @@ from gumbeltree.encoders.baselines import BagEncoder, LSTMEncoder
 from gumbeltree.leaves import LEAVES
 from gumbeltree.model import SentenceModel
 from gumbeltree.text.tokenizer import whitespace_tokenizer
-from gumbeltree.tree import Tree
 from tests.models import TEXTS, WORDS, tiny_config
+from tests.test_use import run
 
 KINDS = {"bag": BagEncoder, "lstm": LSTMEncoder}
 LENGTHS = [3, 1, 6, 2, 6, 1, 4]
@@ -90,13 +90,11 @@ def test_a_bag_does_not_read_order_and_an_lstm_does():
 def test_a_batch_equals_its_sentences_one_by_one(kind):
     encoder = encoder_of(kind)
     embedded, lengths = words_of()
-    vector, order = encoder(embedded, lengths)
+    vector, _ = encoder(embedded, lengths)
     assert vector.shape == (7, 6)
     for row, length in enumerate(LENGTHS):
-        alone, its_order = encoder(embedded[row : row + 1, :length], lengths[row : row + 1])
+        alone, _ = encoder(embedded[row : row + 1, :length], lengths[row : row + 1])
         torch.testing.assert_close(vector[row], alone[0])
-        assert its_order.tolist() == [[0] * (length - 1)]
-        assert order[row].tolist() == [0] * (length - 1) + [-1] * (6 - length)
 
 
 @kinds
@@ -104,10 +102,9 @@ def test_sentences_may_come_in_any_order(kind):
     encoder = encoder_of(kind)
     embedded, lengths = words_of()
     places = torch.tensor([4, 0, 6, 2, 1, 5, 3])
-    vector, order = encoder(embedded, lengths)
-    moved, its_order = encoder(embedded[places], lengths[places])
+    vector, _ = encoder(embedded, lengths)
+    moved, _ = encoder(embedded[places], lengths[places])
     torch.testing.assert_close(moved, vector[places])
-    assert torch.equal(its_order, order[places])
 
 
 @kinds
@@ -120,9 +117,8 @@ def test_padding_is_never_read(kind, garbage):
     for row, length in enumerate(LENGTHS):
         wide[row, :length] = embedded[row, :length]
     wide.requires_grad_()
-    vector, order = encoder(wide, lengths)
+    vector, _ = encoder(wide, lengths)
     assert torch.equal(vector, plain)
-    assert order.shape == (7, 8)
     (gradient,) = torch.autograd.grad(vector.square().sum(), wide)
     assert gradient.isfinite().all()
     for row, length in enumerate(LENGTHS):
@@ -131,11 +127,26 @@ def test_padding_is_never_read(kind, garbage):
 
 
 @kinds
-def test_trees_are_left_branching(kind):
-    _, order = encoder_of(kind)(*words_of([5]))
-    assert Tree(["a", "b", "c", "d", "e"], order[0].tolist()) == Tree.left_branching(
-        ["a", "b", "c", "d", "e"]
-    )
+def test_no_tree_is_no_tree(kind):
+    encoding = encoder_of(kind)(*words_of([5]))
+    assert encoding.order is None
+    for use in (lambda model: model.parse(TEXTS[1]), lambda model: model.parse_many(TEXTS)):
+        with pytest.raises(ValueError, match=f"builds no tree: its encoder is '{kind}'"):
+            use(model_of(kind))
+
+
+@kinds
+@pytest.mark.parametrize(
+    "command",
+    [("parse", "{}"), ("parse", "--draw", "{}"), ("draw", "{}", "--out", "tree.svg")],
+    ids=["parse", "parse-draw", "draw"],
+)
+def test_commands_draw_no_tree_that_was_not_built(tmp_path, monkeypatch, kind, command):
+    monkeypatch.chdir(tmp_path)
+    gumbeltree.save(model_of(kind), tmp_path / "model", {})
+    arguments = [x.format("model") for x in command]
+    assert f"builds no tree: its encoder is '{kind}'" in run(*arguments, TEXTS[1]).refused()
+    assert not (tmp_path / "tree.svg").exists()
 
 
 @kinds
@@ -186,9 +197,8 @@ def test_wrong_input_is_refused(kind):
 def test_lengths_of_32_bits(kind):
     encoder = encoder_of(kind)
     embedded, lengths = words_of()
-    vector, order = encoder(embedded, lengths.int())
+    vector, _ = encoder(embedded, lengths.int())
     assert torch.equal(vector, encoder(embedded, lengths).vector)
-    assert order.dtype == torch.int64
 
 
 def test_a_bag_starts_as_the_affine_leaf_does():
@@ -227,8 +237,6 @@ def test_a_model_saves_loads_and_is_used(tmp_path, kind, head):
     assert type(loaded.encoder) is KINDS[kind]
     np.testing.assert_array_equal(loaded.encode(TEXTS), vectors)
     assert loaded.predict(texts) == predictions
-    for text in TEXTS:
-        assert loaded.parse(text) == Tree.left_branching(text.split())
 
 
 @kinds

@@ -16,6 +16,7 @@ import gumbeltree
 import gumbeltree.bench.run
 from gumbeltree import load
 from gumbeltree.cli import main
+from gumbeltree.code_version import code_version, described
 from tests.models import tiny_model
 from tests.test_import_reference import TEXTS, WORDS, Authors, state_dict
 from tests.test_recipes import COUNTS, PARTS
@@ -139,7 +140,8 @@ def test_no_command_shows_help(cli):
 
 
 def test_the_version(cli):
-    assert cli("--version") == (0, f"gumbeltree {gumbeltree.__version__}\n", "")
+    wanted = f"gumbeltree {gumbeltree.__version__} ({described(code_version())})\n"
+    assert cli("--version") == (0, wanted, "")
 
 
 def test_an_unknown_command_gets_the_nearest(cli):
@@ -426,7 +428,9 @@ def test_bench_quick(cli, tmp_path):
 
 
 def test_process_ends_well():
-    assert process("--version") == (0, f"gumbeltree {gumbeltree.__version__}\n", "")
+    code, out, err = process("--version")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"gumbeltree {gumbeltree.__version__} (commit ")
 
 
 def test_process_demo_then_parse(tmp_path):
@@ -481,4 +485,4 @@ def test_the_script_is_the_same_program():
     if not script.exists():
         pytest.skip("not installed as a script")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"gumbeltree {gumbeltree.__version__}\n"
+    assert done.stdout.startswith(f"gumbeltree {gumbeltree.__version__} (commit ")

@@ -464,6 +464,15 @@ def test_bad_noise() -> None:
     # minus infinity forbids a merge
     noise[0, 2, 1] = -math.inf
     assert (e(x, LENGTHS, noise=noise).order[0, 2] != 1).all()
+    noise[2, 3] = -math.inf
+    with pytest.raises(ValueError, match=r"-inf for all 3 candidates at .* = \[2, 3\]; make one"):
+        e(x, LENGTHS, noise=noise)
+    # one candidate is left, and is taken; layers past a sentence's end have none to leave
+    noise[2, 3, 2] = 0.0
+    noise[0, 4:] = noise[1] = -math.inf
+    encoding = e(x, LENGTHS, noise=noise)
+    assert int(encoding.order[2, 3]) == 2
+    assert encoding.vector.isfinite().all()
     with pytest.raises(ValueError, match=r"`noise` must not require gradients"):
         e(x, LENGTHS, noise=torch.zeros(4, 6, 6, requires_grad=True))
 

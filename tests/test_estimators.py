@@ -8,6 +8,7 @@ import torch
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.estimators import ESTIMATORS
 from gumbeltree.estimators.gumbel import annealed_temperature, gumbel_noise
+from gumbeltree.estimators.st_gumbel import StraightThroughGumbel
 from gumbeltree.ops.argmax import first_best
 
 
@@ -37,6 +38,28 @@ def test_encoder_trains_with_it(name: str) -> None:
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator=name))
     encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
     assert encoder.query.grad.abs().max() > 0
+
+
+class Plain:
+    """One-hot, for autograd alone."""
+
+    one_hot = True
+    weights = StraightThroughGumbel.weights
+
+
+def test_a_one_hot_estimator_without_its_gradient_is_left_to_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(ESTIMATORS.table, "plain", f"{__name__}:Plain")
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator="plain"))
+    assert encoder.explain().name == "reference"
+    assert "not 'exact': the estimator Plain has no `score_gradient`" in encoder.explain().reason
+    encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
+    assert encoder.query.grad.abs().max() > 0
+    # where nothing is sampled none is needed
+    assert encoder.eval().explain().name == "exact"
+    with pytest.raises(NotImplementedError, match="Plain has no `score_gradient`"):
+        GumbelTreeEncoder(EncoderConfig(3, 4, estimator="plain", impl="exact"))
 
 
 def test_score_gradient_keeps_its_digits_where_the_textbook_form_loses_them() -> None:

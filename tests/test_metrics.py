@@ -327,7 +327,7 @@ def test_words_that_a_model_reads_otherwise_are_refused():
 
 
 def test_a_model_without_trees_is_refused():
-    with pytest.raises(ValueError, match="builds trees, got one with the encoder 'lstm'"):
+    with pytest.raises(ValueError, match="mine builds no tree: its encoder is 'lstm'"):
         metrics_report.parse_gold(_without_trees(), [], "mine")
 
 
@@ -653,7 +653,7 @@ def test_more_refusals(folder, tmp_path):
     both = [folder / "single", folder / "pair"]
     assert "say with --task" in run("trees", *both, "--data", "x").refused()
     assert (
-        "got one with the encoder"
+        "builds no tree: its encoder is"
         in run("trees", *both[:1], _lstm(tmp_path), "--gold", "x").refused()
     )
     assert "expected each model once" in run("trees", both[0], both[0], "--gold", "x").refused()

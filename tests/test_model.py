@@ -2,15 +2,18 @@ import dataclasses
 import itertools
 import logging
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from gumbeltree import Encoding, Prediction, Tree
-from gumbeltree.model import SentenceModel, pad
+from gumbeltree.model import SentenceModel, in_evaluation_mode, pad
 from gumbeltree.text import ids as text_ids
 from gumbeltree.text.ids import TextCounts, TextReader, batches, chunks
 from gumbeltree.text.tokenizer import pretokenized, treebank_tokenizer, whitespace_tokenizer
@@ -307,6 +310,87 @@ def test_gradients_stay_usable_after_encode():
     ids, lengths = pad([[1, 2, 3], [4]])
     model(ids, lengths, ids, lengths).sum().backward()
     assert model.encoder.query.grad is not None
+
+
+def test_threads_may_use_a_model_that_another_trains():
+    expected = results(PAIR)
+    model = tiny_model().train()
+    modes = set()
+    rest = threading.Event()
+
+    def watch():
+        while not rest.is_set():
+            modes.update(module.training for module in model.modules())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: results(model), range(24)))
+    finally:
+        rest.set()
+        watcher.join()
+    assert modes == {True}
+    for vectors, trees, predictions in found:
+        assert np.array_equal(vectors, expected[0])
+        assert (trees, predictions) == expected[1:]
+
+
+def test_a_view_in_evaluation_mode_shares_everything_else():
+    model = tiny_model().train()
+    view = in_evaluation_mode(model)
+    assert [name for name, _ in view.named_modules()] == [name for name, _ in model.named_modules()]
+    assert not any(module.training for module in view.modules())
+    assert all(a is b for a, b in zip(view.parameters(), model.parameters(), strict=True))
+    assert all(a is b for a, b in zip(view.buffers(), model.buffers(), strict=True))
+    # a part that is there twice is one part in the view as well
+    twice = nn.Sequential(*[nn.Dropout()] * 2)
+    assert len(list(in_evaluation_mode(twice).modules())) == 2
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_compiled_parts_are_used_in_evaluation_mode(in_place):
+    # what is compiled is bound to the module in training, which has dropout here
+    module = nn.Sequential(nn.Dropout(0.9)).train()
+    if in_place:
+        module.compile(backend="eager")
+    else:
+        module = torch.compile(module, backend="eager")
+    x = torch.ones(100)
+    assert torch.equal(in_evaluation_mode(module)(x), x)
+    assert not torch.equal(module(x), x)
+
+
+# any iterable
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [tuple, iter, lambda texts: (x for x in texts), lambda texts: map(str, texts), np.array],
+    ids=["tuple", "iterator", "generator", "map", "array"],
+)
+def test_any_iterable_of_strings_is_taken(wrap):
+    assert np.array_equal(PAIR.encode(wrap(TEXTS)), PAIR.encode(TEXTS))
+    assert PAIR.parse_many(wrap(TEXTS)) == PAIR.parse_many(TEXTS)
+    assert SINGLE.predict(wrap(TEXTS)) == SINGLE.predict(TEXTS)
+    assert PAIR.predict(wrap(TEXTS), wrap(TEXTS[::-1])) == PAIR.predict(PAIRS)
+    assert PAIR.predict(x for x in PAIRS) == PAIR.predict(PAIRS)
+
+
+def test_an_open_file_is_taken(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    with open(path, encoding="utf-8") as file:
+        assert SINGLE.predict(file) == SINGLE.predict(TEXTS)
+    with open(path, "rb") as file, pytest.raises(ValueError, match="pass a list of strings"):
+        SINGLE.predict(file)
+
+
+def test_a_table_is_not_taken_for_the_names_of_its_columns():
+    table = {"text": TEXTS}
+    for use in (SINGLE.predict, SINGLE.encode, SINGLE.parse_many):
+        with pytest.raises(TypeError, match="got dict; pass one of its columns"):
+            use(table)
 
 
 # wrong use

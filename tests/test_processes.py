@@ -238,6 +238,17 @@ def test_several_processes_do_what_one_does(tmp_path, arguments, settings, steps
     assert_same(tmp_path / "several", tmp_path / "one", steps)
 
 
+def test_two_processes_evaluate_with_the_statistics_that_are_saved(tmp_path):
+    # shares of the development split are measured by both processes
+    settings = ("batch_norm=true", "batch_size=14", "epochs=1", "evaluations=2")
+    ended = run("demo", "--out", tmp_path / "run", folder=tmp_path, settings=settings)
+    assert ended.code == 0, ended
+    best = max(metrics(tmp_path / "run"), key=lambda line: line["dev_accuracy"])
+    result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
+    assert best["dev_accuracy"] == result["dev_accuracy"]
+    assert best["dev_loss"] == pytest.approx(result["dev_loss"], rel=1e-9)
+
+
 @pytest.mark.slow
 def test_several_seeds_and_batch_normalisation(tmp_path):
     settings = ("batch_norm=true", "head.dropout=0.2", "batch_size=11", "epochs=1")

@@ -200,5 +200,5 @@ def test_bad_input(model):
     with pytest.raises(ValueError, match="text 1 must hold at least one word"):
         trace_many(model, [TEXT, "  "])
     config = ModelConfig(EncoderConfig(5, 6, kind="bag"))
-    with pytest.raises(ValueError, match="'bag', a baseline that builds no tree"):
+    with pytest.raises(ValueError, match="this model builds no tree: its encoder is 'bag'"):
         trace(SentenceModel(config, model.tokenizer), TEXT)

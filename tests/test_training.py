@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import gumbeltree
 from gumbeltree import load
+from gumbeltree.code_version import code_version
 from gumbeltree.config import TrainingConfig, load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
 from gumbeltree.evaluate import evaluate
@@ -255,6 +256,24 @@ def test_precisions(demo, tmp_path, precision):
     torch.set_float32_matmul_precision("highest")
 
 
+def test_double_precision_reaches_the_loss(demo, tmp_path):
+    # a step of no length, so that the loss is that of the first weights
+    recipe = small(
+        "precision='64'",
+        *("learning_rate=1e-300", "epochs=1", "evaluations=1"),
+        *("embedding.dropout=0.0", "head.dropout=0.0"),
+    )
+    train(recipe, demo, tmp_path / "run")
+    model = new_model(with_labels(recipe, demo).model, demo, 0).double()
+    split = demo.splits["train"]
+    batch = split.batch(np.arange(len(split)))
+    noise = example_noise(0, 0, batch.rows, 1, batch.ids[0].shape[1])
+    with torch.no_grad():
+        scores = model(batch.ids[0], batch.lengths[0], noise=noise)
+        loss = float(F.cross_entropy(scores, batch.labels))
+    assert metrics(tmp_path / "run")[0]["train_loss"] == pytest.approx(loss, rel=1e-13)
+
+
 def test_embeddings_that_are_fixed_stay(demo, finished):
     recipe = with_labels(small("tuned=false"), demo)
     start = new_model(recipe.model, demo, 0)
@@ -458,6 +477,7 @@ def test_the_result(demo, finished):
     assert (result["recipe"], result["seed"], result["steps"]) == ("demo", 0, 14)
     assert result["labels"] == ["negative", "positive"]
     assert result["versions"]["torch"] == torch.__version__
+    assert result["code"] == [code_version()]
     assert result["seconds"] >= 0
 
 
@@ -469,6 +489,7 @@ def test_the_model_knows_where_it_comes_from(demo, finished):
     assert about["recipe"]["training"]["batch_size"] == 20
     assert about["recipe"]["model"]["head"]["labels"] == ["negative", "positive"]
     assert about["versions"]["gumbeltree"] == gumbeltree.__version__
+    assert about["code"] == [code_version()]
     assert about["metrics"]["dev_accuracy"] == result["dev_accuracy"]
     assert about["metrics"]["test_accuracy"] == result["test_accuracy"]
     assert about["metrics"]["epoch"] == result["best_epoch"]
@@ -545,6 +566,20 @@ def test_a_finished_run_stays_as_it_is(demo, finished, tmp_path):
         for path in old.rglob("*"):
             if path.is_file():
                 assert (copy / path.relative_to(old)).read_bytes() == path.read_bytes(), path
+
+
+def test_a_run_that_goes_on_with_other_code_says_so(demo, finished, tmp_path, monkeypatch):
+    copy = shutil.copytree(finished[0], tmp_path / "run")
+    other = {"commit": None, "clean": None, "source": "0" * 40}
+    monkeypatch.setattr(loop, "code_version", lambda: other)
+    # nothing more is done: as it was
+    again = train(small("tuned=false"), demo, copy, recipe_name="demo", resume=True)
+    assert again["code"] == [code_version()]
+    more = small("tuned=false", "epochs=3")
+    assert train(more, demo, copy, recipe_name="demo", resume=True)["code"] == [
+        code_version(),
+        other,
+    ]
 
 
 def test_more_epochs_go_on_where_the_run_ended(demo, finished, tmp_path):

@@ -65,7 +65,7 @@ def model_card(
     about, kind = model.provenance, model.config.encoder.kind
     license = license or _identifier(about, "license")
     language = language or _identifier(about, "language")
-    trees = kind == "gumbel_tree"
+    trees = model.encoder.builds_trees
     recipe = _dict(about, "recipe")
     rest = {key: x for key, x in about.items() if key not in ("recipe", "metrics", "sources")}
     sections = {
@@ -165,7 +165,7 @@ from gumbeltree import SentenceModel
 model = SentenceModel.from_pretrained({source})
 model.predict([{text}])  # label and probabilities of each {"pair" if pair else "sentence"}
 model.encode(["the dog sleeps ."])  # vectors, {model.config.encoder.hidden_dim} numbers each\
-{trees if model.config.encoder.kind == "gumbel_tree" else ""}
+{trees if model.encoder.builds_trees else ""}
 ```
 
 Three files are read: config.json, model.safetensors, tokenizer.json. No code is run from them."""

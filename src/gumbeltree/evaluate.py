@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from gumbeltree.data import Split, by_length
 from gumbeltree.data.rows import RowData
 from gumbeltree.graphs import Graphs, torch_settings
-from gumbeltree.model import SentenceModel, evaluating
+from gumbeltree.model import SentenceModel, in_evaluation_mode
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.ids import TextCounts, TextReader, chunks
 
@@ -144,7 +144,7 @@ def evaluate(
     """Classify the examples of a split, greedy trees, without dropout.
 
     Args:
-        model: left in the mode it is in.
+        model: its mode does not matter and is not changed.
         split: labelled ids.
         words: most words of a batch, padding included.
         rows: which examples, each once; None: all. Parts of several processes add up.
@@ -199,9 +199,10 @@ class Evaluator:
         wrong = torch.zeros(1, dtype=torch.int64, device=self.device)
         labels = torch.from_numpy(part.labels).to(self.device)
         predicted = [loss.new_empty(0)]
-        with torch.inference_mode(), evaluating(self.model):
+        model = in_evaluation_mode(self.model)
+        with torch.inference_mode():
             for number, chosen in enumerate(self.batches):
-                logits = self._scores(number).double()  # [B, C]
+                logits = self._scores(model, number).double()  # [B, C]
                 gold = labels[torch.from_numpy(chosen).to(self.device)]
                 loss = loss + F.cross_entropy(logits, gold, reduction="sum")
                 wrong = wrong + (~logits.isfinite()).any(-1).sum()
@@ -223,9 +224,9 @@ class Evaluator:
         mean = float(results[0]) / len(part) if len(part) else math.nan
         return Evaluation(mean, confusion, predictions, _buckets(part, classified))
 
-    def _scores(self, number: int) -> Tensor:
+    def _scores(self, model: SentenceModel, number: int) -> Tensor:
         """Return the class scores of a batch `[B, C]`; the next call may overwrite them."""
-        model, rows = self.model, self.row_data
+        rows = self.row_data
         if rows is None:
             batch = self.part.batch(self.batches[number]).to(self.device)
             columns = zip(batch.ids, batch.lengths, strict=True)
@@ -245,7 +246,7 @@ def merge_orders(model: SentenceModel, split: Split, words: int = 16_384) -> dic
     """Return the merges that a model makes in each sentence of a split, greedy.
 
     Args:
-        model: left in the mode it is in.
+        model: its mode does not matter and is not changed.
         split: of which each sentence is read once, however many examples it is in.
         words: most words of a batch, padding included.
 
@@ -260,7 +261,8 @@ def merge_orders(model: SentenceModel, split: Split, words: int = 16_384) -> dic
     device = model.embedding.weight.device
     orders: list[NDArray[np.uint16]] = [np.empty(0, np.uint16)] * len(sentences)
     lengths = alone.lengths[:, 0]
-    with torch.inference_mode(), evaluating(model):
+    model = in_evaluation_mode(model)
+    with torch.inference_mode():
         for rows in by_length(alone, words):
             batch = alone.batch(rows).to(device)
             encoding = model.encoder(model.embed(batch.ids[0]), batch.lengths[0])

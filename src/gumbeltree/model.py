@@ -2,9 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -27,6 +26,7 @@ from gumbeltree.tree import Tree
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Prediction(NamedTuple):
@@ -142,7 +142,7 @@ class SentenceModel(nn.Module, HubModel):
 
     def encode(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         batch_size: int = 256,
         *,
         pretokenized: bool = False,
@@ -150,8 +150,10 @@ class SentenceModel(nn.Module, HubModel):
     ) -> NDArray[np.float32]:
         """Return the vectors of `texts`, float32 `[len(texts), D]`, greedy trees.
 
+        The model's mode does not matter: dropout, sampling and batch statistics are off.
+
         Args:
-            texts: sentences; of longer ones the first `max_words` words are read.
+            texts: sentences, in any iterable; of longer ones the first `max_words` words are read.
             batch_size: most sentences encoded at once; fewer where they are long.
             pretokenized: texts are words separated by white space and are split nowhere else;
                 escapes of the Penn Treebank, such as -LRB-, are undone.
@@ -182,18 +184,20 @@ class SentenceModel(nn.Module, HubModel):
 
     def parse_many(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         batch_size: int = 256,
         *,
         pretokenized: bool = False,
         counts: TextCounts | None = None,
     ) -> list[Tree]:
         """Return the greedy tree of each text; see `encode` for the arguments."""
+        self.check_builds_trees()
         texts = checked_texts(texts)
         self._check_weights()
         trees: dict[int, Tree] = {}
         for start, (sentences,) in self._read([texts], batch_size, pretokenized, counts, True):
             for rows, encoding in self._encode(sentences, batch_size):
+                assert encoding.order is not None
                 _check_vectors(encoding.vector, [start + row for row in rows])
                 for row, order in zip(rows, encoding.order.tolist(), strict=True):
                     words = sentences[row].words
@@ -202,8 +206,8 @@ class SentenceModel(nn.Module, HubModel):
 
     def predict(
         self,
-        texts: Sequence[str] | Sequence[tuple[str, str]],
-        second: Sequence[str] | None = None,
+        texts: Iterable[str] | Iterable[tuple[str, str]],
+        second: Iterable[str] | None = None,
         batch_size: int = 256,
         *,
         pretokenized: bool = False,
@@ -212,7 +216,7 @@ class SentenceModel(nn.Module, HubModel):
         """Return the class of each sentence or pair.
 
         Args:
-            texts: sentences, or (first, second) pairs for a model of pairs.
+            texts: sentences, or (first, second) pairs for a model of pairs, in any iterable.
             second: the second sentences, where `texts` holds the first ones.
             batch_size: most sentences encoded at once; fewer where they are long.
             pretokenized: see `encode`.
@@ -220,10 +224,11 @@ class SentenceModel(nn.Module, HubModel):
         """
         columns = [checked_texts(column) for column in self._columns(texts, second)]
         self._check_weights()
+        head = in_evaluation_mode(self.head)
         predictions: list[Prediction] = []
         for _, chunk in self._read(columns, batch_size, pretokenized, counts):
-            with torch.inference_mode(), evaluating(self):
-                logits = self.head(*(self._vectors(column, batch_size) for column in chunk)).float()
+            with torch.inference_mode():
+                logits = head(*(self._vectors(column, batch_size) for column in chunk)).float()
                 probabilities = logits.softmax(-1).tolist()
             for p, scores in zip(probabilities, logits.tolist(), strict=True):
                 if not all(map(math.isfinite, scores)):
@@ -235,6 +240,14 @@ class SentenceModel(nn.Module, HubModel):
                 named = dict(zip(self.labels, p, strict=True))
                 predictions.append(Prediction(label, named, tuple(scores)))
         return predictions
+
+    def check_builds_trees(self, name: str = "this model") -> None:
+        """Raise unless the encoder merges words into a tree."""
+        if not self.encoder.builds_trees:
+            raise ValueError(
+                f"{name} builds no tree: its encoder is {self.config.encoder.kind!r}; give a model "
+                "whose encoder is 'gumbel_tree'"
+            )
 
     def _check_weights(self) -> None:
         """Raise if a weight of the encoder is NaN or infinite: its trees may look sound."""
@@ -250,29 +263,28 @@ class SentenceModel(nn.Module, HubModel):
                 )
 
     def _columns(
-        self, texts: Sequence[str] | Sequence[tuple[str, str]], second: Sequence[str] | None
+        self, texts: Iterable[str] | Iterable[tuple[str, str]], second: Iterable[str] | None
     ) -> list[list[str]]:
         """Return one list of sentences a column; raise where they do not fit the head."""
-        for column in (texts, second):
-            if isinstance(column, str):
-                raise TypeError(f"expected a list, got one string; pass [{column[:20]!r}]")
-        single = all(isinstance(x, str) for x in texts)
+        first = listed(texts)
+        single = all(isinstance(x, str) for x in first)
         if self.config.head.kind == "single":
             if second is not None or not single:
                 raise ValueError("this model classifies single sentences: pass a list of strings")
-            return [list(cast("Sequence[str]", texts))]
+            return [cast("list[str]", first)]
         if second is not None:
-            if not single or len(texts) != len(second):
+            seconds = listed(second)
+            if not single or len(first) != len(seconds):
                 raise ValueError(
                     f"this model classifies pairs: pass two lists of strings of one length, got "
-                    f"{len(texts)} and {len(second)} items"
+                    f"{len(first)} and {len(seconds)} items"
                 )
-            return [list(cast("Sequence[str]", texts)), list(second)]
-        if not all(isinstance(x, tuple | list) and len(x) == 2 for x in texts):
+            return [cast("list[str]", first), seconds]
+        if not all(isinstance(x, tuple | list) and len(x) == 2 for x in first):
             raise ValueError(
                 "this model classifies pairs: pass (first, second) tuples, or two lists of strings"
             )
-        return [[x[0] for x in texts], [x[1] for x in texts]]
+        return [[x[0] for x in first], [x[1] for x in first]]
 
     def _read(
         self,
@@ -306,14 +318,15 @@ class SentenceModel(nn.Module, HubModel):
         elif self._captured is None or not self._captured.fits(self):
             self._captured = CapturedEncoder(self)
         captured = self._captured
+        model = in_evaluation_mode(self)
         for rows in batches([len(sentence.ids) for sentence in sentences], batch_size):
             chosen = [sentences[row].ids for row in rows]
-            with torch.inference_mode(), evaluating(self):
+            with torch.inference_mode():
                 if captured is not None:
-                    encoding = captured(self, chosen)
+                    encoding = captured(model, chosen)
                 else:
                     ids, lengths = pad(chosen)
-                    encoding = self.encoder(self.embed(ids.to(device)), lengths.to(device))
+                    encoding = model.encoder(model.embed(ids.to(device)), lengths.to(device))
             yield rows, encoding
 
     def _vectors(self, sentences: Sequence[Sentence], batch_size: int) -> Tensor:
@@ -336,24 +349,44 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield cast("Item", item)
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode for a while; every part gets its own mode back."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+def in_evaluation_mode(module: Module) -> Module:
+    """Return a module that shares all tensors with `module` and is in evaluation mode.
+
+    `module` itself is not touched, so other threads may train or use it at the same time. Code that
+    `torch.compile` made is left aside: it is bound to the original and would run in its mode.
+    """
+    made: dict[int, nn.Module] = {}
+
+    def view(original: nn.Module) -> nn.Module:
+        original = getattr(original, "_orig_mod", original)
+        if id(original) not in made:
+            copy = made[id(original)] = object.__new__(type(original))
+            children = {
+                name: child if child is None else view(child)
+                for name, child in original._modules.items()
+            }
+            own = {"_modules": children, "training": False, "_compiled_call_impl": None}
+            copy.__dict__ = {**original.__dict__, **own}
+        return made[id(original)]
+
+    return cast("Module", view(module))
 
 
-def checked_texts(texts: Sequence[str]) -> list[str]:
-    """Return a list of strings that can be written as UTF-8, or raise."""
+def listed(texts: Iterable[Item]) -> list[Item]:
+    """Return what any iterable gives, as a list; one string is not meant as its characters."""
     if isinstance(texts, str):
         raise TypeError(f"expected a list of strings, got one string; pass [{texts[:20]!r}]")
-    if not hasattr(texts, "__len__") or not hasattr(texts, "__getitem__"):
-        raise TypeError(f"expected a list of strings, got {type(texts).__name__}")
+    # a table would give the names of its columns
+    table = isinstance(texts, Mapping) or hasattr(texts, "columns")
+    if table or isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
+        advice = "; pass one of its columns" if table else ""
+        raise TypeError(f"expected a list of strings, got {type(texts).__name__}{advice}")
+    return list(texts)
+
+
+def checked_texts(texts: Iterable[str]) -> list[str]:
+    """Return a list of strings that can be written as UTF-8, or raise."""
+    texts = listed(texts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"expected a list of strings, got {type(text).__name__} in it")
@@ -364,7 +397,7 @@ def checked_texts(texts: Sequence[str]) -> list[str]:
                 f"text {i} is not valid Unicode: {text[error.start : error.start + 10]!r} at "
                 f"character {error.start}; read it with its own encoding"
             ) from None
-    return list(texts)
+    return texts
 
 
 def pad(ids: Iterable[Sequence[int]]) -> tuple[Tensor, Tensor]:

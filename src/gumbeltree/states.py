@@ -23,8 +23,9 @@ class Encoding:
 
     vector: Tensor
     """Sentence vectors `[B, D]`."""
-    order: Tensor
-    """Position merged at each step, int64 `[B, T-1]`, -1 past a sentence's end."""
+    order: Tensor | None
+    """Position merged at each step, int64 `[B, T-1]`, -1 past a sentence's end; None where the
+    encoder builds no tree."""
     nodes: NodeState | None = None
     """States `[B, 2T-1, D]`: word i at i, the node made at step t at T + t, zero elsewhere."""
     scores: Tensor | None = None
@@ -34,5 +35,5 @@ class Encoding:
     attention: Tensor | None = None
     """Weights of the nodes `[B, 2T-1]` where the encoder pools by attention."""
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Tensor | None]:
         return iter((self.vector, self.order))

@@ -12,6 +12,7 @@ import numpy as np
 from gumbeltree.analysis import metrics
 from gumbeltree.analysis.gold import Gold, GoldExample
 from gumbeltree.analysis.metrics import F1, Bracketing, SelfF1, Shape
+from gumbeltree.encoders import ENCODERS
 from gumbeltree.evaluate import LONGEST, Bucket, evaluate, merge_orders, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.store import CONFIG, model_config
@@ -186,15 +187,6 @@ def compare(
     )
 
 
-def check_builds_trees(model: SentenceModel, name: str) -> None:
-    """Raise unless the encoder of a model merges words to a tree."""
-    if model.config.encoder.kind != "gumbel_tree":
-        raise ValueError(
-            f"{name}: expected a model that builds trees, got one with the encoder "
-            f"{model.config.encoder.kind!r}; leave it out"
-        )
-
-
 def parse_gold(
     model: SentenceModel,
     gold: Sequence[Gold],
@@ -214,7 +206,7 @@ def parse_gold(
     Raises:
         ValueError: If the model reads other words, because the sentence is too long for it, say.
     """
-    check_builds_trees(model, name)
+    model.check_builds_trees(name)
     counts = TextCounts() if counts is None else counts
     sentences: list[Sentence] = []
     for start in range(0, len(gold), CHUNK):
@@ -321,7 +313,7 @@ def _check_made_trees(path: Path) -> None:
     # by this name alone is it a run's
     if path.name == "dev_orders.npz" and path.is_file() and (folder / CONFIG).is_file():
         kind = model_config(folder).encoder.kind
-        if kind != "gumbel_tree":
+        if not ENCODERS[kind].builds_trees:
             raise ValueError(
                 f"{path}: expected merges of a model that builds trees, got those of a run with "
                 f"the encoder {kind!r}, which mean nothing; leave the file out"
@@ -406,7 +398,7 @@ def accuracy(
     """
     if not examples:
         raise ValueError("expected labelled examples, got none; pass some")
-    check_builds_trees(model, name)
+    model.check_builds_trees(name)
     split = split_of(model, [each.example for each in examples], task.pretokenized)
     evaluation = evaluate(model, split)
     correct = (evaluation.predictions == split.labels).tolist()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gumbeltree.estimators.gumbel import gumbel_noise
-from gumbeltree.model import SentenceModel, checked_texts, evaluating, pad
+from gumbeltree.model import SentenceModel, checked_texts, in_evaluation_mode, pad
 from gumbeltree.text.ids import Sentence, TextReader, batches
 from gumbeltree.tree import Span, Tree
 
@@ -160,7 +160,7 @@ def trace_many(
     Raises:
         ValueError: If the model gives scores that are no numbers, among others.
     """
-    check_traceable(model)
+    model.check_builds_trees()
     check_temperature(temperature)
     sentences, cuts = _read(model, texts, pretokenized)
     trees = model.config.encoder.trees
@@ -215,7 +215,7 @@ def span_probabilities(
         temperature: as in `trace_many`.
         pretokenized: see `SentenceModel.encode`.
     """
-    check_traceable(model)
+    model.check_builds_trees()
     check_temperature(temperature)
     if samples < 1:
         raise ValueError(f"`samples` must be a whole number from 1 on, got {samples!r}")
@@ -226,7 +226,8 @@ def span_probabilities(
     noise = temperature * _noise(samples, T - 1, seed)
     device = model.embedding.weight.device
     orders = []
-    with torch.inference_mode(), evaluating(model):
+    model = in_evaluation_mode(model)
+    with torch.inference_mode():
         embedded = model.embed(torch.tensor([sentence.ids]).to(device))  # [1, T, E]
         length = torch.tensor([T]).to(device)
         greedy = model.encoder(embedded, length).order[0].tolist()
@@ -240,15 +241,6 @@ def span_probabilities(
     return Tree(sentence.words, greedy), {
         span: count / samples for span, count in sorted(counts.items())
     }
-
-
-def check_traceable(model: SentenceModel) -> None:
-    """Raise if a model builds no tree."""
-    if model.config.encoder.kind != "gumbel_tree":
-        raise ValueError(
-            f"this model's encoder is {model.config.encoder.kind!r}, a baseline that builds no "
-            "tree; give a model of kind gumbel_tree"
-        )
 
 
 def check_temperature(temperature: float) -> None:
@@ -294,7 +286,8 @@ def _encoded(
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.float32] | None]:
     """Return what the encoder did, and the classes of each node if the model has single ones."""
     device = model.embedding.weight.device
-    with torch.inference_mode(), evaluating(model):
+    model = in_evaluation_mode(model)
+    with torch.inference_mode():
         encoding = model.encoder(
             model.embed(ids.to(device)),
             lengths.to(device),

@@ -4,7 +4,6 @@ import json
 import math
 import platform
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from gumbeltree import __version__
 from gumbeltree.bench import cuda
 from gumbeltree.bench.cases import Step, growth_step, largest_error, snli_step, way_step
 from gumbeltree.bench.memory import measure
+from gumbeltree.code_version import code_version
 from gumbeltree.plots import pyplot
 
 
@@ -95,7 +95,7 @@ def run(
 
 
 def environment() -> dict[str, Any]:
-    """Return machine, versions and commit, so that a figure can be placed."""
+    """Return machine, versions and code, so that a figure can be placed."""
     return {
         "machine": {"cpu": _cpu_name(), "threads": torch.get_num_threads()},
         "versions": {
@@ -103,8 +103,7 @@ def environment() -> dict[str, Any]:
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain")),
+        "code": code_version(),
     }
 
 
@@ -275,11 +274,3 @@ def _cpu_name() -> str:
         return next(x.split(":")[1].strip() for x in lines if x.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from gumbeltree import __version__
+from gumbeltree.code_version import code_version, described
 from gumbeltree.signals import exits
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gumbeltree {__version__}")
+        typer.echo(f"gumbeltree {__version__} ({described(code_version())})")
         raise typer.Exit
 
 

@@ -165,7 +165,7 @@ def show_trees(
         with streams.progress(quiet, to_terminal=False) as advance:
             loaded = {name: load(name, streams.pick_device(device)) for name in models}
             for name, model in loaded.items():
-                metrics_report.check_builds_trees(model, name)
+                model.check_builds_trees(name)
             inputs = _read(
                 loaded, data, task, split, gold, gold_format, parses, limit, report, skip_bad
             )

@@ -13,14 +13,16 @@ from gumbeltree.states import Encoding
 
 
 class _Baseline(nn.Module, ABC):
-    """What both share: checks, packing, and the left-branching tree they stand for."""
+    """Checks and packing, which both share."""
+
+    builds_trees = False
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
 
     def forward(self, embedded: Tensor, lengths: Tensor, **unused: object) -> Encoding:
-        """Return vectors `[B, D]`; the tree is always left-branching.
+        """Return vectors `[B, D]`, and no tree.
 
         Args:
             embedded: word vectors `[B, T, E]`; what stands beyond `lengths` is never read.
@@ -31,10 +33,7 @@ class _Baseline(nn.Module, ABC):
         packing = Packing(lengths.long(), embedded.shape[1])
         words = packing.pack(embedded)
         check_finite(words, packing)
-        vector = self.pool(words, packing)[packing.rank]
-        step = torch.arange(packing.T - 1, device=lengths.device)
-        order = torch.where(step < (lengths - 1)[:, None], 0, -1)  # [B, T-1]
-        return Encoding(vector, order)
+        return Encoding(self.pool(words, packing)[packing.rank], None)
 
     @abstractmethod
     def pool(self, words: Tensor, packing: Packing) -> Tensor:

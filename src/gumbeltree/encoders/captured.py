@@ -52,6 +52,7 @@ class CapturedEncoder:
         with self.lock:
             found: Encoding = self.graphs((shape, torch_settings()), function, numbers)
             # the next call overwrites what a graph returns
+            assert found.order is not None
             return Encoding(found.vector.clone(), found.order.clone())
 
 

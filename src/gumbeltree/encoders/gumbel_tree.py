@@ -35,6 +35,8 @@ class GumbelTreeEncoder(nn.Module):
         (torch.Size([2, 16]), torch.Size([2, 4]))
     """
 
+    builds_trees = True
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config

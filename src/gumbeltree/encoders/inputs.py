@@ -85,7 +85,11 @@ def check_finite(words: Tensor, packing: Packing) -> None:
 
 
 def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
-    """Check Gumbel noise `[B, T-1, T-1]`; entries outside a sentence may be anything."""
+    """Check Gumbel noise `[B, T-1, T-1]`; entries outside a sentence may be anything.
+
+    -inf rules a candidate out, so each layer must leave at least one. Values are read on a CPU
+    only: reading them back from an accelerator would stop its queue.
+    """
     B = lengths.shape[0]
     check_shape("noise", noise, (B, T - 1, T - 1), "[B, T-1, T-1]")
     if not noise.is_floating_point():
@@ -103,6 +107,14 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
         raise ValueError(
             f"`noise` must not be NaN or +inf inside a sentence, got {float(noise[b, t, j])} at "
             f"[sentence, layer, position] = [{b}, {t}, {j}]"
+        )
+    ruled_out = (~inside | (noise == -torch.inf)).all(-1) & inside.any(-1)  # [B, T-1]
+    if bool(ruled_out.any()):
+        b, t = ruled_out.nonzero()[0].tolist()
+        raise ValueError(
+            f"`noise` must leave at least one candidate in each layer, got -inf for all "
+            f"{int(inside[b, t].sum())} candidates at [sentence, layer] = [{b}, {t}]; make one of "
+            "them finite"
         )
 
 

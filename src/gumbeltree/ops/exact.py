@@ -35,6 +35,11 @@ def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = F
             f"the estimator {type(estimator).__name__} mixes all candidates, so every "
             "node changes at every layer"
         )
+    if sample and not hasattr(estimator, "score_gradient"):
+        return (
+            f"the estimator {type(estimator).__name__} has no `score_gradient`, so the gradient of "
+            "its scores is not known without autograd"
+        )
     return None
 
 

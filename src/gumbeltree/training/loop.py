@@ -16,6 +16,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gumbeltree import __version__
+from gumbeltree.code_version import CodeVersion, code_version
 from gumbeltree.config import Recipe, TrainingConfig
 from gumbeltree.data.compile import with_labels
 from gumbeltree.data.prepared import Prepared, check_fit
@@ -66,6 +67,8 @@ class Progress:
     """Evaluations since the best one."""
     metrics_size: int = 0
     finished: bool = False
+    code: list[CodeVersion] = dataclasses.field(default_factory=list)
+    """Which code made these steps, in order: a resumed run may go on with another."""
 
 
 class NotFiniteError(ValueError):
@@ -142,6 +145,8 @@ class _Run:
         self.splits: dict[str, Split] = prepared.splits
         self.progress = Progress()
         self.model = new_model(recipe.model, prepared, self.config.seed, init)
+        if self.config.precision == "64":
+            self.model.double()
         optimizer = new_optimizer(self.config, self.model, fabric.device)
         self.best: SentenceModel | None = None
         self.unsaved = False
@@ -154,6 +159,8 @@ class _Run:
         self.evaluator: Evaluator | None = None
         if folder.has(CHECKPOINT):
             self._load()
+        if self.progress.code[-1:] != [code_version()] and not self.progress.finished:
+            self.progress.code.append(code_version())
         self.saved_at = time.monotonic()
 
     def _new_step(self, optimizer: torch.optim.Optimizer) -> Step:
@@ -266,6 +273,12 @@ class _Run:
         assert isinstance(total, Tensor)
         return total
 
+    def _share_statistics(self) -> None:
+        """Give all processes the batch statistics of the first one, which is the one that saves."""
+        if self.fabric.world_size > 1:
+            for buffer in self.model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
     def _stale(self) -> bool:
         return 0 < self.config.stop_after <= self.progress.worse
 
@@ -274,6 +287,7 @@ class _Run:
         progress = self.progress
         self._check_finite()
         loss = float(self._sum(self.step.loss))
+        self._share_statistics()
         accuracy, dev_loss = self._accuracy(self.model, "dev")
         epoch = progress.epoch + progress.batch / batches
         if accuracy > progress.best_accuracy:
@@ -392,6 +406,7 @@ class _Run:
             "data": {"digest": self.folder.settings["data_digest"], **counts},
             **({"init_digest": init} if init else {}),
             "versions": versions(),
+            "code": progress.code,
         }
 
     def finish(self) -> dict[str, Any]:
@@ -413,6 +428,7 @@ class _Run:
                 result[f"{name}_accuracy"], result[f"{name}_loss"] = accuracy, loss
         result["labels"] = list(self.recipe.model.head.labels)
         result["versions"] = versions()
+        result["code"] = self.progress.code
         result["machine"] = machine(self.fabric.device)
         if self.fabric.is_global_zero:
             provenance = self._provenance()
@@ -421,8 +437,7 @@ class _Run:
                     provenance["metrics"][name] = result[name]
             with saving(folder.path / MODEL):
                 save(best, folder.path / MODEL, provenance)
-            # the other encoders build no trees
-            if best.config.encoder.kind == "gumbel_tree":
+            if best.encoder.builds_trees:
                 with self.fabric.autocast():
                     folder.write_arrays(ORDERS, merge_orders(best, self.splits["dev"]))
             folder.write(RESULT, result)

@@ -15,7 +15,9 @@ from gumbeltree.model import SentenceModel
 from gumbeltree.store import check_fit, load
 from gumbeltree.text.tokenizer import PAD, UNKNOWN
 
-PRECISIONS = {"32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
+# "32-true" leaves all numbers as they are; Fabric's "64-true" would round scores to float32 before
+# the loss, so `train` makes the model double itself
+PRECISIONS = {"32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
 
 
 def check_device(device: str) -> tuple[str, str]:

@@ -61,7 +61,7 @@ class Served:
     @property
     def has_trees(self) -> bool:
         """Whether it builds trees; the baselines do not."""
-        return self.model.config.encoder.kind == "gumbel_tree"
+        return bool(self.model.encoder.builds_trees)
 
     @cached_property
     def phrases(self) -> Phrases:
