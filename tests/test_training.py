@@ -575,6 +575,9 @@ def test_a_run_that_goes_on_with_other_code_says_so(demo, finished, tmp_path, mo
     # nothing more is done: as it was
     again = train(small("tuned=false"), demo, copy, recipe_name="demo", resume=True)
     assert again["code"] == [code_version()]
+    (copy / "result.json").unlink()
+    again = train(small("tuned=false"), demo, copy, recipe_name="demo", resume=True)
+    assert again["code"] == [code_version()]
     more = small("tuned=false", "epochs=3")
     assert train(more, demo, copy, recipe_name="demo", resume=True)["code"] == [
         code_version(),
