@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumbeltree.initial_weights import orthogonal_
 from gumbeltree.ops.layout import Layout
 from gumbeltree.ops.triton_support import precision_of
 from gumbeltree.packing import Packing
@@ -82,7 +83,7 @@ class LSTMLeaf(nn.Module):
         if self.init == "he":
             nn.init.kaiming_normal_(self.weight_hh)
             return
-        nn.init.orthogonal_(self.weight_hh)
+        orthogonal_(self.weight_hh)
         D = self.weight_hh.shape[1]
         nn.init.ones_(self.bias_ih[D : 2 * D])
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumbeltree.initial_weights import orthogonal_
 from gumbeltree.states import NodeState
 
 
@@ -30,7 +31,7 @@ class TreeLSTMCell(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the weights anew; the bias is zero."""
         if self.init == "orthogonal":
-            nn.init.orthogonal_(self.weight)
+            orthogonal_(self.weight)
         else:
             nn.init.kaiming_normal_(self.weight)
         nn.init.zeros_(self.bias)
