@@ -16,7 +16,9 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,6 +197,7 @@ def _record(
         "recipe_name": name,
         "seed": result["seed"],
         "overrides": overrides,
+        "code": [known_commit(code) for code in result.pop("code", [])],
         "result": result,
         "best": {"epoch": best["epoch"], "seconds": short(best["seconds"])},
         "parameters": counts,
@@ -206,6 +209,38 @@ def _record(
         "recipe": recipe,
         "metrics": [{key: short(value) for key, value in line.items()} for line in lines],
     }
+
+
+def known_commit(code: dict[str, Any]) -> dict[str, Any]:
+    """Return which code made a run, with its commit.
+
+    Where the run did not know its commit, or that tree was changed, it is the one whose package has
+    the same digest, if there is one in this repository.
+    """
+    if code["clean"]:
+        return code
+    for commit, source in sources().items():
+        if source == code["source"]:
+            return {"commit": commit, "clean": True, "source": source}
+    return code
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Return the digest of the package at each commit that changed it, the newest first."""
+
+    def git(*arguments: str) -> list[str]:
+        command = ["git", "-C", str(Path(__file__).parent.parent), *arguments]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return done.stdout.splitlines()
+
+    try:
+        commits = git("log", "--format=%H", "--", "src/gumbeltree")
+        return dict(
+            zip(commits, git("rev-parse", *(f"{c}:src/gumbeltree" for c in commits)), strict=True)
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return {}
 
 
 def named(name: str, recipe: dict[str, Any]) -> tuple[str, dict[str, Any]]:

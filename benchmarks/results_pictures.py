@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from published import PAPER
-from run_groups import ABLATIONS, Group, alone, families, family_names, many, value_of
+from run_groups import ABLATIONS, Group, alone, families, family_names, value_of
 
 from gumbeltree.atomic import replace_file
 from gumbeltree.plots import COLOURS, pyplot
@@ -48,12 +48,12 @@ def pictures(groups: Sequence[Group], folder: Path) -> None:
 def draw(lines: Sequence[tuple[str, Group]], path: Path, title: str = "") -> None:
     """Draw development accuracy over epochs, one line for each label.
 
-    Beside it over minutes, if there are at least two lines whose times can be compared. There
-    each seed has a line of its own: the first also compiles kernels, so that a mean over seeds at
-    one minute would be of runs that are not equally far.
+    Beside it over minutes, if there are at least two groups with times that can be compared. There
+    each such run has a line of its own: the first also compiles kernels, so that a mean over seeds
+    at one minute would be of runs that are not equally far.
     """
     plt = pyplot()
-    timed = sum(alone(each) for _, each in lines) > 1
+    timed = sum(bool(alone(each)) for _, each in lines) > 1
     size = (10 if timed else 7, 4.6)
     figure, axes = plt.subplots(
         1, 1 + timed, figsize=size, layout="constrained", sharey=True, squeeze=False
@@ -68,12 +68,13 @@ def draw(lines: Sequence[tuple[str, Group]], path: Path, title: str = "") -> Non
         if len(places):
             lowest += [100 * mean.min(), 100 * mean.max() - 12]
             highest.append(100 * high.max())
-            about = f"{label} ({many(len(each.records), 'seed')})"
+            count = len(each.records)
+            about = f"{label} ({count} seed{'' if count == 1 else 's'})"
             band = {"color": style["color"], "alpha": 0.18, "lw": 0}
             axes[0].fill_between(places, 100 * low, 100 * high, **band)
             axes[0].plot(places, 100 * mean, label=about, linewidth=1.6, **style)
-        if timed and alone(each):
-            for record in each.records:
+        if timed:
+            for record in alone(each):
                 seconds, accuracy = line(record, "seconds")
                 axes[1].plot(
                     np.divide(seconds, 60), np.multiply(accuracy, 100), linewidth=0.9, **style

@@ -8,10 +8,6 @@ from typing import Any, NamedTuple
 from collect_runs import NO_OVERRIDES, complete, stem
 from published import PAPER
 
-SEEDS = 3
-"""The tables are over the seeds 0, 1 and 2. More seeds, where a question asked for them, count
-beside the authors' code alone (`write_results.reference_section` and `same_epoch`)."""
-
 
 class Ablation(NamedTuple):
     """A setting whose values are compared with all others equal."""
@@ -23,49 +19,20 @@ class Ablation(NamedTuple):
     """The value of records that know no such setting."""
     order: tuple[Any, ...]
     """Values in the order of the table; others follow."""
-    about: str
     picture: str = ""
 
 
 ABLATIONS = (
-    Ablation(
-        "Leaf LSTM",
-        "model.encoder.leaf",
-        "leaf",
-        "lstm",
-        ("affine", "lstm"),
-        "The paper: the LSTM over the leaves improves accuracy substantially and leads to faster "
-        "convergence than the affine transformation (Table 1: 81.8 against 82.6 at 100D, 84.4 "
-        "against 85.6 at 300D, test).",
-    ),
+    Ablation("Leaf LSTM", "model.encoder.leaf", "leaf", "lstm", ("affine", "lstm")),
     Ablation(
         "Choice of trees",
         "model.encoder.trees",
         "trees",
         "learned",
         ("learned", "left", "right", "balanced", "random"),
-        "Learned trees against trees that are given, with the same cell, leaves and classifier. "
-        "The paper has no such rows.",
     ),
-    Ablation(
-        "Temperature annealing",
-        "training.anneal_rate",
-        "anneal rate",
-        0.0,
-        (0.0,),
-        "The temperature is max(0.5, exp(-rate · step)); rate 0 keeps it at 1.0. The paper: no "
-        "improvement by annealing, without figures.",
-    ),
-    Ablation(
-        "Batch size",
-        "training.batch_size",
-        "batch",
-        128,
-        (16, 32, 128),
-        "The paper trains with 128 and says, without figures, that the models still converge "
-        "faster than others with 16 or 32 (footnote 5).",
-        "batch-size",
-    ),
+    Ablation("Temperature annealing", "training.anneal_rate", "anneal rate", 0.0, (0.0,)),
+    Ablation("Batch size", "training.batch_size", "batch", 128, (16, 32, 128), "batch-size"),
 )
 
 
@@ -138,12 +105,6 @@ def group(records: Iterable[dict[str, Any]]) -> list[Group]:
     return [found[key] for key in sorted(found, key=place)]
 
 
-def first_seeds(groups: Iterable[Group]) -> list[Group]:
-    """Return the groups with the seeds that all experiments have."""
-    cut = [each._replace(records=[r for r in each.records if r["seed"] < SEEDS]) for each in groups]
-    return [each for each in cut if each.records]
-
-
 def families(groups: Sequence[Group], ablation: Ablation) -> list[list[Group]]:
     """Return the groups that differ in one setting alone, where it has more than one value."""
     found: dict[str, list[Group]] = {}
@@ -182,11 +143,6 @@ def family_names(found: Sequence[Sequence[Group]]) -> list[str]:
     return names
 
 
-def alone(each: Group) -> bool:
-    """Return whether nothing else ran beside the runs, so that their times can be compared."""
-    return all(r.get("alone") for r in each.records)
-
-
-def many(count: int, name: str) -> str:
-    """Return a number of things."""
-    return f"{count} {name}" + ("" if count == 1 else "s")
+def alone(each: Group) -> list[dict[str, Any]]:
+    """Return the runs that had the machine to themselves, so that their times can be compared."""
+    return [r for r in each.records if r.get("alone")]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from gumbeltree import load
+from gumbeltree.code_version import code_version
 from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare
 from gumbeltree.training.loop import train
@@ -120,19 +121,23 @@ def collected(collector, *folders, out="records", **options):
 
 
 def results(writer, records="records"):
-    writer.write(Path(records), Path("docs/results.md"), Path("docs/images"))
-    return Path("docs/results.md").read_text(encoding="utf-8")
+    """Return the generated sections of the page by name."""
+    return writer.sections(writer.group(writer.read_records(Path(records))))
 
 
-def section(text, title):
-    """Return a section of the page, up to the next title of its level or a higher one."""
-    level = title.split(" ")[0]
-    return re.split(rf"\n#{{1,{len(level)}}} ", text.split(f"\n{title}\n")[1])[0]
+def page_for(sections):
+    """Return a page with a place for each section."""
+    return "\n".join(f"About {x}.\n\n<!-- results: {x} -->\n\n<!-- end -->\n" for x in sections)
+
+
+def shell(text):
+    """Return the commands below a table."""
+    return text.split("```sh\n")[1].split("\n```")[0].split("\n")
 
 
 def rows(text):
     """Return the rows of the first table of a text, header first."""
-    lines = text.split("\n| ", 1)[1].split("\n\n")[0].split("\n")
+    lines = text.split("\n\n")[0].split("\n")
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
     return [cells[0], *cells[2:]]
 
@@ -347,30 +352,51 @@ def test_rows_by_hand(collector, writer, tmp_path):
     fake_run(tmp_path / "runs" / "1", seed=1, accuracies=(0.5, 0.8, 0.6), seconds=60)
     fake_run(tmp_path / "runs" / "2", seed=2, accuracies=(0.76, 0.75), seconds=30)
     collected(collector, tmp_path / "runs", alone=True)
-    header, row = rows(section(results(writer), "## Table 1: SNLI"))
+    header, row = rows(results(writer)["table 1"])
     # (70, 80, 76): mean 75.33, deviation sqrt((28.4 + 21.8 + 0.4) / 2) = 5.03
     assert dict(zip(header, row, strict=True)) == {
-        "model": "300D (`snli-300d`)",
+        "recipe": "`snli-300d`",
         "paper, test": "85.6",
         "ours, dev": "75.33 ± 5.03",
         "seeds": "3",
         "paper, parameters": "2.9M",
         "ours, parameters": "2,861,547",
         "paper, hours": "1.6",
-        "ours, minutes to the best point": "1.2",
-        "machine": "a machine",
+        "ours, minutes": "1.2",
     }
     (group,) = writer.group(writer.read_records(Path("records")))
     assert writer.epochs(group) == "0.8"
-    text = section(results(writer), "## What was run")
-    assert (
-        "150,916 of the 549,367 training pairs (27 %), all that was at hand and no uniform sample"
-        in text
-    )
-    assert "and 90 development pairs" in " ".join(text.split())
-    assert "test set was not at hand" in text
-    assert "3 runs, 3 seeds a row" in text
-    assert "glove.840B.300d.txt; of the running words it has 90.0 % in snli." in text
+
+
+def test_the_code_of_a_row(collector, writer, tmp_path, monkeypatch):
+    monkeypatch.setattr(collector, "sources", lambda: {"f" * 40: "5" * 40})
+    clean = {"commit": "a" * 40, "clean": True, "source": "1" * 40}
+    for seed, code in enumerate(
+        [
+            [clean],
+            # changed, but to what another commit has
+            [{"commit": "a" * 40, "clean": False, "source": "5" * 40}],
+            [{"commit": "b" * 40, "clean": False, "source": "2" * 40}],
+            [clean, {"commit": None, "clean": None, "source": "3" * 40}],
+        ]
+    ):
+        folder = fake_run(tmp_path / "runs" / str(seed), seed=seed)
+        change(folder / "result.json", code=code)
+    collected(collector, tmp_path / "runs")
+    header, row = rows(results(writer)["table 1"])
+    known = "`aaaaaaa`, `fffffff`, `bbbbbbb` modified, source `3333333`"
+    assert row[header.index("code")] == known
+    collected(collector, fake_run(tmp_path / "old", seed=4))
+    assert rows(results(writer)["table 1"])[1][-1] == f"{known}, others not recorded"
+
+
+def test_commits_are_found_by_the_digest_of_the_package(collector):
+    found = collector.sources()
+    if not found:
+        pytest.skip("not in a repository with the package's history")
+    newest = next(iter(found))
+    command = ["git", "-C", str(ROOT), "rev-parse", f"{newest}:src/gumbeltree"]
+    assert subprocess.check_output(command, text=True).strip() == found[newest]
 
 
 def test_that_a_run_was_alone_is_kept(collector, tmp_path):
@@ -381,68 +407,24 @@ def test_that_a_run_was_alone_is_kept(collector, tmp_path):
     assert collected(collector, run)["snli-300d--seed0"]["alone"]
 
 
-def test_runs_up_to_where_the_authors_was_cut(collector, writer, tmp_path):
-    # cut after 4.4 epochs: the best of the evaluations until 4.0 counts, not the 80 % at 5.0
-    fake_run(tmp_path / "run", "snli-300d", accuracies=(0.5,) * 7 + (0.7, 0.6, 0.8))
-    collected(collector, tmp_path / "run")
-    text = section(results(writer), "## The authors' code on the same files")
-    header, row = rows(text.split("Runs of that code were cut")[1].rstrip())
-    assert header[2:6] == ["cut after epoch", "ours", "seeds", "dev until then"]
-    assert row[2:] == ["4.4", "`snli-300d`", "1", "70.00", "80.00", "80.00 to 80.00", "5.0"]
-    assert "is what runs of the second kind are like" not in text
-
-
-def test_more_seeds_count_beside_the_authors_code_alone(collector, writer, tmp_path):
-    regular = ["embedding.dropout=0.1", "batch_norm=true", "head.dropout=0.1"]
-    for seed in range(5):
-        accuracies = (0.5,) * 8 + (0.6, 0.7 + 0.02 * seed)
-        fake_run(tmp_path / f"p{seed}", "snli-100d", seed=seed, accuracies=accuracies)
+def test_all_seeds_of_a_recipe_count(collector, writer, tmp_path):
     for seed in range(4):
-        fake_run(
-            tmp_path / f"r{seed}", "snli-100d", seed=seed, settings=regular, accuracies=(0.9,) * 10
-        )
-    for folder in sorted(tmp_path.glob("[pr]?")):
-        collected(collector, folder)
-    text = results(writer)
-    header, row = rows(section(text, "## Table 1: SNLI"))
-    assert row[header.index("ours, dev")] == "72.00 ± 2.00"
-    assert row[header.index("seeds")] == "3"
-    assert "9 runs, 3 seeds a row" in text
-    part = section(text, "## The authors' code on the same files")
-    found = rows(part.split("Runs of that code were cut")[1])
-    ends = {line[3]: line[4:8] for line in found[1:]}
-    assert ends["`snli-100d`"] == ["5", "50.00 ± 0.00", "74.00 ± 3.16", "70.00 to 78.00"]
-    names = ", ".join(f"`{name}`" for name in ("snli-100d", *regular))
-    assert ends[names] == ["4", "90.00 ± 0.00", "90.00 ± 0.00", "90.00 to 90.00"]
-    said = " ".join(part.split())
-    assert "our 5 runs are at 50.00 by then and at 74.00 in the end, 1 of them at 77.18" in said
-    assert "4 runs are at 90.00 by then and at 90.00 in the end, 4 of them at 77.18" in said
-    assert "gumbeltree train snli-100d --data $snli --vectors $glove840 --seeds 5" in part
-
-
-def test_all_seeds_stand_beside_a_run_that_was_not_cut(collector, writer, tmp_path):
-    for seed in range(4):
-        fake_run(tmp_path / f"{seed}", "sst2", seed=seed, test=0.8 + 0.02 * seed)
-    collected(collector, *(tmp_path / f"{seed}" for seed in range(3)))
-    command = "gumbeltree train sst2 --data $sst --vectors $glove840 --seeds 4"
-
-    def beside():
-        part = section(results(writer), "## The authors' code on the same files")
-        header, row, *_ = rows(part)
-        return header[4:], row[4:], command in part, "The last column" in part
-
-    assert beside() == (["ours"], ["82.00 ± 2.00"], False, False)
-    collected(collector, tmp_path / "3")
-    both = ["82.00 ± 2.00", "83.00 ± 2.58 (4)"]
-    assert beside() == (["ours", "ours, all seeds"], both, True, True)
+        fake_run(tmp_path / "runs" / f"{seed}", "sst2", seed=seed, test=0.8 + 0.02 * seed)
+    collected(collector, tmp_path / "runs")
+    found = results(writer)
+    header, row = rows(found["table 2"])
+    assert (row[header.index("ours, test")], row[header.index("seeds")]) == ("83.00 ± 2.58", "4")
+    header, row, *_ = rows(found["authors"])
+    assert row[header.index("ours")] == "`sst2` 83.00 ± 2.58"
+    assert row[header.index("seeds")] == "4"
 
 
 def test_times_are_drawn_where_they_can_be_compared(collector, writer, tmp_path):
     def width(**options):
         collected(collector, tmp_path / "runs", **options)
-        results(writer)
+        writer.pictures(writer.group(writer.read_records(Path("records"))), Path("images"))
         # a PNG has its width in bytes 16 to 20
-        return int.from_bytes(Path("docs/images/convergence.png").read_bytes()[16:20], "big")
+        return int.from_bytes(Path("images/convergence.png").read_bytes()[16:20], "big")
 
     fake_run(tmp_path / "runs" / "0", "snli-300d")
     fake_run(tmp_path / "runs" / "1", "snli-600d")
@@ -450,15 +432,11 @@ def test_times_are_drawn_where_they_can_be_compared(collector, writer, tmp_path)
     assert width(alone=True, replace=True) > 1.2 * shared
 
 
-def test_short_times_and_single_seeds(collector, writer, tmp_path):
-    collected(collector, fake_run(tmp_path / "run", seconds=4.5, machine=None, examples=549_367))
-    text = results(writer)
-    row = rows(section(text, "## Table 1: SNLI"))[1]
-    assert row[2:4] == ["70.00", "1"]
-    assert row[-2:] == ["≤ 0.15", "not recorded"]
-    assert "549,367 of the 549,367 training pairs (100 %), and 90" in " ".join(text.split())
-    assert "no uniform sample" not in text
-    assert "1 run, 1 seed a row" in text
+def test_minutes_are_those_of_runs_that_were_alone(collector, writer, tmp_path):
+    collected(collector, fake_run(tmp_path / "0", seed=0, seconds=4.5))
+    assert rows(results(writer)["table 1"])[1][-1] == "≤ 0.15"
+    collected(collector, fake_run(tmp_path / "1", seed=1, seconds=9), alone=True)
+    assert rows(results(writer)["table 1"])[1][-1] == "0.30"
 
 
 def test_test_accuracy_is_shown_where_there_is_one(collector, writer, tmp_path):
@@ -466,11 +444,9 @@ def test_test_accuracy_is_shown_where_there_is_one(collector, writer, tmp_path):
     fake_run(tmp_path / "runs" / "1", seed=1, test=0.74)
     fake_run(tmp_path / "runs" / "2", seed=2)
     collected(collector, tmp_path / "runs")
-    text = results(writer)
-    header, row = rows(section(text, "## Table 1: SNLI"))
+    header, row = rows(results(writer)["table 1"])
     assert row[header.index("ours, test")] == "73.00 ± 1.41 (2 of 3)"
     assert row[header.index("ours, dev")] == "70.00 ± 0.00"
-    assert "was not at hand" not in text
 
 
 def test_curves_by_hand(writer):
@@ -510,69 +486,72 @@ def many(tmp_path):
 
 def test_grouping_and_order(collector, writer, tmp_path):
     collected(collector, many(tmp_path))
-    text = results(writer)
-    recipes = [re.search("`(.*?)`", r[0])[1] for r in rows(section(text, "## Table 1: SNLI"))[1:]]
-    assert recipes == [
-        "snli-100d-affine",
-        "snli-100d",
-        "snli-300d-affine",
-        "snli-300d",
-        "snli-600d",
+    found = results(writer)
+    assert [row[0] for row in rows(found["table 1"])[1:]] == [
+        "`snli-100d-affine`",
+        "`snli-100d`",
+        "`snli-300d-affine`",
+        "`snli-300d`",
+        "`snli-600d`",
     ]
-    body = rows(section(text, "## Table 2: SST"))[1:]
     # by task, the published one first; changed runs are elsewhere
-    assert [(r[0], r[1], r[2], r[3]) for r in body] == [
-        ("SST-2, 300D (`sst2`)", "90.7", "90.00", "70.00"),
-        ("SST-2, `sst2-100d`, not in the paper", "", "80.00", "70.00"),
-        ("SST-5, 300D (`sst5`)", "53.7", "50.00", "70.00"),
+    assert [row[:4] for row in rows(found["table 2"])[1:]] == [
+        ["`sst2`", "90.7", "90.00", "70.00"],
+        ["`sst2-100d`", "", "80.00", "70.00"],
+        ["`sst5`", "53.7", "50.00", "70.00"],
     ]
-    leaf = rows(section(text, "### Leaf LSTM"))[1:]
+    leaf = rows(found["leaf"])[1:]
     assert [(r[0], r[1], r[3]) for r in leaf] == [
         ("`snli-100d-affine`", "affine", "2"),
         ("`snli-100d`", "lstm", "2"),
         ("`snli-300d-affine`", "affine", "2"),
         ("`snli-300d`", "lstm", "2"),
     ]
-    batch = rows(section(text, "### Batch size"))
+    batch = rows(found["batch"])
     assert batch[0][1:4] == ["batch", "dev", "seeds"]
     assert [(r[1], r[2], r[3], r[4], r[5]) for r in batch[1:]] == [
         ("16", "60.00", "1", "1.5", "≤ 1.5"),
         ("32", "70.00", "1", "1.0", "≤ 1.0"),
         ("128", "70.00 ± 0.00", "2", "1.0", "≤ 1.0"),
     ]
-    anneal = rows(section(text, "### Temperature annealing"))[1:]
+    anneal = rows(found["anneal rate"])[1:]
     assert [(r[0], r[1]) for r in anneal] == [("`snli-300d`", "0.0"), ("`snli-300d`", "0.0001")]
-    assert section(text, "### Choice of trees").endswith("\n\nNo runs on record.\n")
-    rest = [r[0] for r in rows(section(text, "## Other runs"))[1:]]
-    assert rest == ["`snli-300d`, `clip=1.0`", "`demo`"]
-    reference = rows(section(text, "## The authors' code on the same files"))
-    assert ["SST-2, 300D", "test", "88.80", "authors' model classes", "90.00"] in reference
-    assert reference[4][-1] == "70.00 ± 0.00"
-    # what the page shows is there, and nothing else
-    shown = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert shown == ["images/convergence.png", "images/batch-size-snli-300d.png"]
-    drawn = files(Path("docs/images"))
+    assert found["trees"] == "No runs on record."
+    assert [r[0] for r in rows(found["others"])[1:]] == ["`snli-300d`, `clip=1.0`", "`demo`"]
+    beside = rows(found["authors"])
+    assert ["SST-2, 300D", "test", "88.80", "1", "", "`sst2` 90.00", "1"] in beside
+    both = "`snli-100d` 70.00 ± 0.00"
+    assert [row[5] for row in beside if row[0] == "SNLI part, 100D"] == [both, both]
+
+
+def test_the_page_keeps_its_text(collector, writer, tmp_path):
+    collected(collector, many(tmp_path))
+    Path("page.md").write_text(page_for(results(writer)), encoding="utf-8")
+    command = [sys.executable, SCRIPTS / "write_results.py", "--runs", "records"]
+    pages = []
+    for hashes in "78":
+        done = subprocess.run(
+            [*command, "--page", "page.md", "--images", f"images{hashes}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        pages.append((Path("page.md").read_bytes(), files(Path(f"images{hashes}"))))
+    assert pages[0] == pages[1]
+    text, drawn = pages[0]
+    for name, content in results(writer).items():
+        assert f"About {name}.\n\n<!-- results: {name} -->\n\n{content}\n\n<!-- end -->" in (
+            text.decode()
+        )
     assert sorted(drawn) == ["batch-size-snli-300d.png", "convergence.png"]
     assert all(content.startswith(b"\x89PNG") for content in drawn.values())
 
 
-def test_the_same_records_give_the_same_bytes(collector, writer, tmp_path):
-    collected(collector, many(tmp_path))
-    results(writer)
-    before = files(Path("docs/images")), Path("docs/results.md").read_bytes()
-    results(writer)
-    assert (files(Path("docs/images")), Path("docs/results.md").read_bytes()) == before
-    # also in another process, called as one does
-    command = [sys.executable, SCRIPTS / "write_results.py", "--runs", "records"]
-    done = subprocess.run(
-        [*command, "--out", "other/results.md", "--images", "other/images"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert (files(Path("other/images")), Path("other/results.md").read_bytes()) == before
+def test_a_page_without_a_place_for_a_section_is_refused(writer):
+    with pytest.raises(ValueError, match=r"expected the sections a, b, each once, .* got b, c"):
+        writer.written(page_for("bc"), {"a": "1", "b": "2"})
 
 
 def trees_record(record, trees, seed=0):
@@ -591,54 +570,44 @@ def test_trees(collector, writer, tmp_path):
     (record,) = collected(collector, fake_run(tmp_path / "run")).values()
     record["recipe"]["model"]["encoder"].pop("trees", None)
     records = [trees_record(record, x) for x in ("random", "right", "left", "balanced")]
-    text = writer.page(writer.group([*records, record]), "records", "images")
-    part = section(text, "### Choice of trees")
+    found = writer.sections(writer.group([*records, record]))
+    part = found["trees"]
     assert [row[1] for row in rows(part)[1:]] == ["learned", "left", "right", "balanced", "random"]
-    lines = part.split("```sh\n")[1].split("\n```")[0].split("\n")
     given = "gumbeltree train snli-300d --data $snli --vectors $glove840"
-    assert lines[0] == given
-    assert lines[1] == f"{given} --set trees=left --out runs/snli-300d--trees=left"
-    assert len(rows(section(text, "## Table 1: SNLI"))) == 2
+    assert shell(part)[0] == given
+    assert shell(part)[1] == f"{given} --set trees=left --out runs/snli-300d--trees=left"
+    assert len(rows(found["table 1"])) == 2
     # without the learned trees beside them they are shown nevertheless
-    text = writer.page(writer.group(records[:1]), "records", "images")
-    assert [row[1] for row in rows(section(text, "### Choice of trees"))[1:]] == ["random"]
-    assert section(text, "## Table 1: SNLI").startswith("\nNo runs on record.\n")
-    assert section(text, "## Figure 3: convergence on SNLI").endswith("\n\nNo runs on record.\n")
+    found = writer.sections(writer.group(records[:1]))
+    assert [row[1] for row in rows(found["trees"])[1:]] == ["random"]
+    assert found["table 1"] == "No runs on record."
 
 
-def test_tuned_recipes_are_marked_and_last(collector, writer, tmp_path):
+def test_tuned_recipes_are_explained_and_last(collector, writer, tmp_path):
     (record,) = collected(
         collector, fake_run(tmp_path / "run", settings=["head.dropout=0.3", "batch_size=64"])
     ).values()
     tuned = record | {"recipe_name": "snli-300d-tuned", "overrides": {}}
     (plain,) = collected(collector, fake_run(tmp_path / "p"), out="plain").values()
     (other,) = collected(collector, fake_run(tmp_path / "o", "snli-600d"), out="other").values()
-    text = writer.page(writer.group([tuned, other, plain]), "records", "images")
-    table = section(text, "## Table 1: SNLI")
-    assert [row[0] for row in rows(table)[1:]] == [
-        "300D (`snli-300d`)",
-        "600D (`snli-600d`)",
-        "`snli-300d-tuned`, tuned",
+    found = writer.sections(writer.group([tuned, other, plain]))
+    table = rows(found["table 1"])
+    names = ["`snli-300d`", "`snli-600d`", "`snli-300d-tuned`"]
+    assert [row[0] for row in table[1:]] == names
+    assert table[3][1] == ""
+    assert rows(found["tuned"])[1:] == [
+        ["`snli-300d-tuned`", "`snli-300d`, `head.dropout=0.3`, `batch_size=64`"]
     ]
-    assert rows(table)[3][1] == ""
-    assert "`snli-300d-tuned` is `snli-300d` with `head.dropout=0.3`, `batch_size=64`." in table
-    assert "gumbeltree train snli-300d-tuned --data $snli --vectors $glove840\n" in table
+    command = "gumbeltree train snli-300d-tuned --data $snli --vectors $glove840"
+    assert shell(found["table 1"])[2] == command
 
 
-def test_vectors_from_elsewhere_are_said(collector, writer, tmp_path):
+def test_vectors_from_elsewhere_are_in_the_command(collector, writer, tmp_path):
     folder = fake_run(tmp_path / "run", settings=["missing_vectors=parts"])
     (record,) = collected(collector, folder).values()
-    vectors = {"file": "glove.840B.300d.zip", "tokens": 90, "all_tokens": 100}
-    plain = record | {"overrides": {}, "data": record["data"] | {"vectors": vectors}}
-    vectors = vectors | {"borrowed": {"file": "glove.6B.zip", "tokens": 8}, "parts": {"tokens": 1}}
-    more = record | {"data": record["data"] | {"vectors": vectors}}
-    text = writer.page(writer.group([plain, more]), "records", "images")
-    words = " ".join(text.split())
-    assert (
-        "glove.840B.300d.zip; of the running words it has 90.0 % in snli (99.0 % with those "
-        "borrowed from glove.6B.zip and those of words' parts, where a recipe says so)." in words
-    )
-    (command,) = writer.commands(writer.group([more])[0])
+    vectors = {"file": "glove.840B.300d.zip", "borrowed": {"file": "glove.6B.zip", "tokens": 8}}
+    record = record | {"data": record["data"] | {"vectors": vectors}}
+    (command,) = writer.commands(writer.group([record])[0])
     assert "--vectors $glove840 --more-vectors $glove6 --set missing_vectors=parts" in command
 
 
@@ -671,7 +640,6 @@ def test_runs_that_cannot_be_compared_are_refused(collector, writer, tmp_path):
     write_json(Path("recipe/snli-300d--seed1.json"), record | {"seed": 1})
     with pytest.raises(ValueError, match="records of snli-300d differ in more than the seed"):
         results(writer, "recipe")
-    assert not Path("docs").exists()
 
 
 def test_bad_records_are_refused(writer):
@@ -761,15 +729,15 @@ def test_a_real_run_from_training_to_the_page(collector, writer, cli, tmp_path):
         and line["epoch"] == record["result"]["best_epoch"]
     )
     assert record["best"] == {"epoch": best["epoch"], "seconds": best["seconds"]}
-    text = results(writer)
-    (_, row) = rows(section(text, "## Table 1: SNLI"))
+    found = results(writer)
+    (_, row) = rows(found["table 1"])
     each = [read(Path(f"runs/seed-{seed}/result.json"))["dev_accuracy"] for seed in (0, 1)]
     mean, deviation = 50 * sum(each), 100 * abs(each[0] - each[1]) / 2**0.5
     assert row[2] == f"{mean:.2f} ± {deviation:.2f}"
     assert f"201,603 + {counts[True]:,}" in row
-    assert "60 of the 549,367 training pairs (0 %)" in text
+    assert record["code"] == [code_version()] or record["code"][0]["clean"]
     # the page's own command makes the same run again
-    other = section(text, "## Other runs").split("```sh\n")[1].split("\n```")[0]
+    (other,) = shell(found["others"])
     words = shlex.split(other.replace("$snli", str(data)))
     assert words[0] == "gumbeltree"
     assert cli(*words[1:], "--quiet").code == 0
@@ -784,40 +752,25 @@ def test_a_real_run_from_training_to_the_page(collector, writer, cli, tmp_path):
 
 
 def test_the_page_is_what_the_records_give(writer):
-    page, runs = ROOT / "docs" / "results.md", SCRIPTS / "results" / "runs"
-    if not page.exists() or not any(runs.glob("*.json")):
-        pytest.skip("there is no docs/results.md, or no record in benchmarks/results/runs, yet")
-    text = writer.page(
-        writer.group(writer.read_records(runs)), "../benchmarks/results/runs", "images"
-    )
-    assert page.read_text(encoding="utf-8") == text, "run python benchmarks/write_results.py"
-    for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
-        assert (page.parent / picture).is_file(), picture
+    page = ROOT / "docs" / "results.md"
+    text = page.read_text(encoding="utf-8")
+    found = results(writer, SCRIPTS / "results" / "runs")
+    assert writer.written(text, found) == text, "run python benchmarks/write_results.py"
 
 
-def test_the_readme_repeats_the_page():
-    root = Path(__file__).parents[1]
-    page = (root / "docs" / "results.md").read_text(encoding="utf-8")
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \| .*? \| ([\d.]+) ± ([\d.]+) \|", readme, re.MULTILINE)
-    assert len(rows) >= 4
-    for recipe, mean, deviation in rows:
-        line = next(x for x in page.splitlines() if x[:1] == "|" and f"`{recipe}`" in x)
-        # of SST the test figure comes first, of SNLI there is none but development
-        exact = re.search(r"([\d.]+) ± ([\d.]+)", line)
-        assert exact is not None
-        assert float(mean) == pytest.approx(float(exact[1]), abs=0.051)
-        assert float(deviation) == pytest.approx(float(exact[2]), abs=0.051)
-    time = re.search(
-        r"`([\w-]+)`,\s+alone on the card, .*? after ([\d.]+) minutes", readme, re.DOTALL
+def test_the_readme_repeats_the_page(writer):
+    found = results(writer, SCRIPTS / "results" / "runs")
+    exact = {}
+    for name, column in (("table 1", "ours, dev"), ("table 2", "ours, test")):
+        header, *body = rows(found[name])
+        for row in body:
+            exact[row[0]] = row[header.index(column)], row[header.index("seeds")]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(
+        r"^\| (`[\w-]+`) \| .*? \| ([\d.]+) ± ([\d.]+) \| (\d+) \|", readme, re.MULTILINE
     )
-    assert time is not None
-    line = next(x for x in page.splitlines() if x[:1] == "|" and f"(`{time[1]}`)" in x)
-    assert f"| {time[2]} |" in line
-    more = re.search(r"ten\s+seeds of `sst2` have (\d+\.\d) ± (\d+\.\d)\.", readme)
-    beside = section(page, "## The authors' code on the same files")
-    exact = re.search(r"\n\| SST-2, .* ([\d.]+) ± ([\d.]+) \(10\) \|", beside)
-    assert more is not None
-    assert exact is not None
-    assert float(more[1]) == pytest.approx(float(exact[1]), abs=0.051)
-    assert float(more[2]) == pytest.approx(float(exact[2]), abs=0.051)
+    assert len(shown) >= 4
+    for recipe, mean, deviation, seeds in shown:
+        value, count = exact[recipe]
+        assert (mean, deviation) == tuple(f"{float(x):.1f}" for x in value.split(" ± ")), recipe
+        assert seeds == count, recipe

@@ -73,8 +73,9 @@ class EncoderConfig(Settings):
     impl: str = "auto"
     """Implementation of the merge: auto, fused, exact or reference."""
     trees: str = setting("learned", choices=("learned", "left", "right", "balanced", "random"))
-    """learned, or trees that do not depend on the words: left- and right-branching, balanced, or
-    random (drawn anew at each reading in training, fixed for each length otherwise)."""
+    """learned, or trees that do not depend on the words: left- and right-branching, balanced (each
+    node split in half, the larger half on the left), or random (drawn anew at each reading in
+    training, fixed for each length otherwise)."""
     kind: str = "gumbel_tree"
     """The paper's encoder, gumbel_tree, or a baseline that builds no tree: bag or lstm."""
 
