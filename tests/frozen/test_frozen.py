@@ -1,4 +1,8 @@
-"""What version 0.1 wrote is read, and gives the same results."""
+"""What version 0.1 wrote is read, and gives the same results.
+
+Model folders, a prepared file, an unfinished run and what they give were made once, by
+`tests/frozen/make.py` of commit c986a29. Nothing here is ever made again.
+"""
 
 import json
 import shutil
@@ -7,9 +11,31 @@ from pathlib import Path
 import pytest
 
 import gumbeltree
+from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.prepared import load_prepared
 from gumbeltree.training.loop import train
 from tests.models import TEXTS
+
+SENTENCES = [
+    "i love this very much .",
+    "nobody could call it a masterpiece , but it is never dull .",
+    "a dog sleeps on the sofa .",
+    "the acting is n't bad",
+    "no",
+]
+PAIRS = [
+    ("a dog sleeps on the sofa .", "an animal is asleep ."),
+    ("two men play chess in the park .", "nobody is outside ."),
+    ("a woman in a red coat waits for a bus .", "she is going to work ."),
+]
+
+SETTINGS = (
+    *("data.generate=120", "dev_fraction=0.2", "test_fraction=0.2", "embedding.dropout=0.0"),
+    *("head.dropout=0.0", "optimizer=adam", "learning_rate=0.02", "stop_after=0"),
+    *("embedding_dim=6", "encoder.hidden_dim=6", "head.hidden_dim=6", "batch_size=20"),
+    *("epochs=3", "evaluations=2", "checkpoint_seconds=0"),
+)
+"""Of the unfinished run: no dropout, so that only the data, the noise and the model decide it."""
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
@@ -37,8 +63,6 @@ def test_a_model_folder(name):
 
 
 def test_packaged_models():
-    from tests.frozen.make import PAIRS, SENTENCES
-
     sst, snli = gumbeltree.load("sst2-100d"), gumbeltree.load("snli-100d")
     for model, items, texts, wanted in (
         (sst, SENTENCES, SENTENCES, EXPECTED["packaged"]["sst2-100d"]),
@@ -50,9 +74,6 @@ def test_packaged_models():
 
 
 def test_an_unfinished_run_goes_on_over_a_prepared_file(tmp_path):
-    from gumbeltree.config import load_recipe, with_settings
-    from tests.frozen.make import SETTINGS
-
     run = shutil.copytree(HERE / "run", tmp_path / "run")
     data = load_prepared(HERE / "prepared.safetensors")
     recipe = with_settings(load_recipe("demo"), SETTINGS)
