@@ -4,33 +4,55 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.estimators import ESTIMATORS
+from gumbeltree.estimators.estimator import Estimator, LocalEstimator
 from gumbeltree.estimators.gumbel import annealed_temperature, gumbel_noise
-from gumbeltree.estimators.st_gumbel import StraightThroughGumbel
 from gumbeltree.ops.argmax import first_best
 
 
+def layer(estimator: Estimator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return logits, noise, choice and weights of a layer; two candidates of the first are none."""
+    logits, noise = torch.randn(2, 4, 6, dtype=torch.float64)
+    logits[0, 4:], noise[0, 4:] = -torch.inf, 0.0
+    logits.requires_grad_()
+    choice = (logits.detach() + noise).argmax(1)
+    # one is forced, and does not win
+    choice[1] = (choice[1] + 1) % 6
+    return logits, noise, choice, estimator.weights(logits, noise, choice, 0.7)
+
+
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_weights_and_gradient(name: str) -> None:
+def test_weights(name: str) -> None:
     estimator = ESTIMATORS[name]()
-    scores = torch.randn(4, 6, dtype=torch.float64)
-    scores[0, 4:] = -torch.inf
-    scores.requires_grad_()
-    choice = scores.argmax(1)
-    weights = estimator.weights(scores, choice, 0.7)
+    logits, _, choice, weights = layer(estimator)
     torch.testing.assert_close(weights.sum(1), torch.ones(4, dtype=torch.float64))
     assert not weights[0, 4:].any()
-    if estimator.one_hot:
+    if isinstance(estimator, LocalEstimator):
         assert torch.equal(weights.detach(), torch.eye(6, dtype=torch.float64)[choice])
-    dy = torch.randn_like(weights)
-    (expected,) = torch.autograd.grad(weights, scores, dy)
-    soft = torch.softmax(scores.detach() / 0.7, dim=1)
-    jacobian = soft[:, :, None] * (torch.eye(6) - soft[:, None, :]) / 0.7
-    torch.testing.assert_close(expected, (jacobian @ dy[:, :, None])[..., 0])
-    if estimator.one_hot:
-        torch.testing.assert_close(estimator.score_gradient(dy, soft, 0.7), expected)
+    (gradient,) = torch.autograd.grad(weights, logits, torch.randn_like(weights))
+    assert gradient.isfinite().all()
+    assert (gradient[0, 4:] == 0).all()
+    assert gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_gradient_is_that_of_the_weights(name: str) -> None:
+    estimator = ESTIMATORS[name]()
+    logits, noise, choice, weights = layer(estimator)
+    if isinstance(estimator, LocalEstimator):
+        # what `exact` takes, and what `reference` differentiates
+        dy = torch.randn_like(weights)
+        (expected,) = torch.autograd.grad(weights, logits, dy)
+        found = estimator.logit_gradient(dy, logits.detach(), noise, choice, 0.7)
+        torch.testing.assert_close(found, expected)
+    else:
+        torch.autograd.gradcheck(
+            lambda x: estimator.weights(x, noise[1:], choice[1:], 0.7),
+            logits[1:].detach().requires_grad_(),
+        )
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -40,39 +62,93 @@ def test_encoder_trains_with_it(name: str) -> None:
     assert encoder.query.grad.abs().max() > 0
 
 
-class Plain:
-    """One-hot, for autograd alone."""
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_exact_equals_reference_with_it(name: str) -> None:
+    if not isinstance(ESTIMATORS[name](), LocalEstimator):
+        pytest.skip(f"{name} is no local estimator")
+    # long enough for the ledger, and one too short for it
+    for lengths in ([24, 17, 2, 1], [7, 6, 3, 1]):
+        x = torch.randn(4, lengths[0], 3, dtype=torch.float64)
+        noise = gumbel_noise((4, lengths[0] - 1, lengths[0] - 1)).double()
+        found = []
+        for impl in ("exact", "reference"):
+            torch.manual_seed(1)
+            config = EncoderConfig(3, 4, estimator=name, impl=impl, temperature=0.8)
+            encoder = GumbelTreeEncoder(config).double()
+            torch.nn.init.normal_(encoder.query)
+            out = encoder(x, torch.tensor(lengths), noise=noise)
+            (out.vector * torch.linspace(-1, 1, 4)).sum().backward()
+            found.append([out.order, out.vector, *(p.grad for p in encoder.parameters())])
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
-    one_hot = True
-    weights = StraightThroughGumbel.weights
+
+def test_the_papers_gradient_is_that_of_its_softmax() -> None:
+    logits, noise, _, weights = layer(ESTIMATORS["st_gumbel"]())
+    dy = torch.randn_like(weights)
+    (found,) = torch.autograd.grad(weights, logits, dy)
+    y = torch.softmax((logits.detach() + noise) / 0.7, dim=1)
+    jacobian = y[:, :, None] * (torch.eye(6) - y[:, None, :]) / 0.7
+    torch.testing.assert_close(found, (jacobian @ dy[:, :, None])[..., 0])
 
 
-def test_a_one_hot_estimator_without_its_gradient_is_left_to_reference(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(ESTIMATORS.table, "plain", f"{__name__}:Plain")
-    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator="plain"))
+class ReinMax(LocalEstimator):
+    """Liu et al. (2023): 2 J((pi_T + D) / 2) dy - J(pi) dy / 2, with J(w) v = w (v - w.v)."""
+
+    def logit_gradient(
+        self, dy: Tensor, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float
+    ) -> Tensor:
+        def jacobian(w: Tensor) -> Tensor:
+            return w * (dy - (w * dy).sum(-1, keepdim=True))
+
+        one_hot = torch.zeros_like(logits).scatter(-1, choice[:, None], 1.0)
+        warm = torch.softmax(logits / temperature, dim=-1)
+        return 2 * jacobian((warm + one_hot) / 2) - jacobian(torch.softmax(logits, dim=-1)) / 2
+
+
+class OwnWeights:
+    """One-hot, for autograd alone, and of no family."""
+
+    weights = ESTIMATORS["st_gumbel"].weights
+
+
+def test_a_new_estimator_is_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ESTIMATORS.table, "reinmax", f"{__name__}:ReinMax")
+    for test in (
+        test_weights,
+        test_the_gradient_is_that_of_the_weights,
+        test_encoder_trains_with_it,
+        test_exact_equals_reference_with_it,
+    ):
+        test("reinmax")
+    assert GumbelTreeEncoder(EncoderConfig(3, 4, estimator="reinmax")).explain().name == "exact"
+
+
+def test_an_estimator_of_no_family_is_left_to_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ESTIMATORS.table, "own", f"{__name__}:OwnWeights")
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator="own"))
     assert encoder.explain().name == "reference"
-    assert "not 'exact': the estimator Plain has no `score_gradient`" in encoder.explain().reason
+    assert "not 'exact': the estimator OwnWeights is no LocalEstimator" in encoder.explain().reason
     encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
     assert encoder.query.grad.abs().max() > 0
     # where nothing is sampled none is needed
     assert encoder.eval().explain().name == "exact"
-    with pytest.raises(NotImplementedError, match="Plain has no `score_gradient`"):
-        GumbelTreeEncoder(EncoderConfig(3, 4, estimator="plain", impl="exact"))
+    with pytest.raises(NotImplementedError, match="OwnWeights is no LocalEstimator"):
+        GumbelTreeEncoder(EncoderConfig(3, 4, estimator="own", impl="exact"))
 
 
-def test_score_gradient_keeps_its_digits_where_the_textbook_form_loses_them() -> None:
+def test_the_gradient_keeps_its_digits_where_the_textbook_form_loses_them() -> None:
     # y within 1e-12 of one-hot: the winner's gradient is a difference of nearly equal numbers
     gap = 28.0
-    scores = torch.tensor([[gap, 0.0, -1.0]], dtype=torch.float64)
+    logits = torch.tensor([[gap, 0.0, -1.0]], dtype=torch.float64)
     dy = torch.tensor([[1e6, 1e6 + 1.0, 1e6 - 2.0]], dtype=torch.float64)
-    y = torch.softmax(scores, dim=1)
+    y = torch.softmax(logits, dim=1)
     a, b = math.exp(-gap), math.exp(-gap - 1)
     truth = -(a * 1.0 + b * -2.0)  # to first order in a and b
-    centred = ESTIMATORS["st_gumbel"].score_gradient(dy, y, 1.0)[0, 0].item()
+    no_noise, choice = torch.zeros_like(logits), torch.tensor([0])
+    found = ESTIMATORS["st_gumbel"]().logit_gradient(dy, logits, no_noise, choice, 1.0)
     textbook = (y * (dy - (y * dy).sum()))[0, 0].item()
-    assert centred == pytest.approx(truth, rel=1e-9)
+    assert found[0, 0].item() == pytest.approx(truth, rel=1e-9)
     assert textbook != pytest.approx(truth, rel=1e-2)
 
 

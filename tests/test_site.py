@@ -374,7 +374,7 @@ def test_the_program_of_the_page_on_parts_runs(
 
 def test_the_parts_of_the_page_do_what_it_says(parts: Path) -> None:
     CELLS.table["plain"] = "plain_cell:PlainCell"
-    ESTIMATORS.table["warm"] = "warm_estimator:WarmGumbel"
+    ESTIMATORS.table["warm"] = "warm_estimator:WarmStraightThrough"
     ENCODERS.table["max"] = "max_encoder:MaxEncoder"
     test_cells.test_gradients_by_finite_differences("plain")
     # cell and estimator: the linear algorithm gives the gradients of the paper's equations

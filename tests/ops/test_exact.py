@@ -187,9 +187,9 @@ def test_what_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> 
     encoder = GumbelTreeEncoder(EncoderConfig(3, D))
     encoder(torch.randn(1, T, 3), torch.tensor([T])).vector.sum().backward()
     sizes = {name: x.numel() * x.element_size() for name, x in kept.items()}
-    layered = sizes.pop("rows") + sizes.pop("y")
+    layered = sizes.pop("rows") + sizes.pop("logits")
     assert layered <= 32 * T * T / 2
-    assert layered >= 4 * T * (T - 1) / 2  # y really is among them
+    assert layered >= 4 * T * (T - 1) / 2  # logits really are among them
     vectors = sizes.pop("states") + sizes.pop("gates")
     assert vectors <= (4 * T * 2 * D + 3 * T * 5 * D) * 4
     assert sum(sizes.values()) <= 8 * T * 20

@@ -235,9 +235,9 @@ def test_choice_explains_itself() -> None:
     name, reason = soft.explain(sample=True)
     assert name == "reference"
     assert "not 'exact'" in reason
-    assert "SoftGumbel mixes all candidates" in reason
+    assert "SoftGumbel is no LocalEstimator" in reason
     assert soft.explain(sample=False).name == "exact"
-    with pytest.raises(NotImplementedError, match=r"impl='exact' cannot run this: .*mixes all"):
+    with pytest.raises(NotImplementedError, match=r"impl='exact' cannot run this: .*Local"):
         choose("exact", cell, soft.estimator, True)
     with pytest.raises(ValueError, match=r"unknown implementation 'exat'.*Did you mean 'exact'"):
         choose("exat", cell, st, True)

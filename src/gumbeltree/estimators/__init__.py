@@ -1,4 +1,4 @@
-"""Estimators: scores -> mixing weights and their gradient. One file each, one line here."""
+"""Estimators: logits -> mixing weights and their gradient. One file each, one line here."""
 
 from gumbeltree.registry import Registry
 

@@ -3,16 +3,12 @@
 import torch
 from torch import Tensor
 
+from gumbeltree.estimators.estimator import SoftEstimator
 
-class SoftGumbel:
-    """Mix every candidate by its softmax weight, forward and backward.
 
-    Every node of a layer then depends on every candidate, so only `reference` can run it. Its
-    gradient is the derivative of its forward pass, which finite differences can check.
-    """
+class SoftGumbel(SoftEstimator):
+    """Mix every candidate by its softmax weight, forward and backward."""
 
-    one_hot = False
-
-    def weights(self, scores: Tensor, choice: Tensor, temperature: float) -> Tensor:
-        """Return softmax(scores / temperature), `[B, K]`; `choice` only names the tree."""
-        return torch.softmax(scores / temperature, dim=-1)
+    def weights(self, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
+        """Return softmax((logits + noise) / temperature), `[B, K]`."""
+        return torch.softmax((logits + noise) / temperature, dim=-1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function
 
+from gumbeltree.estimators.estimator import LocalEstimator
 from gumbeltree.ops.exact_backward import backward
 from gumbeltree.ops.exact_forward import Products, forward
 from gumbeltree.ops.exact_tape import Tape
@@ -30,15 +31,10 @@ def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = F
             f"the cell {type(cell).__name__} has no `{'`, `'.join(missing)}`, so its gates cannot "
             "be built from one product per child"
         )
-    if sample and not estimator.one_hot:
+    if sample and not isinstance(estimator, LocalEstimator):
         return (
-            f"the estimator {type(estimator).__name__} mixes all candidates, so every "
-            "node changes at every layer"
-        )
-    if sample and not hasattr(estimator, "score_gradient"):
-        return (
-            f"the estimator {type(estimator).__name__} has no `score_gradient`, so the gradient of "
-            "its scores is not known without autograd"
+            f"the estimator {type(estimator).__name__} is no LocalEstimator: where candidates are "
+            "mixed, every node changes at every layer"
         )
     return None
 
@@ -90,7 +86,7 @@ class _ExactTree(Function):
         ctx.set_materialize_grads(False)
         # the tape has all that is needed of these
         nothing = NodeState(leaves[:0], leaves[:0])
-        ctx.problem = dataclasses.replace(problem, leaves=nothing, noise=None, order=None)
+        ctx.problem = dataclasses.replace(problem, leaves=nothing, order=None)
         if result.tape is not None:
             ctx.save_for_backward(leaves, weight, bias, query, *result.tape)
         nodes = None if result.nodes is None else result.nodes.to(leaves.dtype)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gumbeltree.ops.exact_forward import Products
+from gumbeltree.ops.exact_forward import Products, layer_noise
 from gumbeltree.ops.exact_scores import CHUNK, Direct, Ledger, Shared
 from gumbeltree.ops.exact_tape import Tape
 from gumbeltree.ops.problem import TreeProblem
@@ -113,8 +113,11 @@ def backward(
             ds += torch.where(rows > 0, dscores[:n, t, :K], 0.0)
         if problem.sample:
             dy = way.weight_gradient(lo, hi, rows, g_children)
-            y = tape.y[end - n * K : end].view(n, K)
-            ds += problem.estimator.score_gradient(dy, y, problem.temperature)
+            logits = tape.logits[end - n * K : end].view(n, K)
+            noise = layer_noise(problem, t, rows, logits.dtype)
+            ds += problem.estimator.logit_gradient(
+                dy, logits, noise, tape.position[lo:hi], problem.temperature
+            )
         # candidates are distinct but for the dummy, which stays at zero
         sigma[rows] += ds
         way.send(rows, ds)

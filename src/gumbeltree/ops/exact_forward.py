@@ -153,21 +153,18 @@ def forward(
     size = store.query.norm()
     for t in range(p.steps - 1):
         n, K = active[t + 1], p.steps - 1 - t
-        score = store.score[candidate]
+        logits = score = store.score[candidate]
         if scores is not None:
-            scores[:n, t, :K] = score
+            scores[:n, t, :K] = logits
         if problem.sample:
-            assert problem.noise is not None
-            # S8; selected, not added, where there is no candidate: noise there may be NaN
-            noise = problem.noise[p.sentence[:n], t, :K].to(score.dtype)
-            score = torch.where(candidate > 0, score + noise, score)
+            score = logits + layer_noise(problem, t, candidate, logits.dtype)
         k = first_best(score, size) if problem.order is None else problem.order[p.sentence[:n], t]
         order[:n, t] = k
         merged = candidate.gather(1, k[:, None])[:, 0]  # [n]
         new = torch.arange(N + p.merged[t], N + p.merged[t] + n, device=device)
         store.node_state[new] = N + merged
         if recorder is not None:
-            recorder.merge(candidate, k, merged, score)
+            recorder.merge(candidate, k, merged, logits)
         n = active[t + 2]
         if n == 0:
             break
@@ -202,3 +199,12 @@ def forward(
         )
     root = store.states[store.node_state[p.root_rows()], : store.D]
     return Outcome(root, order, nodes, scores, tape)
+
+
+def layer_noise(problem: TreeProblem, t: int, candidate: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the noise of a layer's candidates `[n, K]` (S8), 0 where there is none."""
+    assert problem.noise is not None
+    n, K = candidate.shape
+    noise = problem.noise[problem.packing.sentence[:n], t, :K].to(dtype)
+    # selected, not multiplied: noise outside a sentence may be NaN
+    return torch.where(candidate > 0, noise, 0.0)

@@ -32,8 +32,9 @@ class Tape(NamedTuple):
     """Candidates at k-2 .. k+2 before each merge at k, int64 `[S, 5]`."""
     rows: Tensor
     """Candidate at each position of each layer, int32, layers one after the other."""
-    y: Tensor
-    """Softmax weights of Eq. 8, laid out as `rows`."""
+    logits: Tensor
+    """Their scores without noise, -inf where there is none, laid out as `rows`; empty unless merges
+    are sampled."""
 
 
 class Recorder:
@@ -43,10 +44,9 @@ class Recorder:
         p = problem.packing
         positions = sum(n * (p.steps - t) for t, n in enumerate(p.active[1:], 1))
         S = p.N - p.B
-        self.temperature = problem.temperature
         self.sample = problem.sample
         self.rows = torch.empty(positions, dtype=torch.int32, device=leaves.device)
-        self.y = leaves.new_empty(positions if problem.sample else 0)
+        self.logits = leaves.new_empty(positions if problem.sample else 0)
         self.chosen = torch.empty(S, dtype=torch.int64, device=leaves.device)
         self.position = torch.empty_like(self.chosen)
         self.born = self.chosen.new_zeros((S, 2))
@@ -54,14 +54,14 @@ class Recorder:
         self.around = torch.arange(5, device=leaves.device)
         self.first = self.merges = self.layers = 0
 
-    def merge(self, candidate: Tensor, k: Tensor, merged: Tensor, score: Tensor) -> None:
+    def merge(self, candidate: Tensor, k: Tensor, merged: Tensor, logits: Tensor) -> None:
         """Record the merges of one step.
 
         Args:
             candidate: at each position `[n, K]`, 0 where there is none.
             k: position merged `[n]`.
             merged: candidate merged `[n]`.
-            score: what was compared, with noise `[n, K]`.
+            logits: scores without noise `[n, K]`.
         """
         self.first, self.merges = self.merges, self.merges + len(k)
         step = slice(self.first, self.merges)
@@ -71,8 +71,7 @@ class Recorder:
         self.near[step] = F.pad(candidate, (2, 2)).gather(1, k[:, None] + self.around)
         self.rows[layer].view_as(candidate).copy_(candidate)
         if self.sample:
-            # Eq. 8
-            torch.softmax(score / self.temperature, dim=1, out=self.y[layer].view_as(score))
+            self.logits[layer].view_as(logits).copy_(logits)
 
     def birth(self, a: Tensor, b: Tensor, born: Tensor) -> None:
         """Record the candidates born left of the new nodes of sentences a, right of those of b."""
@@ -94,5 +93,5 @@ class Recorder:
             self.born,
             self.near,
             self.rows,
-            self.y,
+            self.logits,
         )

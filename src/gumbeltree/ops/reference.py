@@ -63,19 +63,21 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     return TreeResult(state.h[:, 0], order, all_nodes, all_scores)
 
 
-def choose(problem: TreeProblem, t: int, scores: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+def choose(problem: TreeProblem, t: int, logits: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Return the chosen position `[B]` and the mixing weights `[B, K]` of layer t."""
+    noise = torch.zeros_like(logits)
     if problem.sample:
         assert problem.noise is not None
         # Eqs. 5-8, S8: the same noise decides the choice and stands in the softmax
-        noise = problem.noise[:, t, : scores.shape[1]].to(scores.dtype)
-        scores = scores + torch.where(valid, noise, 0.0)
-    choice = first_best(scores, problem.scale * problem.query.detach().to(scores.dtype).norm())
+        drawn = problem.noise[:, t, : logits.shape[1]].to(logits.dtype)
+        noise = torch.where(valid, drawn, 0.0)
+    size = problem.scale * problem.query.detach().to(logits.dtype).norm()
+    choice = first_best(logits + noise, size)
     if problem.order is not None:
         choice = torch.where(valid[:, 0], problem.order[:, t], 0)
     if problem.sample:
-        return choice, problem.estimator.weights(scores, choice, problem.temperature)
-    return choice, torch.zeros_like(scores).scatter(-1, choice[:, None], 1.0)
+        return choice, problem.estimator.weights(logits, noise, choice, problem.temperature)
+    return choice, torch.zeros_like(logits).scatter(-1, choice[:, None], 1.0)
 
 
 def mix(y: Tensor, left: Tensor, right: Tensor, candidates: Tensor) -> Tensor:
