@@ -75,7 +75,7 @@ REFERENCE = (
         ("snli-100d", "snli-100d-reference"),
         "dev",
         (77.18,),
-        "vocabulary with the words of development and test pairs",
+        "cut after 4.3 epochs; vocabulary with the words of development and test pairs",
     ),
     Reference(
         "SNLI part, 300D",

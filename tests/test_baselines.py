@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -9,12 +10,15 @@ import torch
 from torch import nn
 
 import gumbeltree
+from gumbeltree.card import model_card
 from gumbeltree.config import EncoderConfig
 from gumbeltree.describe import count_parameters, describe
 from gumbeltree.encoders import ENCODERS
 from gumbeltree.encoders.baselines import BagEncoder, LSTMEncoder
+from gumbeltree.evaluate import merge_orders, split_of
 from gumbeltree.leaves import LEAVES
 from gumbeltree.model import SentenceModel
+from gumbeltree.tasks.example import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from tests.models import TEXTS, WORDS, tiny_config
 from tests.test_use import run
@@ -138,14 +142,19 @@ def test_no_tree_is_no_tree(kind):
 @kinds
 @pytest.mark.parametrize(
     "command",
-    [("parse", "{}"), ("parse", "--draw", "{}"), ("draw", "{}", "--out", "tree.svg")],
-    ids=["parse", "parse-draw", "draw"],
+    [
+        ("parse", "{}", TEXTS[1]),
+        ("parse", "--draw", "{}", TEXTS[1]),
+        ("parse", "{}", "--input", os.devnull),
+        ("draw", "{}", "--out", "tree.svg", TEXTS[1]),
+    ],
+    ids=["parse", "parse-draw", "parse-nothing", "draw"],
 )
 def test_commands_draw_no_tree_that_was_not_built(tmp_path, monkeypatch, kind, command):
     monkeypatch.chdir(tmp_path)
     gumbeltree.save(model_of(kind), tmp_path / "model", {})
     arguments = [x.format("model") for x in command]
-    assert f"builds no tree: its encoder is '{kind}'" in run(*arguments, TEXTS[1]).refused()
+    assert f"builds no tree: its encoder is '{kind}'" in run(*arguments).refused()
     assert not (tmp_path / "tree.svg").exists()
 
 
@@ -270,6 +279,32 @@ def test_parameters_are_counted(tmp_path, kind, part, count):
     assert about["parameters"] == counts
     assert about["model"]["encoder"]["kind"] == kind
     json.dumps(about)
+
+
+@kinds
+def test_nothing_tells_of_trees(tmp_path, kind):
+    model = model_of(kind)
+    gumbeltree.save(model, tmp_path / "model", {})
+    assert "implementation" not in describe(str(tmp_path / "model"))
+    shown = run("info", tmp_path / "model").out
+    assert f"{kind}, 6D, builds no tree" in shown
+    assert "merge" not in shown
+    card = model_card(model)
+    assert "latent-trees" not in card
+    split = split_of(model, [Example((TEXTS[1],), "good", (None,))])
+    with pytest.raises(ValueError, match="builds no tree"):
+        merge_orders(model, split)
+
+
+class NoEncoder(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+
+
+def test_a_module_that_is_no_encoder_is_refused(monkeypatch):
+    monkeypatch.setitem(ENCODERS.table, "mine", f"{__name__}:NoEncoder")
+    with pytest.raises(TypeError, match=r"'mine' is a NoEncoder; derive it from gumbeltree\."):
+        model_of("mine")
 
 
 def test_an_unknown_kind_is_refused():

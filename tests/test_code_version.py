@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,14 @@ def test_a_source_tree_knows_its_commit_and_whether_it_is_clean(tree):
     assert found["clean"] is True
     assert found["source"] == git(tree, "rev-parse", "HEAD:src/gumbeltree")
     (tree / "src" / "gumbeltree" / "new.py").write_text("1", encoding="utf-8")
+    git(tree, "config", "status.showUntrackedFiles", "no")
     changed = version_in(tree)
     assert (changed["commit"], changed["clean"]) == (found["commit"], False)
     assert changed["source"] != found["source"]
+    (tree / "src" / "gumbeltree" / "new.py").unlink()
+    # what lies elsewhere changes no result
+    (tree / "notes.txt").write_text("1", encoding="utf-8")
+    assert version_in(tree) == found
 
 
 def test_files_without_a_repository_are_known_by_their_digest(tree, monkeypatch):
@@ -79,19 +85,36 @@ def test_an_environment_in_a_checkout_is_not_that_checkout(tree):
     assert version_in(tree)["commit"] is None
 
 
-def test_pips_note_of_a_commit(monkeypatch):
+def test_pips_note_of_a_commit(monkeypatch, tmp_path):
     note = {"url": "https://example.org/x", "vcs_info": {"vcs": "git", "commit_id": "ab12"}}
+    place = module.PACKAGE
 
     class Distribution:
         def read_text(self, name):
             return {"direct_url.json": json.dumps(note)}.get(name)
 
+        def locate_file(self, name):
+            assert name == "gumbeltree"
+            return place
+
     monkeypatch.setattr(module, "_git", lambda *arguments: None)
-    monkeypatch.setattr(module.metadata, "distribution", lambda name: Distribution())
+    monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
     found = code_version.__wrapped__()
-    assert (found["commit"], found["clean"]) == ("ab12", True)
+    # whether somebody changed it since is not known
+    assert (found["commit"], found["clean"]) == ("ab12", None)
+    # of another copy than the one that runs
+    place = tmp_path
+    assert code_version.__wrapped__()["commit"] is None
+    place = module.PACKAGE
     note.pop("vcs_info")
     assert code_version.__wrapped__()["commit"] is None
+
+
+def test_what_cannot_be_read_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "PACKAGE", tmp_path / "package.zip" / "gumbeltree")
+    found = code_version.__wrapped__()
+    assert found == {"commit": None, "clean": None, "source": None}
+    assert described(found) == "commit unknown; source unknown"
 
 
 def test_compiled_files_do_not_count(tmp_path):
@@ -99,6 +122,9 @@ def test_compiled_files_do_not_count(tmp_path):
     before = source_digest(tmp_path)
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "a.pyc").write_bytes(b"2")
+    # left over from a folder that is gone, and what an editor leaves
+    (tmp_path / "gone" / "__pycache__").mkdir(parents=True)
+    (tmp_path / ".#a.py").symlink_to("nowhere")
     assert source_digest(tmp_path) == before
 
 
@@ -106,5 +132,6 @@ def test_in_words():
     code = {"commit": "0123456789abcdef", "clean": True, "source": "fedcba9876543210"}
     assert described(code) == "commit 0123456789; source fedcba9876"
     assert described({**code, "clean": False}) == "commit 0123456789, modified; source fedcba9876"
+    assert described({**code, "clean": None}) == described(code)
     unknown = {**code, "commit": None, "clean": None}
     assert described(unknown) == "commit unknown; source fedcba9876"

@@ -954,10 +954,10 @@ def test_labels_of_a_recipe(small):
     assert other.model.head.labels == ("neg", "pos")
     with pytest.raises(ValueError, match="recipe has the labels a, b, the data has neg, pos;"):
         with_labels(text_recipe("head.labels=['a', 'b']"), small)
-    with pytest.raises(ValueError, match=r"classifies pairs, the data has single .*kind=single"):
+    with pytest.raises(ValueError, match=r"is for pairs, the data has single .*kind=single"):
         with_labels(recipe_of("text-pair"), small)
     pairs = dataclasses.replace(small, pair=True)
-    with pytest.raises(ValueError, match=r"classifies single sentences, .* has pairs.*kind=pair"):
+    with pytest.raises(ValueError, match=r"is for single sentences, .* has pairs.*kind=pair"):
         with_labels(text_recipe(), pairs)
 
 

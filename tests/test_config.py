@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from gumbeltree.classifier import Head
 from gumbeltree.config import (
     DataConfig,
     EmbeddingConfig,
@@ -21,6 +20,7 @@ from gumbeltree.config import (
     with_settings,
 )
 from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.heads.classes import PairHead
 from gumbeltree.model import SentenceModel
 from gumbeltree.registry import Registry, UnknownNameError, suggest
 from gumbeltree.text.tokenizer import whitespace_tokenizer
@@ -190,7 +190,7 @@ def test_encoders_refuse_settings_that_make_no_sense(setting, pattern):
 )
 def test_heads_refuse_settings_that_make_no_sense(setting, pattern):
     with pytest.raises((ValueError, TypeError), match=pattern):
-        Head(HeadConfig(**setting), 4)
+        PairHead(HeadConfig(**setting), 4)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.1, float("nan")])

@@ -106,7 +106,6 @@ def test_recorded_figures_of_a_card_meet_what_is_promised() -> None:
     assert report["correctness"]["ieee"]["same_merges"] > 0.999
     cases = {(c["name"], c["precision"]): c for c in report["cases"] if c["impl"] == "fused"}
     random = cases["training, random batches", "tf32"]
-    # a hundredth of what the authors' code takes
     assert random["median"] < 0.0023
     assert random["bytes"] < 0.8 * 2**30
     assert cases["training, bucketed batches", "tf32"]["median"] < 0.0015

@@ -456,11 +456,24 @@ def test_bad_noise() -> None:
         e(x, LENGTHS, noise=torch.zeros(4, 6, 6, dtype=torch.int64))
     noise = torch.zeros(4, 6, 6)
     noise[0, 2, 1] = math.nan
-    with pytest.raises(ValueError, match=r"got nan at \[sentence, layer, position\] = \[0, 2, 1\]"):
+    with pytest.raises(ValueError, match=r"got nan at .* position\] = \[0, 2, 1\]"):
         e(x, LENGTHS, noise=noise)
     noise[0, 2, 1] = math.inf
-    with pytest.raises(ValueError, match=r"must not be NaN or \+inf inside a sentence, got inf at"):
+    with pytest.raises(ValueError, match=r"must not be NaN or \+inf inside .* got inf at"):
         e(x, LENGTHS, noise=noise)
+    # what the softmax would not survive
+    for large, temperature in ((1e300, 1.0), (3e38, 0.1)):
+        noise = noise.double()
+        noise[0, 2, 1] = large
+        e.temperature = temperature
+        with pytest.raises(ValueError, match=r"divided by the temperature in torch.float32, got"):
+            e(x, LENGTHS, noise=noise)
+        noise[2, 3] = -large
+        noise[0, 2, 1] = 0.0
+        with pytest.raises(ValueError, match=r"-inf for all 3 candidates at .* = \[2, 3\]"):
+            e(x, LENGTHS, noise=noise)
+        noise[2, 3] = 0.0
+    e.temperature = 1.0
     # minus infinity forbids a merge
     noise[0, 2, 1] = -math.inf
     assert (e(x, LENGTHS, noise=noise).order[0, 2] != 1).all()

@@ -450,7 +450,7 @@ def test_models_without_scores_or_trees(models, tmp_path):
     bag = SentenceModel(dataclasses.replace(old.config, encoder=encoder), old.tokenizer)
     gumbeltree.save(bag, tmp_path / "bag")
     refused = run("draw", models / "single", tmp_path / "bag", SENTENCE).refused()
-    assert f"{tmp_path / 'bag'}: this model's encoder is 'bag', a baseline" in refused
+    assert f"{tmp_path / 'bag'}: this model builds no tree: its encoder is 'bag'" in refused
     with torch.no_grad():
         old.encoder.query.fill_(torch.nan)
     gumbeltree.save(old, tmp_path / "broken")

@@ -202,7 +202,7 @@ def test_predict_pairs():
     with torch.no_grad():
         first = torch.cat([direct(PAIR, pair[0]).vector for pair in PAIRS])
         second = torch.cat([direct(PAIR, pair[1]).vector for pair in PAIRS])
-        logits = PAIR.head(first, second)
+        logits = PAIR.head(Encoding(first, None), Encoding(second, None))
     for prediction, expected in zip(predictions, logits.tolist(), strict=True):
         assert isinstance(prediction, Prediction)
         assert prediction.logits == pytest.approx(expected, abs=1e-5)
@@ -224,7 +224,8 @@ def test_the_order_within_a_pair_counts():
 def test_predict_single_sentences():
     predictions = SINGLE.predict(TEXTS, batch_size=2)
     with torch.no_grad():
-        logits = SINGLE.head(torch.cat([direct(SINGLE, text).vector for text in TEXTS]))
+        vectors = torch.cat([direct(SINGLE, text).vector for text in TEXTS])
+        logits = SINGLE.head(Encoding(vectors, None))
     for prediction, expected in zip(predictions, logits.tolist(), strict=True):
         assert prediction.logits == pytest.approx(expected, abs=1e-5)
         assert prediction.label == ("bad", "good")[expected[1] > expected[0]]
@@ -348,14 +349,25 @@ def test_a_view_in_evaluation_mode_shares_everything_else():
     assert len(list(in_evaluation_mode(twice).modules())) == 2
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-def test_compiled_parts_are_used_in_evaluation_mode(in_place):
-    # what is compiled is bound to the module in training, which has dropout here
-    module = nn.Sequential(nn.Dropout(0.9)).train()
-    if in_place:
+def compiled(module, how):
+    """Return a module in training mode whose code is bound to it in some way."""
+    if how == "in place":
         module.compile(backend="eager")
+    elif how == "method":
+        module.forward = torch.compile(module.forward, backend="eager")
+    elif how == "bound":
+        module.forward = module.forward.__func__.__get__(module)
+    elif how == "script":
+        return torch.jit.script(module)
     else:
-        module = torch.compile(module, backend="eager")
+        return torch.compile(module, backend="eager")
+    return module
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
+@pytest.mark.parametrize("how", ["in place", "method", "bound", "script", "wrapped"])
+def test_parts_bound_to_a_module_in_training_are_used_in_evaluation_mode(how):
+    module = nn.Sequential(compiled(nn.Sequential(nn.Dropout(0.9)).train(), how))
     x = torch.ones(100)
     assert torch.equal(in_evaluation_mode(module)(x), x)
     assert not torch.equal(module(x), x)
@@ -384,6 +396,21 @@ def test_an_open_file_is_taken(tmp_path):
         assert SINGLE.predict(file) == SINGLE.predict(TEXTS)
     with open(path, "rb") as file, pytest.raises(ValueError, match="pass a list of strings"):
         SINGLE.predict(file)
+
+
+def test_sequences_and_errors_of_iterables_are_passed_on():
+    class Rows:
+        def __getitem__(self, place):
+            return TEXTS[place]
+
+    assert SINGLE.predict(Rows()) == SINGLE.predict(TEXTS)
+
+    def broken():
+        yield TEXTS[0]
+        raise TypeError("of its own")
+
+    with pytest.raises(TypeError, match="of its own"):
+        SINGLE.predict(broken())
 
 
 def test_a_table_is_not_taken_for_the_names_of_its_columns():
@@ -520,7 +547,7 @@ def test_noise_of_single_sentences_reaches_the_encoder():
     with torch.no_grad():
         scores = model(ids, lengths, noise=noise)
         assert torch.equal(scores, model(ids, lengths, noise=noise))
-        expected = model.head(model.encoder(model.embed(ids), lengths, noise=noise).vector)
+        expected = model.head(model.encoder(model.embed(ids), lengths, noise=noise))
         assert torch.equal(scores, expected)
         assert not torch.allclose(scores, model(ids, lengths, noise=noise.flip(1, 2)), atol=1e-4)
 
@@ -535,7 +562,7 @@ def test_noise_of_pairs_is_that_of_the_first_sentences_then_the_second(widths):
         vectors = [
             model.encoder(
                 model.embed(ids), lengths, noise=part[:, : ids.shape[1] - 1, : ids.shape[1] - 1]
-            ).vector
+            )
             for (ids, lengths), part in zip(columns, noise.chunk(2), strict=True)
         ]
         torch.testing.assert_close(scores, model.head(*vectors), rtol=0, atol=1e-5)

@@ -407,7 +407,7 @@ def test_why_a_step_is_not_captured():
     bag = SentenceModel(
         ModelConfig(EncoderConfig(5, 5, kind="bag"), model.config.head), model.tokenizer
     )
-    assert reason(bag) == "the encoder 'bag' has no such kernels"
+    assert reason(bag) == "BagEncoder has no such kernels"
     if not torch.cuda.is_available():
         assert reason(tiny_model(impl="fused")) is None
     with torch.autograd.set_detect_anomaly(True):

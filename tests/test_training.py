@@ -17,6 +17,7 @@ from gumbeltree import load
 from gumbeltree.code_version import code_version
 from gumbeltree.config import TrainingConfig, load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
+from gumbeltree.data.prepared import load_prepared
 from gumbeltree.evaluate import evaluate
 from gumbeltree.training import loop
 from gumbeltree.training import step as steps
@@ -583,6 +584,32 @@ def test_a_run_that_goes_on_with_other_code_says_so(demo, finished, tmp_path, mo
         code_version(),
         other,
     ]
+
+
+def test_a_run_begun_before_code_was_recorded_does_not_claim_it(tmp_path):
+    frozen = Path(__file__).parent / "frozen"
+    run = shutil.copytree(frozen / "run", tmp_path / "run")
+    folder = loop.RunFolder(run, json.loads((run / "settings.json").read_text("utf-8")), True)
+    state = folder.load_checkpoint()
+    del state["progress"]["code"]
+    folder.save_checkpoint(state)
+    recipe = gumbeltree.config.from_dict(gumbeltree.config.Recipe, folder.settings["recipe"])
+    data = load_prepared(frozen / "prepared.safetensors")
+    result = train(recipe, data, run, recipe_name="demo", resume=True)
+    unknown = {"commit": None, "clean": None, "source": None}
+    assert result["code"] == [unknown, code_version()]
+
+
+def test_a_double_model_is_where_double_training_starts(demo, tmp_path):
+    recipe = small("precision='64'", "epochs=1")
+    train(recipe, demo, tmp_path / "first")
+    recipe, init = start_from(recipe, tmp_path / "first")
+    start = new_model(with_labels(recipe, demo).model, demo, 1, init, torch.float64)
+    for mine, theirs in zip(start.encoder.parameters(), init.encoder.parameters(), strict=True):
+        assert mine.dtype == torch.float64
+        assert torch.equal(mine, theirs)
+    assert torch.equal(start.embedding.weight, init.embedding.weight)
+    train(recipe, demo, tmp_path / "second", init=init)
 
 
 def test_more_epochs_go_on_where_the_run_ended(demo, finished, tmp_path):

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from gumbeltree.config import EncoderConfig, HeadConfig, ModelConfig, load_recipe, with_settings
     from gumbeltree.data.compile import prepare
     from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
-    from gumbeltree.model import Prediction, SentenceModel
+    from gumbeltree.heads.classes import Prediction
+    from gumbeltree.model import SentenceModel
     from gumbeltree.packaged import pretrained_models
     from gumbeltree.states import Encoding, NodeState
     from gumbeltree.store import load, save
@@ -24,7 +25,7 @@ _HOMES = {
     "HeadConfig": "config",
     "ModelConfig": "config",
     "NodeState": "states",
-    "Prediction": "model",
+    "Prediction": "heads.classes",
     "SentenceModel": "model",
     "Tree": "tree",
     "load": "store",

@@ -143,7 +143,11 @@ def _header(
         language=language,
         library_name="gumbeltree",
         pipeline_tag="text-classification",
-        tags=["gumbeltree", "tree-lstm", "latent-trees", "feature-extraction"],
+        tags=[
+            "gumbeltree",
+            *(["tree-lstm", "latent-trees"] if model.encoder.builds_trees else []),
+            "feature-extraction",
+        ],
         datasets=[DATASETS[task]] if task in DATASETS else None,
         metrics=["accuracy"] if results else None,
         model_name=(name or plain(about.get("recipe_name", "")) or "gumbeltree")
@@ -156,7 +160,7 @@ def _header(
 
 def _use(model: SentenceModel, name: str | None) -> str:
     source = json.dumps(name or "path/to/this/folder")
-    pair = model.config.head.kind == "pair"
+    pair = model.head.sentences == 2
     text = '("a dog sleeps .", "an animal sleeps .")' if pair else '"i love this very much ."'
     trees = '\nmodel.parse("the dog sleeps .")  # a tree'
     return f"""```python
@@ -164,7 +168,7 @@ from gumbeltree import SentenceModel
 
 model = SentenceModel.from_pretrained({source})
 model.predict([{text}])  # label and probabilities of each {"pair" if pair else "sentence"}
-model.encode(["the dog sleeps ."])  # vectors, {model.config.encoder.hidden_dim} numbers each\
+model.encode(["the dog sleeps ."])  # vectors, {model.encoder.vector_dim} numbers each\
 {trees if model.encoder.builds_trees else ""}
 ```
 
@@ -177,7 +181,7 @@ def _sizes(model: SentenceModel) -> dict[str, Any]:
     return {
         "vocabulary": f"{words:,} words",
         "word vectors": f"{width}D, {words * width:,} parameters",
-        "sentence vectors": f"{model.config.encoder.hidden_dim}D",
+        "sentence vectors": f"{model.encoder.vector_dim}D",
         "number type": str(model.embedding.weight.dtype).removeprefix("torch."),
         **{
             f"{part.replace('_', ' ')}{', word vectors excluded' if part == 'total' else ''}": (

@@ -4,11 +4,12 @@ import hashlib
 import json
 import subprocess
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TypedDict
 
 PACKAGE = Path(__file__).parent
+EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+"""The id of a tree without files."""
 
 
 class CodeVersion(TypedDict):
@@ -16,35 +17,38 @@ class CodeVersion(TypedDict):
 
     Attributes:
         commit: of the source tree, or the one that pip installed from; None where neither is known.
-        clean: whether the source tree was as committed; None without a commit.
+        clean: whether the package in the source tree was as committed; None where that is unknown.
         source: digest of the package's files, those of a source tree or of a wheel. It is what
-            `git rev-parse COMMIT:src/gumbeltree` prints for the commit that has these files.
+            `git rev-parse COMMIT:src/gumbeltree` prints for the commit that has these files, unless
+            git changed their line ends. None where they cannot be read.
     """
 
     commit: str | None
     clean: bool | None
-    source: str
+    source: str | None
 
 
 @cache
 def code_version() -> CodeVersion:
     """Return which code this process runs; read once."""
-    source = source_digest(PACKAGE)
+    try:
+        source = source_digest(PACKAGE)
+    except OSError:
+        source = None
     # a source tree: this file must be tracked, since an environment may lie in somebody's checkout
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is not None:
-        commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
+        commit = _git("rev-parse", "HEAD")
+        changes = _git("status", "--porcelain", "--untracked-files=all", "--", ".")
         if commit is not None and changes is not None:
             return {"commit": commit, "clean": not changes, "source": source}
-    commit = _installed_commit()
-    return {"commit": commit, "clean": None if commit is None else True, "source": source}
+    return {"commit": _installed_commit(), "clean": None, "source": source}
 
 
 def described(code: CodeVersion) -> str:
     """Return such as "commit 1a2b3c4d5e, modified; source 9f8e7d6c5b"."""
-    commit = "commit unknown"
-    if code["commit"] is not None:
-        commit = f"commit {code['commit'][:10]}" + ("" if code["clean"] else ", modified")
-    return f"{commit}; source {code['source'][:10]}"
+    commit = f"commit {code['commit'][:10]}" if code["commit"] else "commit unknown"
+    changed = ", modified" if code["clean"] is False else ""
+    return f"{commit}{changed}; source {code['source'][:10] if code['source'] else 'unknown'}"
 
 
 def source_digest(folder: Path) -> str:
@@ -54,8 +58,11 @@ def source_digest(folder: Path) -> str:
         if path.name == "__pycache__":
             continue
         if path.is_dir():
-            entries.append((path.name + "/", b"40000", source_digest(path)))
-        else:
+            digest = source_digest(path)
+            # git knows no empty folders
+            if digest != EMPTY:
+                entries.append((path.name + "/", b"40000", digest))
+        elif path.is_file():
             blob = path.read_bytes()
             entries.append((path.name, b"100644", _git_id(b"blob", blob)))
     rows = [
@@ -73,8 +80,13 @@ def _git_id(kind: bytes, content: bytes) -> str:
 
 def _installed_commit() -> str | None:
     """Return the commit that pip noted when it installed from a repository (PEP 610)."""
+    from importlib import metadata
+
     try:
-        noted = metadata.distribution("gumbeltree").read_text("direct_url.json")
+        installed = metadata.distribution("gumbeltree")
+        if Path(str(installed.locate_file("gumbeltree"))).resolve() != PACKAGE.resolve():
+            return None
+        noted = installed.read_text("direct_url.json")
         commit = json.loads(noted or "{}").get("vcs_info", {}).get("commit_id")
     except (metadata.PackageNotFoundError, ValueError, AttributeError):
         return None

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
+from gumbeltree.heads import HEADS
 from gumbeltree.registry import UnknownNameError, suggest
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -27,7 +28,7 @@ KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def setting(
-    default: Any, *, choices: tuple[str, ...] = (), low: float | None = None, high: float = math.inf
+    default: Any, *, choices: Iterable[str] = (), low: float | None = None, high: float = math.inf
 ) -> Any:
     """Return a field with a default and what its value may be: named choices, or low..high."""
     return field(default=default, metadata={"choices": choices, "low": low, "high": high})
@@ -93,7 +94,7 @@ class EncoderConfig(Settings):
 class HeadConfig(Settings):
     """From sentence vectors to classes."""
 
-    kind: str = setting("pair", choices=("pair", "single"))
+    kind: str = setting("pair", choices=HEADS)
     """pair: two sentences, [u; v; |u-v|; u*v] (Eqs. 14-16); single: one (Eqs. 17-18)."""
     labels: tuple[str, ...] = ("neutral", "entailment", "contradiction")
     """Names of the classes, in the order of the outputs."""

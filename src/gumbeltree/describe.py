@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from gumbeltree.cells import CELLS
-from gumbeltree.classifier import Head
 from gumbeltree.config import ModelConfig, load_recipe, recipe_names
 from gumbeltree.encoders import ENCODERS
 from gumbeltree.estimators import ESTIMATORS
+from gumbeltree.heads import HEADS
 from gumbeltree.ops import choose
 from gumbeltree.packaged import about_packaged, packaged_folder, packaged_names
 from gumbeltree.registry import suggest
@@ -55,13 +55,17 @@ def describe(name: str) -> dict[str, Any]:
         "parameters": count_parameters(config),
         **about,
         "model": dataclasses.asdict(config),
-        "implementation": choose(
-            config.encoder.impl,
-            CELLS[config.encoder.cell](1),
-            ESTIMATORS[config.encoder.estimator](),
-            sample=True,
-        )._asdict(),
+        **_implementation(config),
     }
+
+
+def _implementation(config: ModelConfig) -> dict[str, Any]:
+    """Return which implementation merges, and why, under its key; nothing without merges."""
+    if ENCODERS[config.encoder.kind].trees == "none":
+        return {}
+    cell, estimator = CELLS[config.encoder.cell](1), ESTIMATORS[config.encoder.estimator]()
+    choice = choose(config.encoder.impl, cell, estimator, sample=True)
+    return {"implementation": choice._asdict()}
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
@@ -69,7 +73,7 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     # shapes only: no memory, no random numbers
     with torch.device("meta"):
         encoder = ENCODERS[config.encoder.kind](config.encoder)
-        head = Head(config.head, config.encoder.hidden_dim)
+        head = HEADS[config.head.kind](config.head, encoder.vector_dim)
     parts = {"cell": "composition"}
     counts: dict[str, int] = {}
     for name, parameter in encoder.named_parameters():

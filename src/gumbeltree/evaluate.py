@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from gumbeltree.data import Split, by_length
 from gumbeltree.data.rows import RowData
@@ -204,7 +203,7 @@ class Evaluator:
             for number, chosen in enumerate(self.batches):
                 logits = self._scores(model, number).double()  # [B, C]
                 gold = labels[torch.from_numpy(chosen).to(self.device)]
-                loss = loss + F.cross_entropy(logits, gold, reduction="sum")
+                loss = loss + model.head.loss(logits, gold).sum()
                 wrong = wrong + (~logits.isfinite()).any(-1).sum()
                 predicted.append(logits.argmax(-1).double())
             # one transfer for all of it
@@ -254,6 +253,7 @@ def merge_orders(model: SentenceModel, split: Split, words: int = 16_384) -> dic
         Arrays for a file: `sentence`, the place in the split's table of sentences; `length`, its
         words; `order`, the merges of all of them, one after the other, length - 1 each.
     """
+    model.check_builds_trees()
     sentences = np.unique(split.sentences).astype(np.int32)
     alone = dataclasses.replace(
         split, sentences=sentences[:, None], labels=np.zeros(len(sentences), np.int64)

@@ -1,10 +1,12 @@
 """A whole model: strings in; vectors, trees and classes out."""
 
+import copy
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar, cast
+from types import MethodType
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -12,12 +14,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from gumbeltree.classifier import Head
 from gumbeltree.config import ModelConfig
 from gumbeltree.encoders import ENCODERS
 from gumbeltree.encoders.captured import CapturedEncoder
+from gumbeltree.encoders.encoder import Encoder
+from gumbeltree.heads import HEADS
+from gumbeltree.heads.head import Answer
 from gumbeltree.hub import HubModel
-from gumbeltree.ops.features import PairFeatures
 from gumbeltree.ops.layout import Layout
 from gumbeltree.states import Encoding
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader, batches, chunks
@@ -27,16 +30,6 @@ logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Module = TypeVar("Module", bound=nn.Module)
-
-
-class Prediction(NamedTuple):
-    """The class of a sentence or pair."""
-
-    label: str
-    probabilities: dict[str, float]
-    """Probability of each label, in the order of the model's labels."""
-    logits: tuple[float, ...]
-    """Class scores before the softmax, in the same order."""
 
 
 class SentenceModel(nn.Module, HubModel):
@@ -57,7 +50,12 @@ class SentenceModel(nn.Module, HubModel):
         self.embedding.weight.requires_grad_(config.embedding.tuned)
         self.dropout = nn.Dropout(config.embedding.dropout)
         self.encoder = ENCODERS[config.encoder.kind](config.encoder)
-        self.head = Head(config.head, config.encoder.hidden_dim)
+        if not isinstance(self.encoder, Encoder):
+            raise TypeError(
+                f"the encoder {config.encoder.kind!r} is a {type(self.encoder).__name__}; derive "
+                "it from gumbeltree.encoders.encoder.Encoder"
+            )
+        self.head = HEADS[config.head.kind](config.head, self.encoder.vector_dim)
         self.reset_embedding()
 
     def reset_embedding(self) -> None:
@@ -69,8 +67,9 @@ class SentenceModel(nn.Module, HubModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self.config.head.labels
+        """Names of the classes; empty where answers are no classes."""
+        labels: tuple[str, ...] = self.head.labels
+        return labels
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return word vectors `[B, T, E]` of ids `[B, T]`, with dropout in training."""
@@ -86,7 +85,7 @@ class SentenceModel(nn.Module, HubModel):
         *,
         noise: Tensor | None = None,
     ) -> Tensor:
-        """Return class scores `[B, C]`; the two sentences of pairs are encoded as one batch.
+        """Return the head's output `[B, ...]`; the sentences of pairs are encoded as one batch.
 
         Args:
             ids: word ids `[B, T]`.
@@ -97,14 +96,13 @@ class SentenceModel(nn.Module, HubModel):
                 first sentences before the second ones, with T the wider of both. Drawn if None.
         """
         if second_ids is None or second_lengths is None:
-            scores: Tensor = self.head(self.encoder(self.embed(ids), lengths, noise=noise).vector)
-            return scores
+            output: Tensor = self.head(self.encoder(self.embed(ids), lengths, noise=noise))
+            return output
         width = max(ids.shape[1], second_ids.shape[1])
         both = torch.cat([_widen(ids, width), _widen(second_ids, width)])
         both_lengths = torch.cat([lengths, second_lengths])
-        vectors = self.encoder(self.embed(both), both_lengths, noise=noise).vector
-        scores = self.head(*vectors.chunk(2))
-        return scores
+        output = self.head(*self.encoder(self.embed(both), both_lengths, noise=noise).chunk(2))
+        return output
 
     def score_rows(
         self,
@@ -114,7 +112,7 @@ class SentenceModel(nn.Module, HubModel):
         keys: Tensor | None = None,
         temperature: Tensor | None = None,
     ) -> Tensor:
-        """Return class scores `[B, C]` of words laid out in rows; no value is read back.
+        """Return the head's output `[B, ...]` of words laid out in rows; no value is read back.
 
         Args:
             ids: word ids `[cap]`.
@@ -125,16 +123,14 @@ class SentenceModel(nn.Module, HubModel):
         encoding = self.encoder.encode_rows(
             self.embed(ids), layout, keys=keys, temperature=temperature
         )
-        features = encoding.vector
-        if self.config.head.kind == "pair":
-            features = PairFeatures.apply(features)
-        scores: Tensor = self.head.classify(features)
-        return scores
+        output: Tensor = self.head.classify(self.head.row_features(encoding.vector))
+        return output
 
     def why_not_rows(self, sample: bool) -> str | None:
         """Return why `score_rows` cannot run, or None if it can."""
-        if self.config.encoder.kind != "gumbel_tree":
-            return f"the encoder {self.config.encoder.kind!r} has no such kernels"
+        for part, name in ((self.encoder, "encode_rows"), (self.head, "row_features")):
+            if not hasattr(part, name):
+                return f"{type(part).__name__} has no such kernels"
         if not hasattr(self.encoder.leaf, "rows"):
             return f"the leaf {self.config.encoder.leaf!r} has no such kernels"
         choice = self.encoder.explain(sample)
@@ -165,7 +161,7 @@ class SentenceModel(nn.Module, HubModel):
         """
         texts = checked_texts(texts)
         self._check_weights()
-        vectors = np.empty((len(texts), self.config.encoder.hidden_dim), dtype=np.float32)
+        vectors = np.empty((len(texts), self.encoder.vector_dim), dtype=np.float32)
         read = self._read([texts], batch_size, pretokenized, counts)
         # the next texts are tokenised while the device encodes these
         for start, (sentences,) in ahead(read) if self._is_captured() else read:
@@ -212,8 +208,8 @@ class SentenceModel(nn.Module, HubModel):
         *,
         pretokenized: bool = False,
         counts: TextCounts | None = None,
-    ) -> list[Prediction]:
-        """Return the class of each sentence or pair.
+    ) -> list[Any]:
+        """Return the answer to each sentence or pair: a `Prediction` where these are classes.
 
         Args:
             texts: sentences, or (first, second) pairs for a model of pairs, in any iterable.
@@ -225,21 +221,20 @@ class SentenceModel(nn.Module, HubModel):
         columns = [checked_texts(column) for column in self._columns(texts, second)]
         self._check_weights()
         head = in_evaluation_mode(self.head)
-        predictions: list[Prediction] = []
+        answers: list[Answer] = []
         for _, chunk in self._read(columns, batch_size, pretokenized, counts):
             with torch.inference_mode():
-                logits = head(*(self._vectors(column, batch_size) for column in chunk)).float()
-                probabilities = logits.softmax(-1).tolist()
-            for p, scores in zip(probabilities, logits.tolist(), strict=True):
-                if not all(map(math.isfinite, scores)):
+                vectors = [self._vectors(column, batch_size) for column in chunk]
+                output = head(*(Encoding(vector, None) for vector in vectors))
+                fine = output.isfinite().flatten(1).all(1)
+                if not bool(fine.all()):
                     raise ValueError(
                         f"the model gives NaN or infinite scores, at first for text "
-                        f"{len(predictions)}; its weights are broken: train it anew"
+                        f"{len(answers) + int(fine.int().argmin())}; its weights are broken: train "
+                        "it anew"
                     )
-                label = self.labels[max(range(len(p)), key=p.__getitem__)]
-                named = dict(zip(self.labels, p, strict=True))
-                predictions.append(Prediction(label, named, tuple(scores)))
-        return predictions
+                answers += head.answers(output)
+        return answers
 
     def check_builds_trees(self, name: str = "this model") -> None:
         """Raise unless the encoder merges words into a tree."""
@@ -268,7 +263,7 @@ class SentenceModel(nn.Module, HubModel):
         """Return one list of sentences a column; raise where they do not fit the head."""
         first = listed(texts)
         single = all(isinstance(x, str) for x in first)
-        if self.config.head.kind == "single":
+        if self.head.sentences == 1:
             if second is not None or not single:
                 raise ValueError("this model classifies single sentences: pass a list of strings")
             return [cast("list[str]", first)]
@@ -332,7 +327,7 @@ class SentenceModel(nn.Module, HubModel):
     def _vectors(self, sentences: Sequence[Sentence], batch_size: int) -> Tensor:
         """Return vectors `[len(sentences), D]` on the model's device."""
         weight = self.embedding.weight
-        vectors = weight.new_empty(len(sentences), self.config.encoder.hidden_dim)
+        vectors = weight.new_empty(len(sentences), self.encoder.vector_dim)
         for rows, encoding in self._encode(sentences, batch_size):
             places = torch.tensor(rows).to(weight.device, non_blocking=True)
             vectors[places] = encoding.vector.to(vectors.dtype)
@@ -354,19 +349,30 @@ def in_evaluation_mode(module: Module) -> Module:
 
     `module` itself is not touched, so other threads may train or use it at the same time. Code that
     `torch.compile` made is left aside: it is bound to the original and would run in its mode.
+    Hooks get the module that is returned here.
     """
     made: dict[int, nn.Module] = {}
 
     def view(original: nn.Module) -> nn.Module:
         original = getattr(original, "_orig_mod", original)
         if id(original) not in made:
-            copy = made[id(original)] = object.__new__(type(original))
-            children = {
+            if isinstance(original, torch.jit.ScriptModule):
+                # its flag is not Python's
+                made[id(original)] = copy.deepcopy(original).eval()
+                return made[id(original)]
+            other = made[id(original)] = object.__new__(type(original))
+            own = {
+                name: MethodType(value.__func__, other)
+                if isinstance(value, MethodType) and value.__self__ is original
+                else value
+                for name, value in original.__dict__.items()
+                if not hasattr(value, "_torchdynamo_orig_callable")
+            }
+            own["_modules"] = {
                 name: child if child is None else view(child)
                 for name, child in original._modules.items()
             }
-            own = {"_modules": children, "training": False, "_compiled_call_impl": None}
-            copy.__dict__ = {**original.__dict__, **own}
+            other.__dict__ = {**own, "training": False, "_compiled_call_impl": None}
         return made[id(original)]
 
     return cast("Module", view(module))
@@ -378,10 +384,15 @@ def listed(texts: Iterable[Item]) -> list[Item]:
         raise TypeError(f"expected a list of strings, got one string; pass [{texts[:20]!r}]")
     # a table would give the names of its columns
     table = isinstance(texts, Mapping) or hasattr(texts, "columns")
-    if table or isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
-        advice = "; pass one of its columns" if table else ""
-        raise TypeError(f"expected a list of strings, got {type(texts).__name__}{advice}")
-    return list(texts)
+    try:
+        if not table and not isinstance(texts, bytes | bytearray):
+            return list(texts)
+    except TypeError:
+        # neither an iterable nor a sequence; what an iterable raises itself is passed on
+        if hasattr(texts, "__iter__") or hasattr(texts, "__getitem__"):
+            raise
+    advice = "; pass one of its columns" if table else ""
+    raise TypeError(f"expected a list of strings, got {type(texts).__name__}{advice}")
 
 
 def checked_texts(texts: Iterable[str]) -> list[str]:

@@ -35,5 +35,9 @@ class Encoding:
     attention: Tensor | None = None
     """Weights of the nodes `[B, 2T-1]` where the encoder pools by attention."""
 
+    def chunk(self, parts: int) -> "tuple[Encoding, ...]":
+        """Return the vectors of equal numbers of sentences, one after the other, without trees."""
+        return tuple(Encoding(vector, None) for vector in self.vector.chunk(parts))
+
     def __iter__(self) -> Iterator[Tensor | None]:
         return iter((self.vector, self.order))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gumbeltree.classifier import pair_features
+from gumbeltree.heads.classes import pair_features
 from gumbeltree.ops.features import PairFeatures
 
 pytest.importorskip("triton")

@@ -110,7 +110,7 @@ class Index:
             index_approximate.import_faiss()
         path = Path(path)
         counts = TextCounts() if counts is None else counts
-        width = model.config.encoder.hidden_dim
+        width = model.encoder.vector_dim
         distinct = _Distinct()
 
         def blocks() -> Iterator[tuple[list[str], NDArray[np.float32]]]:

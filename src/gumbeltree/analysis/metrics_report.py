@@ -313,7 +313,7 @@ def _check_made_trees(path: Path) -> None:
     # by this name alone is it a run's
     if path.name == "dev_orders.npz" and path.is_file() and (folder / CONFIG).is_file():
         kind = model_config(folder).encoder.kind
-        if not ENCODERS[kind].builds_trees:
+        if ENCODERS[kind].trees == "none":
             raise ValueError(
                 f"{path}: expected merges of a model that builds trees, got those of a run with "
                 f"the encoder {kind!r}, which mean nothing; leave the file out"
@@ -377,7 +377,7 @@ class Accuracy:
 def why_no_accuracy(model: SentenceModel, task: Task) -> str | None:
     """Return why a model cannot classify what a task reads, or None if it can."""
     kinds = {True: "pairs", False: "single sentences"}
-    pair = model.config.head.kind == "pair"
+    pair = model.head.sentences == 2
     if pair != task.pair:
         return f"it classifies {kinds[pair]}, {task.name} has {kinds[task.pair]}"
     if not set(task.labels or ()) <= set(model.labels):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gumbeltree.estimators.gumbel import gumbel_noise
 from gumbeltree.model import SentenceModel, checked_texts, in_evaluation_mode, pad
+from gumbeltree.states import Encoding
 from gumbeltree.text.ids import Sentence, TextReader, batches
 from gumbeltree.tree import Span, Tree
 
@@ -297,8 +298,8 @@ def _encoded(
         )
         h = encoding.nodes.h  # [B, 2T-1, D]
         classes = None
-        if model.config.head.kind == "single":
-            scores = model.head(h.flatten(0, 1)).float()
+        if model.head.sentences == 1 and model.labels:
+            scores = model.head(Encoding(h.flatten(0, 1), None)).float()
             classes = scores.softmax(-1).unflatten(0, h.shape[:2]).cpu().numpy()
     arrays = {
         "order": encoding.order.cpu().numpy(),

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gumbeltree.classifier import Head
 from gumbeltree.config import EncoderConfig, ModelConfig, load_recipe
 from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
 from gumbeltree.estimators.gumbel import gumbel_noise
+from gumbeltree.heads.classes import PairHead
 from gumbeltree.ops import exact_backward
 
 Step = Callable[[], None]
@@ -50,7 +50,7 @@ class PairModel(nn.Module):
     def __init__(self, config: ModelConfig, impl: str) -> None:
         super().__init__()
         self.encoder = GumbelTreeEncoder(dataclasses.replace(config.encoder, impl=impl))
-        self.head = Head(config.head, config.encoder.hidden_dim)
+        self.head = PairHead(config.head, self.encoder.vector_dim)
         self.dropout = nn.Dropout(config.embedding.dropout)
         self.together = impl != "reference"
 
@@ -59,17 +59,14 @@ class PairModel(nn.Module):
         first, second = self.dropout(batch.premise), self.dropout(batch.hypothesis)
         lengths = batch.premise_lengths, batch.hypothesis_lengths
         if not self.together:
-            vectors = (
-                self.encoder(first, lengths[0]).vector,
-                self.encoder(second, lengths[1]).vector,
-            )
+            encodings = self.encoder(first, lengths[0]), self.encoder(second, lengths[1])
         else:
             width = max(first.shape[1], second.shape[1])
             both = torch.cat(
                 [nn.functional.pad(x, (0, 0, 0, width - x.shape[1])) for x in (first, second)]
             )
-            vectors = self.encoder(both, torch.cat(lengths)).vector.chunk(2)
-        scores: Tensor = self.head(*vectors)
+            encodings = self.encoder(both, torch.cat(lengths)).chunk(2)
+        scores: Tensor = self.head(*encodings)
         return scores
 
 

@@ -482,7 +482,7 @@ def work(model: SentenceModel, data: RowData, rows: NDArray[np.int64]) -> tuple[
     those of each array once where a kernel writes it and once for each kernel that reads it, the
     weights once a step of a loop; that much of it comes from a cache does not matter here.
     """
-    encoder, head = model.config.encoder, model.config.head
+    encoder = model.config.encoder
     D, E = encoder.hidden_dim, encoder.embedding_dim
     lengths = data.lengths[data.split.sentences[rows].T.reshape(-1)]
     N, merges = int(lengths.sum()), int((lengths - 1).sum())
@@ -494,8 +494,7 @@ def work(model: SentenceModel, data: RowData, rows: NDArray[np.int64]) -> tuple[
     share = candidates * 2 * 5 * D * 2 * D
     undo = merges * 2 * 5 * D * 2 * D
     weight = (candidates + merges) * 2 * 5 * D * 2 * D
-    width = [4 * D if head.kind == "pair" else D, *[head.hidden_dim] * head.hidden_layers]
-    mlp = sum(a * b for a, b in zip(width, [*width[1:], len(head.labels)], strict=True))
+    mlp = sum(p.numel() for p in model.head.parameters() if p.dim() == 2)
     flops = leaf + project + share + undo + weight + 3 * 2 * len(rows) * mlp
     # a word's vector, inputs, gates and their gradients, states twice
     words = N * (3 * E + 9 * 4 * D + 6 * 2 * D) if encoder.leaf == "lstm" else N * (3 * E + 6 * D)

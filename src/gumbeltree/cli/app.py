@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from gumbeltree import __version__
-from gumbeltree.code_version import code_version, described
 from gumbeltree.signals import exits
 
 app = typer.Typer(
@@ -22,6 +21,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from gumbeltree.code_version import code_version, described
+
         typer.echo(f"gumbeltree {__version__} ({described(code_version())})")
         raise typer.Exit
 

@@ -46,17 +46,24 @@ def info(
     console = Console()
     console.print(table)
     encoder, head = about["model"]["encoder"], about["model"]["head"]
-    choice = about["implementation"]
+    choice = about.get("implementation")
     _list(
         console,
         {
             "words": f"{encoder['embedding_dim']}D, "
             + ("tuned" if about["model"]["embedding"]["tuned"] else "fixed"),
-            "tree": f"{encoder['hidden_dim']}D, leaf {encoder['leaf']}, cell {encoder['cell']}, "
-            f"score {encoder['score']}, temperature {encoder['temperature']:g}",
+            **(
+                {
+                    "tree": f"{encoder['hidden_dim']}D, leaf {encoder['leaf']}, cell "
+                    f"{encoder['cell']}, score {encoder['score']}, temperature "
+                    f"{encoder['temperature']:g}"
+                }
+                if choice
+                else {"encoder": f"{encoder['kind']}, {encoder['hidden_dim']}D, builds no tree"}
+            ),
             "head": f"{head['kind']}, {head['hidden_layers']} x {head['hidden_dim']}, "
             f"labels {', '.join(head['labels'])}",
-            "merge": f"{choice['name']}: {choice['reason']}",
+            **({"merge": f"{choice['name']}: {choice['reason']}"} if choice else {}),
             **({"model": _trained(about["pretrained"])} if "pretrained" in about else {}),
         },
     )

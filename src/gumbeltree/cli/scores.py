@@ -48,7 +48,7 @@ def find_task(model: "SentenceModel", name: str | None, columns: Mapping[str, st
 
 def _table(model: "SentenceModel", columns: Mapping[str, Any]) -> Task:
     missing = [key for key in ("text", "label") if not columns.get(key)]
-    if model.config.head.kind == "pair" and not columns.get("text2"):
+    if model.head.sentences == 2 and not columns.get("text2"):
         missing.append("text2")
     if missing:
         options = " and ".join(f"--{key} COLUMN" for key in missing)
@@ -67,7 +67,7 @@ def _table(model: "SentenceModel", columns: Mapping[str, Any]) -> Task:
 def check_fit(model: "SentenceModel", task: Task) -> None:
     """Raise unless the model can classify what the task reads."""
     kinds = {True: "pairs", False: "single sentences"}
-    pair = model.config.head.kind == "pair"
+    pair = model.head.sentences == 2
     if pair != task.pair:
         raise ValueError(
             f"the model classifies {kinds[pair]}, the task {task.name} has {kinds[task.pair]}; "

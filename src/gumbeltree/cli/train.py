@@ -214,6 +214,7 @@ def chosen_recipe(
 ) -> "Recipe":
     """Return a recipe with the changes that were asked for."""
     from gumbeltree.config import load_recipe, with_settings
+    from gumbeltree.heads import HEADS
 
     columns = {"text": text, "text2": text2, "label": label}
     given: dict[str, Any] = {key: value for key, value in columns.items() if value is not None}
@@ -223,7 +224,7 @@ def chosen_recipe(
             f"--text, --text2, --label and --pretokenized are for one's own tables (recipes text "
             f"and text-pair), got recipe {name}; leave them out"
         )
-    if text2 is not None and recipe.model.head.kind == "single":
+    if text2 is not None and HEADS[recipe.model.head.kind].sentences == 1:
         raise ValueError(f"recipe {name} takes single texts; with --text2 take text-pair")
     if pretokenized:
         given["pretokenized"] = True

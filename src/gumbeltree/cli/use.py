@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gumbeltree.model import Prediction
+    from gumbeltree.heads.head import Answer
     from gumbeltree.text.lines import Line
 
 
@@ -62,6 +62,7 @@ def parse(
     if folder is None:
         streams.check_out(out)
     loaded = load(model, streams.pick_device(device))
+    loaded.check_builds_trees(model)
     counts, report = TextCounts(), Report()
     lines = streams.take_texts(text, input_file, report, False, skip_bad)
     if form == Format.svg and folder is None:
@@ -117,7 +118,7 @@ def predict(
 
     streams.check_out(out)
     loaded = load(model, streams.pick_device(device))
-    pair = loaded.config.head.kind == "pair"
+    pair = loaded.head.sentences == 2
     counts, report = TextCounts(), Report()
 
     def lines() -> Iterator[Iterator[str]]:
@@ -130,23 +131,20 @@ def predict(
                     pretokenized=pretokenized,
                     counts=counts,
                 )
-                yield map(_labelled_json if as_json else _labelled, chunk, predictions)
+                yield map(_answered_json if as_json else _answered, chunk, predictions)
                 advance(len(chunk))
 
     streams.write_blocks(out, lines())
     streams.summarize(counts, report, quiet)
 
 
-def _labelled(line: "Line", prediction: "Prediction") -> str:
-    probability = f"{prediction.probabilities[prediction.label]:.4f}"
-    label = streams.one_line(prediction.label)
-    return "\t".join([label, probability, *map(streams.one_line, line.texts)])
+def _answered(line: "Line", answer: "Answer") -> str:
+    return "\t".join(map(streams.one_line, [*answer.cells(), *line.texts]))
 
 
-def _labelled_json(line: "Line", prediction: "Prediction") -> str:
+def _answered_json(line: "Line", answer: "Answer") -> str:
     texts = dict(zip(("text", "text2"), line.texts, strict=False))
-    about = {"label": prediction.label, "probabilities": prediction.probabilities, **texts}
-    return json.dumps(about, ensure_ascii=False)
+    return json.dumps({**answer.as_dict(), **texts}, ensure_ascii=False)
 
 
 @app.command()
@@ -194,9 +192,9 @@ def encode(
                 )
                 advance(len(chunk))
 
-    rows = write_rows(out, loaded.config.encoder.hidden_dim, blocks())
+    rows = write_rows(out, loaded.encoder.vector_dim, blocks())
     if not quiet:
-        typer.echo(f"{out}: {rows:,} x {loaded.config.encoder.hidden_dim}, float32", err=True)
+        typer.echo(f"{out}: {rows:,} x {loaded.encoder.vector_dim}, float32", err=True)
     streams.summarize(counts, report, quiet)
 
 

@@ -17,6 +17,7 @@ from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.prepared import Prepared, Say
 from gumbeltree.data.split import Split
 from gumbeltree.fetch import home
+from gumbeltree.heads import HEADS
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example, Report, Task
 from gumbeltree.tasks.table import split as divide
@@ -404,12 +405,13 @@ def _choice(path: Path, dim: int) -> int | None:
 def with_labels(recipe: Recipe, prepared: Prepared) -> Recipe:
     """Return a recipe whose head fits the prepared data: kind and labels."""
     head = recipe.model.head
-    kind = "pair" if prepared.pair else "single"
-    if head.kind != kind:
+    pair = HEADS[head.kind].sentences == 2
+    if pair != prepared.pair:
+        kinds = {True: "pairs", False: "single sentences"}
+        fitting = [name for name in HEADS if (HEADS[name].sentences == 2) == prepared.pair]
         raise ValueError(
-            f"the recipe classifies {'pairs' if head.kind == 'pair' else 'single sentences'}, the "
-            f"data has {'pairs' if prepared.pair else 'single sentences'}; take another recipe, or "
-            "--set head.kind=" + kind
+            f"the recipe is for {kinds[pair]}, the data has {kinds[prepared.pair]}; take another "
+            f"recipe, or --set head.kind={fitting[0]}"
         )
     if head.labels != LABELS_FROM_DATA and set(head.labels) != set(prepared.labels):
         raise ValueError(

@@ -6,20 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from gumbeltree.config import EncoderConfig
+from gumbeltree.encoders.encoder import Encoder
 from gumbeltree.encoders.inputs import check_finite, check_words
 from gumbeltree.leaves import LEAVES
 from gumbeltree.packing import Packing
 from gumbeltree.states import Encoding
 
 
-class _Baseline(nn.Module, ABC):
+class _Baseline(Encoder, ABC):
     """Checks and packing, which both share."""
-
-    builds_trees = False
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.config = config
 
     def forward(self, embedded: Tensor, lengths: Tensor, **unused: object) -> Encoding:
         """Return vectors `[B, D]`, and no tree.

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from gumbeltree.cells import CELLS
 from gumbeltree.config import EncoderConfig
+from gumbeltree.encoders.encoder import Encoder
 from gumbeltree.encoders.fixed_trees import fixed_order
 from gumbeltree.encoders.inputs import check_finite, check_noise, check_order, check_words
 from gumbeltree.estimators import ESTIMATORS
@@ -22,7 +23,7 @@ from gumbeltree.packing import Packing
 from gumbeltree.states import Encoding, NodeState
 
 
-class GumbelTreeEncoder(nn.Module):
+class GumbelTreeEncoder(Encoder):
     """Merge the words of each sentence into a tree and return its vector.
 
     Args:
@@ -35,11 +36,12 @@ class GumbelTreeEncoder(nn.Module):
         (torch.Size([2, 16]), torch.Size([2, 4]))
     """
 
-    builds_trees = True
+    trees = "sampled"
 
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
+        if config.trees != "learned":
+            self.trees = "fixed"
         D = config.hidden_dim
         self.leaf = LEAVES[config.leaf](config.embedding_dim, D, config.leaf_init)
         self.cell = CELLS[config.cell](D, config.cell_init, config.forget_offset)
@@ -110,7 +112,7 @@ class GumbelTreeEncoder(nn.Module):
             shape = (B, merges, merges)
             noise = gumbel_noise(shape, device=embedded.device, generator=generator)
         else:
-            check_noise(noise, lengths, self.query, T)
+            check_noise(noise, lengths, self.query, T, self.temperature)
             noise = noise[:, :merges, :merges]
         if self.config.trees != "learned":
             if order is None:

@@ -84,7 +84,7 @@ def check_finite(words: Tensor, packing: Packing) -> None:
     )
 
 
-def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
+def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int, temperature: float) -> None:
     """Check Gumbel noise `[B, T-1, T-1]`; entries outside a sentence may be anything.
 
     -inf rules a candidate out, so each layer must leave at least one. Values are read on a CPU
@@ -97,18 +97,23 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
     check_device("noise", noise, weight)
     if noise.requires_grad:
         raise ValueError("`noise` must not require gradients: none reach it; detach it")
-    if noise.device.type != "cpu" or bool(torch.isfinite(noise.sum())):
+    if noise.device.type != "cpu":
+        return
+    # as the softmax will see it
+    seen = noise.to(torch.promote_types(weight.dtype, torch.float32)) / temperature
+    if bool(torch.isfinite(seen.sum())):
         return
     step = torch.arange(T - 1)
     inside = step[:, None] + step < (lengths - 1)[:, None, None]  # [B, T-1, T-1]
-    bad = (inside & (noise.isnan() | (noise == torch.inf))).nonzero()
+    bad = (inside & (seen.isnan() | (seen == torch.inf))).nonzero()
     if len(bad):
         b, t, j = bad[0].tolist()
         raise ValueError(
-            f"`noise` must not be NaN or +inf inside a sentence, got {float(noise[b, t, j])} at "
-            f"[sentence, layer, position] = [{b}, {t}, {j}]"
+            f"`noise` must not be NaN or +inf inside a sentence, nor become so when it is divided "
+            f"by the temperature in {seen.dtype}, got {float(noise[b, t, j])} at [sentence, layer, "
+            f"position] = [{b}, {t}, {j}]"
         )
-    ruled_out = (~inside | (noise == -torch.inf)).all(-1) & inside.any(-1)  # [B, T-1]
+    ruled_out = (~inside | (seen == -torch.inf)).all(-1) & inside.any(-1)  # [B, T-1]
     if bool(ruled_out.any()):
         b, t = ruled_out.nonzero()[0].tolist()
         raise ValueError(

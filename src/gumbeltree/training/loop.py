@@ -144,9 +144,8 @@ class _Run:
         self.config: TrainingConfig = recipe.training
         self.splits: dict[str, Split] = prepared.splits
         self.progress = Progress()
-        self.model = new_model(recipe.model, prepared, self.config.seed, init)
-        if self.config.precision == "64":
-            self.model.double()
+        dtype = torch.float64 if self.config.precision == "64" else torch.float32
+        self.model = new_model(recipe.model, prepared, self.config.seed, init, dtype)
         optimizer = new_optimizer(self.config, self.model, fabric.device)
         self.best: SentenceModel | None = None
         self.unsaved = False
@@ -370,6 +369,9 @@ class _Run:
         """Go on from the saved state."""
         state = self.folder.load_checkpoint()
         self.progress = Progress(**state["progress"])
+        if self.progress.step and not self.progress.code:
+            # before version 0.2 none was kept
+            self.progress.code.append({"commit": None, "clean": None, "source": None})
         self.model.load_state_dict(state["model"])
         saved = state["optimizer"]
         for group, own in zip(saved["param_groups"], self.optimizer.param_groups, strict=True):

@@ -68,7 +68,11 @@ def leave_processes() -> None:
 
 
 def new_model(
-    config: ModelConfig, prepared: Prepared, seed: int, init: SentenceModel | None = None
+    config: ModelConfig,
+    prepared: Prepared,
+    seed: int,
+    init: SentenceModel | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> SentenceModel:
     """Return the model that training starts from.
 
@@ -77,21 +81,23 @@ def new_model(
         prepared: gives the vocabulary and the word vectors.
         seed: decides the random weights.
         init: gives the encoder's weights and the vectors of the words it knows.
+        dtype: of all weights; they are drawn in float32 whatever it is.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = SentenceModel(config, prepared.tokenizer)
+        model = SentenceModel(config, prepared.tokenizer).to(dtype)
     with torch.no_grad():
         if prepared.vectors is not None:
             model.embedding.weight.copy_(torch.from_numpy(prepared.vectors))
         if init is not None:
-            weights = {name: x.float() for name, x in init.encoder.state_dict().items()}
+            weights = {name: x.to(dtype) for name, x in init.encoder.state_dict().items()}
             check_fit(model.encoder.state_dict(), weights, "the encoder to start from")
             model.encoder.load_state_dict(weights)
             ids, known = prepared.tokenizer.get_vocab(), init.tokenizer.get_vocab()
             both = sorted(ids.keys() & known.keys())
             rows = torch.tensor([ids[word] for word in both])
-            model.embedding.weight[rows] = init.embedding.weight[[known[word] for word in both]]
+            vectors = init.embedding.weight[[known[word] for word in both]]
+            model.embedding.weight[rows] = vectors.to(dtype)
     return model
 
 

@@ -10,7 +10,6 @@ import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gumbeltree.config import TrainingConfig
 from gumbeltree.data.rows import RowBatch, RowData, Shape
@@ -77,7 +76,7 @@ class EagerStep:
         torch.manual_seed(step_seed(config.seed, step, rank))
         columns = zip(batch.ids, batch.lengths, strict=True)
         scores = self.module(*(x for column in columns for x in column), noise=noise)
-        total = weight * F.cross_entropy(scores, batch.labels, reduction="sum")
+        total = weight * self.model.head.loss(scores, batch.labels).sum()
         # processes' gradients are averaged: this makes it the mean over all examples
         fabric.backward(total * (world / len(rows)))
         norm = clip(self.model, config.clip)
@@ -145,7 +144,7 @@ class CapturedStep:
                 scores = self._scores(batch)
             if scores.dtype.itemsize < 4:
                 scores = scores.float()
-            total = F.cross_entropy(scores, batch.labels, reduction="sum")
+            total = self.model.head.loss(scores, batch.labels).sum()
             gradients = torch.autograd.grad(
                 total / shape.examples, self.parameters, allow_unused=True
             )

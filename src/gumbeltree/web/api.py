@@ -311,7 +311,7 @@ def _add_answers(app: FastAPI, api: Api) -> None:
     async def encode(request: schema.EncodeRequest) -> Response:
         """Return the vector of each sentence."""
         served = api.named(request.model)
-        width = served.model.config.encoder.hidden_dim
+        width = served.model.encoder.vector_dim
         _check_size(NUMBER * width * len(request.texts))
         call = partial(service.encode, served)
         vectors = await api.ask(("encode", served.name), call, request.texts)

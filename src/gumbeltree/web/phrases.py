@@ -38,7 +38,7 @@ class Phrases:
         places = [(trace, node.span) for trace in traces for node in trace.nodes]
         self._texts = [_phrase_text(trace, span) for trace, span in places]
         self._words = [phrase_words(trace, span) for trace, span in places]
-        states = [np.zeros((0, model.config.encoder.hidden_dim), np.float32)]
+        states = [np.zeros((0, model.encoder.vector_dim), np.float32)]
         self._vectors = _unit(np.concatenate(states + [trace.states for trace in traces]))
 
     def nearest(

@@ -143,6 +143,9 @@ class AboutModel(BaseModel):
     name: str
     kind: Annotated[str, Field(description="What it classifies: single sentences, or a pair.")]
     labels: list[str]
+    trees: Annotated[
+        str, Field(description='"none", "fixed" (the same for all words) or "sampled" (by score).')
+    ]
     width: Annotated[int, Field(description="Numbers in the vector of a sentence.")]
     vocabulary: Annotated[int, Field(description="Words that have a vector of their own.")]
     max_words: Annotated[int, Field(description="Words of a text that it reads.")]

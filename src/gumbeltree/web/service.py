@@ -56,7 +56,7 @@ class Served:
     @property
     def pair(self) -> bool:
         """Whether it classifies pairs."""
-        return self.model.config.head.kind == "pair"
+        return bool(self.model.head.sentences == 2)
 
     @property
     def has_trees(self) -> bool:
@@ -75,7 +75,8 @@ class Served:
             "name": self.name,
             "kind": config.head.kind,
             "labels": list(self.model.labels),
-            "width": config.encoder.hidden_dim,
+            "trees": self.model.encoder.trees,
+            "width": self.model.encoder.vector_dim,
             "vocabulary": self.model.tokenizer.get_vocab_size(),
             "max_words": config.max_words,
             "description": _description(self.model),
@@ -92,7 +93,7 @@ def parse(
     def run(texts: list[str]) -> list[str]:
         traces = trace_many(model, texts, seed=seed, temperature=temperature)
         classes: list[dict[str, float] | None] = [None] * len(texts)
-        if not served.pair:
+        if not served.pair and model.labels:
             classes = [prediction.probabilities for prediction in model.predict(texts)]
         found = []
         for text, trace, named in zip(texts, traces, classes, strict=True):
@@ -114,7 +115,7 @@ def predict(served: Served, items: list[tuple[str, str | None]]) -> Answers:
     def run(items: list[tuple[str, str | None]]) -> list[str]:
         second = [second or "" for _, second in items] if served.pair else None
         predictions = served.model.predict([text for text, _ in items], second)
-        return [to_json({"label": x.label, "probabilities": x.probabilities}) for x in predictions]
+        return [to_json(x.as_dict()) for x in predictions]
 
     return _usable(served.model, items, lambda item: [x for x in item if x is not None], run)
 
@@ -239,5 +240,5 @@ def _description(model: SentenceModel) -> str:
     recorded = recipe.get("description") if isinstance(recipe, Mapping) else None
     if isinstance(recorded, str) and recorded:
         return recorded
-    what = "pairs of sentences" if model.config.head.kind == "pair" else "single sentences"
-    return f"{model.config.encoder.hidden_dim}D, classifies {what}"
+    what = "pairs of sentences" if model.head.sentences == 2 else "single sentences"
+    return f"{model.encoder.vector_dim}D, reads {what}"

@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from gumbeltree.classifier import Head, pair_features
+from gumbeltree import Encoding
 from gumbeltree.config import HeadConfig
+from gumbeltree.heads import HEADS
+from gumbeltree.heads.classes import pair_features
 
 EPSILON = 1e-5
 
@@ -23,6 +25,15 @@ def randomised(head):
     return head
 
 
+def head_of(config, vector_dim):
+    return HEADS[config.kind](config, vector_dim)
+
+
+def run(head, *vectors):
+    """Return the output for vectors `[B, D]`."""
+    return head(*(Encoding(vector, None) for vector in vectors))
+
+
 def inputs_of(head, *vectors):
     """Run a head; return its scores and what each linear layer was given."""
     seen = []
@@ -30,7 +41,7 @@ def inputs_of(head, *vectors):
         layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0].detach()))
         for layer in [*head.hidden, head.output]
     ]
-    scores = head(*vectors)
+    scores = run(head, *vectors)
     for hook in hooks:
         hook.remove()
     return scores.detach(), seen
@@ -53,21 +64,21 @@ def test_pair_features_by_hand():
 
 
 def test_a_head_by_hand():
-    head = Head(HeadConfig("single", ("bad", "good"), hidden_dim=2), 2).eval()
+    head = head_of(HeadConfig("single", ("bad", "good"), hidden_dim=2), 2).eval()
     with torch.no_grad():
         head.hidden[0].weight.copy_(torch.tensor([[1.0, 2.0], [-1.0, 1.0]]))
         head.hidden[0].bias.copy_(torch.tensor([0.5, -3.0]))
         head.output.weight.copy_(torch.tensor([[2.0, 5.0], [-1.0, 5.0]]))
         head.output.bias.copy_(torch.tensor([0.25, 1.0]))
     # hidden: [1 + 4 + 0.5, -1 + 2 - 3] = [5.5, -2], the second cut at zero
-    assert head(torch.tensor([[1.0, 2.0]])).tolist() == [[11.25, -4.5]]
+    assert run(head, torch.tensor([[1.0, 2.0]])).tolist() == [[11.25, -4.5]]
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind", ["pair", "single"])
 def test_any_number_of_hidden_layers(kind, layers):
     head = randomised(
-        Head(HeadConfig(kind, ("a", "b", "c", "d"), hidden_dim=5, hidden_layers=layers), 3)
+        head_of(HeadConfig(kind, ("a", "b", "c", "d"), hidden_dim=5, hidden_layers=layers), 3)
     ).eval()
     vectors = [torch.randn(7, 3) for _ in range(2 if kind == "pair" else 1)]
     x = pair_features(*vectors) if kind == "pair" else vectors[0]
@@ -78,12 +89,12 @@ def test_any_number_of_hidden_layers(kind, layers):
     for layer in head.hidden:
         x = torch.clamp(x @ layer.weight.T + layer.bias, min=0)
     expected = x @ head.output.weight.T + head.output.bias
-    torch.testing.assert_close(head(*vectors), expected)
+    torch.testing.assert_close(run(head, *vectors), expected)
 
 
 def test_batch_norm_in_evaluation_uses_running_statistics_at_input_and_output():
     config = HeadConfig("pair", hidden_dim=5, hidden_layers=2, batch_norm=True, dropout=0.5)
-    head = randomised(Head(config, 3)).eval()
+    head = randomised(head_of(config, 3)).eval()
     u, v = torch.randn(4, 3), torch.randn(4, 3)
     scores, (first, second, last) = inputs_of(head, u, v)
     norm_in, norm_out = head.batch_norm_in, head.batch_norm_out
@@ -101,7 +112,7 @@ def test_batch_norm_stands_before_dropout_in_training():
     # dropout behind the normalisation leaves exact zeros, and the rest at twice its value;
     # dropout before it would change the batch's statistics and shift the zeros
     config = HeadConfig("pair", hidden_dim=40, hidden_layers=2, batch_norm=True, dropout=0.5)
-    head = randomised(Head(config, 10)).train()
+    head = randomised(head_of(config, 10)).train()
     u, v = torch.randn(16, 10), torch.randn(16, 10)
     before = [norm.running_mean.clone() for norm in (head.batch_norm_in, head.batch_norm_out)]
     scores, (first, second, last) = inputs_of(head, u, v)
@@ -132,21 +143,23 @@ def test_batch_norm_stands_before_dropout_in_training():
 
 
 def test_without_batch_norm_there_is_none():
-    head = Head(HeadConfig(hidden_dim=5), 3)
+    head = head_of(HeadConfig(hidden_dim=5), 3)
     assert not any(isinstance(module, nn.BatchNorm1d) for module in head.modules())
     assert not list(head.buffers())
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_dropout_is_off_in_evaluation(batch_norm):
-    head = randomised(Head(HeadConfig(hidden_dim=5, dropout=0.9, batch_norm=batch_norm), 3)).eval()
+    head = randomised(
+        head_of(HeadConfig(hidden_dim=5, dropout=0.9, batch_norm=batch_norm), 3)
+    ).eval()
     u, v = torch.randn(4, 3), torch.randn(4, 3)
-    assert torch.equal(head(u, v), head(u, v))
+    assert torch.equal(run(head, u, v), run(head, u, v))
 
 
 def test_weights_start_as_in_the_supplement():
     config = HeadConfig("pair", hidden_dim=400, hidden_layers=2, output_range=0.02, batch_norm=True)
-    head = Head(config, 50)
+    head = head_of(config, 50)
     for layer, inputs in zip(head.hidden, (200, 400), strict=True):
         weight = layer.weight.detach().numpy().ravel()
         scale = math.sqrt(2 / inputs)
@@ -166,9 +179,9 @@ def test_weights_start_as_in_the_supplement():
 
 
 def test_gradients_reach_both_sentences():
-    head = randomised(Head(HeadConfig(hidden_dim=5, batch_norm=True), 3)).train()
+    head = randomised(head_of(HeadConfig(hidden_dim=5, batch_norm=True), 3)).train()
     u, v = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
-    head(u, v).square().sum().backward()
+    run(head, u, v).square().sum().backward()
     assert u.grad.count_nonzero() > 0
     assert v.grad.count_nonzero() > 0
     assert all(parameter.grad is not None for parameter in head.parameters())
@@ -176,12 +189,12 @@ def test_gradients_reach_both_sentences():
 
 def test_a_head_refuses_the_wrong_number_of_sentences():
     x = torch.randn(2, 3)
-    with pytest.raises(ValueError, match="kind 'pair' takes two sentence vectors a row"):
-        Head(HeadConfig("pair", hidden_dim=5), 3)(x)
-    with pytest.raises(ValueError, match="kind 'single' takes one sentence vector a row"):
-        Head(HeadConfig("single", hidden_dim=5), 3)(x, x)
+    with pytest.raises(ValueError, match=r"PairHead takes 2 encoding\(s\), .* got 1"):
+        run(head_of(HeadConfig("pair", hidden_dim=5), 3), x)
+    with pytest.raises(ValueError, match=r"SingleHead takes 1 encoding\(s\), .* got 2"):
+        run(head_of(HeadConfig("single", hidden_dim=5), 3), x, x)
 
 
 def test_no_rows_give_no_scores():
-    head = Head(HeadConfig(hidden_dim=5, batch_norm=True), 3).eval()
-    assert head(torch.empty(0, 3), torch.empty(0, 3)).shape == (0, 3)
+    head = head_of(HeadConfig(hidden_dim=5, batch_norm=True), 3).eval()
+    assert run(head, torch.empty(0, 3), torch.empty(0, 3)).shape == (0, 3)
