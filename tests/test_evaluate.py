@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from gumbeltree import data
 from gumbeltree.data import Split
 from gumbeltree.data.rows import RowData
-from gumbeltree.evaluate import Bucket, Evaluation, Evaluator, evaluate, split_of, wilson
+from gumbeltree.evaluate import Evaluator, evaluate, split_of
 from gumbeltree.graphs import Graphs
+from gumbeltree.heads.class_evaluation import Bucket, ClassEvaluation, wilson
 from gumbeltree.model import SentenceModel, pad
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.ids import TextCounts
@@ -153,7 +154,7 @@ def test_no_examples():
     whole = evaluate(SINGLE, split)
     assert (nothing + whole).loss == whole.loss
     assert math.isnan((nothing + nothing).loss)
-    assert json.loads(json.dumps(nothing.as_dict(SINGLE.labels), allow_nan=False))["loss"] is None
+    assert json.loads(json.dumps(nothing.as_dict(), allow_nan=False))["loss"] is None
 
 
 def test_training_mode_is_left_as_found_and_changes_nothing():
@@ -182,14 +183,12 @@ def test_batches_keep_to_the_words(monkeypatch):
 def test_as_dict():
     split = made(2, [3, 1, 5, 6, 10, 70], 3)
     found = evaluate(PAIR, split)
-    about = json.loads(json.dumps(found.as_dict(PAIR.labels), allow_nan=False))
+    about = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert about["accuracy"] == found.accuracy
     assert about["interval_95"] == list(found.interval)
     assert about["confusion"] == found.confusion.tolist()
     assert about["labels"] == list(PAIR.labels)
     assert about["by_length"][-1]["longest"] is None
-    with pytest.raises(ValueError, match="must name 3 classes, got 2"):
-        found.as_dict(SINGLE.labels)
 
 
 # the interval
@@ -227,7 +226,8 @@ def test_wilson_solves_its_equation(case):
 
 def test_the_interval_is_that_of_the_accuracy():
     confusion = np.array([[50, 3], [7, 40]])
-    found = Evaluation(0.5, confusion, np.zeros(100, np.int64), [Bucket(1, 5, 100, 90)])
+    buckets = [Bucket(1, 5, 100, 90)]
+    found = ClassEvaluation(("a", "b"), 0.5, confusion, np.zeros(100, np.int64), buckets)
     assert found.accuracy == 0.9
     assert found.interval == wilson(90, 100)
 

@@ -22,7 +22,7 @@ from gumbeltree.analysis.metrics_report import Sentence
 from gumbeltree.cli.metrics import _print
 from gumbeltree.config import HeadConfig, ModelConfig
 from gumbeltree.data.compile import prepare
-from gumbeltree.evaluate import Bucket
+from gumbeltree.heads.class_evaluation import Bucket
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example

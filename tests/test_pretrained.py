@@ -367,7 +367,7 @@ def test_other_number_types_are_refused(tmp_path, vectors, others):
     edit_weights(tmp_path, change)
     expected = (
         r"model\.safetensors: expected word vectors in float32 or float16 and all else in float32, "
-        rf"got embedding\.weight in {vectors} and head\.output\.weight in {others}; save"
+        rf"got embedding\.weight in {vectors} and the others in {others}; save"
     )
     with pytest.raises(ValueError, match=expected):
         load(tmp_path)

@@ -103,7 +103,7 @@ def accuracies(monkeypatch, *values):
     left = list(values)
 
     def fake(model, split, **options):
-        return lambda: SimpleNamespace(accuracy=left.pop(0) if left else 0.0, loss=1.0)
+        return lambda: SimpleNamespace(value=left.pop(0) if left else 0.0, loss=1.0)
 
     monkeypatch.setattr(loop, "Evaluator", fake)
 
@@ -515,13 +515,13 @@ def test_training_stops_after_evaluations_that_are_no_better(demo, tmp_path, mon
 
 def test_the_model_kept_is_the_best_not_the_last(demo, tmp_path, monkeypatch):
     states = []
-    accuracy = loop._Run._accuracy
+    evaluation = loop._Run._evaluation
 
     def spied(run, model, name):
         states.append({key: x.clone() for key, x in model.state_dict().items()})
-        return accuracy(run, model, name)
+        return evaluation(run, model, name)
 
-    monkeypatch.setattr(loop._Run, "_accuracy", spied)
+    monkeypatch.setattr(loop._Run, "_evaluation", spied)
     accuracies(monkeypatch, 0.3, 0.7, 0.7, 0.6, 0.5, 0.1)
     # the state is saved at the end only
     train(small("checkpoint_seconds=1000"), demo, tmp_path / "run")

@@ -477,7 +477,7 @@ def test_evaluate_is_the_function(models, table):
     about = json.loads(run("evaluate", models / "single", *place, "--json").out)
     task = gumbeltree.tasks.TASKS["table"]("review", None, "stars")
     examples = list(task.read(table / "films.tsv", "test", Report()))
-    expected = evaluate(SINGLE, split_of(SINGLE, examples)).as_dict(SINGLE.labels)
+    expected = evaluate(SINGLE, split_of(SINGLE, examples)).as_dict()
     assert {key: about[key] for key in expected} == expected
 
 

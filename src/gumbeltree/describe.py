@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from gumbeltree.cells import CELLS
 from gumbeltree.config import ModelConfig, load_recipe, recipe_names
@@ -83,12 +82,6 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     counts = {
         **{part: counts[part] for part in order if part in counts},
         **{part: count for part, count in counts.items() if part not in order},
-        "mlp": _count(head.hidden),
-        "output": _count(head.output),
-        "batch_norm": _count(head.batch_norm_in) + _count(head.batch_norm_out),
+        **head.count_parameters(),
     }
     return {**counts, "total": sum(counts.values())}
-
-
-def _count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

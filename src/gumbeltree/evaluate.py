@@ -3,8 +3,8 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,124 +14,14 @@ from torch import Tensor
 from gumbeltree.data import Split, by_length
 from gumbeltree.data.rows import RowData
 from gumbeltree.graphs import Graphs, torch_settings
+from gumbeltree.heads.head import Evaluation, Part
 from gumbeltree.model import SentenceModel, in_evaluation_mode
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.ids import TextCounts, TextReader, chunks
 
-LONGEST = (5, 10, 15, 20, 30, 40, 60)
-"""Most words of each bucket of lengths but the last, which has no end."""
-
 
 class ScoreError(ValueError):
     """A model gives scores that are no numbers."""
-
-
-class Bucket(NamedTuple):
-    """Examples whose longest sentence has `shortest` to `longest` words."""
-
-    shortest: int
-    longest: int | None
-    """None: no end."""
-    examples: int
-    correct: int
-
-    @property
-    def name(self) -> str:
-        """Such as "6-10", or "61+"."""
-        return f"{self.shortest}+" if self.longest is None else f"{self.shortest}-{self.longest}"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Results of a model on labelled examples; parts of one split add up.
-
-    Attributes:
-        loss: mean cross entropy, NaN without examples.
-        confusion: examples by gold class (rows) and predicted class (columns), int64 `[C, C]`.
-        predictions: predicted class of each example of the split, int64 `[examples]`, -1 where an
-            example was left out.
-        by_length: accuracy by the words of an example's longest sentence; no empty buckets.
-    """
-
-    loss: float
-    confusion: NDArray[np.int64]
-    predictions: NDArray[np.int64]
-    by_length: list[Bucket]
-
-    @property
-    def count(self) -> int:
-        """Examples evaluated."""
-        return int(self.confusion.sum())
-
-    @property
-    def correct(self) -> int:
-        """Examples whose highest score is that of the gold class."""
-        return int(self.confusion.trace())
-
-    @property
-    def accuracy(self) -> float:
-        """Share of examples that are correct, NaN without examples."""
-        return self.correct / self.count if self.count else math.nan
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Ends of the 95 % interval of the accuracy; see `wilson`."""
-        return wilson(self.correct, self.count)
-
-    def __add__(self, other: "Evaluation") -> "Evaluation":
-        """Combine two parts of one split, such as those of two processes."""
-        if self.predictions.shape != other.predictions.shape:
-            raise ValueError(
-                f"parts must come from one split, got {len(self.predictions)} and "
-                f"{len(other.predictions)} examples; add evaluations of the same split"
-            )
-        twice = np.flatnonzero((self.predictions >= 0) & (other.predictions >= 0))
-        if len(twice):
-            raise ValueError(
-                f"parts must have no example in common, got example {twice[0]} in both; pass "
-                "different `rows` to `evaluate`"
-            )
-        # a part without examples has no loss
-        losses = [part.loss * part.count for part in (self, other) if part.count]
-        count = self.count + other.count
-        buckets: dict[tuple[int, int | None], Bucket] = {}
-        for bucket in sorted(self.by_length + other.by_length):
-            before = buckets.get(bucket[:2], Bucket(*bucket[:2], 0, 0))
-            buckets[bucket[:2]] = Bucket(
-                *bucket[:2], bucket.examples + before.examples, bucket.correct + before.correct
-            )
-        return Evaluation(
-            sum(losses) / count if count else math.nan,
-            self.confusion + other.confusion,
-            np.maximum(self.predictions, other.predictions),
-            list(buckets.values()),
-        )
-
-    def as_dict(self, labels: Sequence[str]) -> dict[str, Any]:
-        """Return everything but the single predictions, for JSON.
-
-        Args:
-            labels: names of the classes.
-        """
-        if len(labels) != len(self.confusion):
-            raise ValueError(
-                f"`labels` must name {len(self.confusion)} classes, got {len(labels)}; pass the "
-                "model's labels"
-            )
-        return {
-            "examples": self.count,
-            "correct": self.correct,
-            # JSON has no NaN
-            "accuracy": self.accuracy if self.count else None,
-            "interval_95": list(self.interval),
-            "loss": self.loss if self.count else None,
-            "labels": list(labels),
-            "confusion": self.confusion.tolist(),
-            "by_length": [
-                {**bucket._asdict(), "accuracy": bucket.correct / bucket.examples}
-                for bucket in self.by_length
-            ],
-        }
 
 
 def evaluate(
@@ -140,7 +30,7 @@ def evaluate(
     words: int = 16_384,
     rows: NDArray[np.int64] | None = None,
 ) -> Evaluation:
-    """Classify the examples of a split, greedy trees, without dropout.
+    """Compare a model with the examples of a split, greedy trees, without dropout.
 
     Args:
         model: its mode does not matter and is not changed.
@@ -169,16 +59,11 @@ class Evaluator:
         rows: NDArray[np.int64] | None = None,
     ) -> None:
         self.model, self.split = model, split
-        classes = len(model.labels)
         self.rows = np.arange(len(split)) if rows is None else _checked_rows(rows, len(split))
         part = dataclasses.replace(
             split, sentences=split.sentences[self.rows], labels=split.labels[self.rows]
         )
-        if len(part) and not 0 <= part.labels.min() <= part.labels.max() < classes:
-            raise ValueError(
-                f"labels must lie in 0..{classes - 1} for {', '.join(model.labels)}, got "
-                f"{part.labels.min()}..{part.labels.max()}; number them by the model's labels"
-            )
+        model.head.check_targets(part.labels)
         self.part = part
         # the longest first: what they leave of memory is enough for the others
         self.batches = list(by_length(part, words))[::-1]
@@ -193,38 +78,45 @@ class Evaluator:
 
     def __call__(self) -> Evaluation:
         """Evaluate the model as it now is."""
-        part, classes = self.part, len(self.model.labels)
-        loss = torch.zeros(1, dtype=torch.float64, device=self.device)
-        wrong = torch.zeros(1, dtype=torch.int64, device=self.device)
-        labels = torch.from_numpy(part.labels).to(self.device)
-        predicted = [loss.new_empty(0)]
+        part = self.part
+        targets = torch.from_numpy(part.labels).to(self.device)
         model = in_evaluation_mode(self.model)
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        outputs = []
         with torch.inference_mode():
             for number, chosen in enumerate(self.batches):
-                logits = self._scores(model, number).double()  # [B, C]
-                gold = labels[torch.from_numpy(chosen).to(self.device)]
-                loss = loss + model.head.loss(logits, gold).sum()
-                wrong = wrong + (~logits.isfinite()).any(-1).sum()
-                predicted.append(logits.argmax(-1).double())
+                output = self._output(model, number).double()  # [B, ...]
+                target = targets[torch.from_numpy(chosen).to(self.device)]
+                loss = loss + model.head.loss(output, target).sum()
+                outputs.append(output)
+            if not outputs:
+                return self._of_nothing(model)
             # one transfer for all of it
-            results = torch.cat([loss, wrong.double(), *predicted]).cpu().numpy()
-        if results[1]:
+            found = torch.cat(outputs).cpu().numpy()
+        wrong = int((~np.isfinite(found)).reshape(len(found), -1).any(1).sum())
+        if wrong:
             raise ScoreError(
-                f"the model gives NaN or infinite scores for {results[1]:.0f} of {len(part)} "
-                "examples; its weights are broken: train it anew, with a lower learning rate"
+                f"the model gives NaN or infinite scores for {wrong} of {len(part)} examples; its "
+                "weights are broken: train it anew, with a lower learning rate"
             )
-        order = np.concatenate([np.empty(0, np.int64), *self.batches])
-        classified = np.empty(len(part), dtype=np.int64)
-        classified[order] = results[2:].astype(np.int64)
-        confusion = np.zeros((classes, classes), dtype=np.int64)
-        np.add.at(confusion, (part.labels, classified), 1)
-        predictions = np.full(len(self.split), -1, dtype=np.int64)
-        predictions[self.rows] = classified
-        mean = float(results[0]) / len(part) if len(part) else math.nan
-        return Evaluation(mean, confusion, predictions, _buckets(part, classified))
+        ordered = np.empty_like(found)
+        ordered[np.concatenate(self.batches)] = found
+        longest = part.lengths.max(axis=1, initial=1)
+        mean = float(loss) / len(part)
+        evaluation: Evaluation = model.head.evaluation(
+            Part(ordered, part.labels, mean, self.rows, len(self.split), longest)
+        )
+        return evaluation
 
-    def _scores(self, model: SentenceModel, number: int) -> Tensor:
-        """Return the class scores of a batch `[B, C]`; the next call may overwrite them."""
+    def _of_nothing(self, model: SentenceModel) -> Evaluation:
+        nothing, longest = np.empty((0, 1)), np.empty(0, np.int64)
+        evaluation: Evaluation = model.head.evaluation(
+            Part(nothing, self.part.labels, math.nan, self.rows, len(self.split), longest)
+        )
+        return evaluation
+
+    def _output(self, model: SentenceModel, number: int) -> Tensor:
+        """Return the head's output of a batch `[B, ...]`; the next call may overwrite it."""
         rows = self.row_data
         if rows is None:
             batch = self.part.batch(self.batches[number]).to(self.device)
@@ -293,15 +185,9 @@ def split_of(
     reader = TextReader(model.tokenizer, model.config.max_words, pretokenized, counts)
     places: dict[str, int] = {}
     rows, labels = [], []
-    classes = {label: place for place, label in enumerate(model.labels)}
     for example in examples:
-        if example.label not in classes:
-            raise ValueError(
-                f"labels must be among the model's, {', '.join(classes)}, got {example.label!r}; "
-                "pass another model, or correct the label"
-            )
+        labels.append(model.head.target(example.label))
         rows.append([places.setdefault(text, len(places)) for text in example.texts])
-        labels.append(classes[example.label])
     texts = list(places)
     words, lengths = [np.empty(0, np.uint32)], [0]
     for chunk in chunks([texts]):
@@ -312,40 +198,8 @@ def split_of(
         np.concatenate(words),
         np.cumsum(lengths, dtype=np.int64),
         np.array(rows, dtype=np.int32).reshape(len(rows), -1 if rows else 1),
-        np.array(labels, dtype=np.int64),
+        np.array(labels, dtype=model.head.target_type),
     )
-
-
-def wilson(correct: int, count: int) -> tuple[float, float]:
-    """Return the ends of the 95 % Wilson score interval of a share of `count` trials.
-
-    Example:
-        >>> [round(end, 3) for end in wilson(9, 10)]
-        [0.596, 0.982]
-    """
-    if not count:
-        return 0.0, 1.0
-    z = 1.959963984540054
-    share = correct / count
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    spread = math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    half = z * spread / (1 + z * z / count)
-    # none and all are exact ends, whatever rounding says
-    low = 0.0 if correct == 0 else middle - half
-    high = 1.0 if correct == count else middle + half
-    return low, high
-
-
-def _buckets(part: Split, classified: NDArray[np.int64]) -> list[Bucket]:
-    longest = part.lengths.max(axis=1, initial=1)
-    place = np.searchsorted(LONGEST, longest)
-    size = len(LONGEST) + 1
-    counts = np.bincount(place, minlength=size).tolist()
-    correct = np.bincount(place[classified == part.labels], minlength=size).tolist()
-    starts = [1, *(end + 1 for end in LONGEST)]
-    ends = [*LONGEST, None]
-    buckets = map(Bucket, starts, ends, counts, correct)
-    return [bucket for bucket in buckets if bucket.examples]
 
 
 def _checked_rows(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:

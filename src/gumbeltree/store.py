@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 KEYS = ("format", "format_version", "gumbeltree_version", "model", "provenance")
-VECTORS, OUTPUT = "embedding.weight", "head.output.weight"
-"""Weights that tell the number types: the word vectors, and one of the others."""
+VECTORS = "embedding.weight"
+"""The word vectors, which may be narrower than all else."""
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Number types that a whole model may have."""
 FULL = (torch.float32, torch.float64)
@@ -78,7 +79,7 @@ def _halved(vectors: Tensor) -> Tensor:
     """Return word vectors in float16, or refuse what that cannot hold."""
     if vectors.dtype not in FULL:
         raise ValueError(
-            f"`half_embeddings` needs a model in float32, got {_kind(vectors)}; call "
+            f"`half_embeddings` needs a model in float32, got {_kind(vectors.dtype)}; call "
             "model.float() first, or save it as it is"
         )
     half = vectors.half()
@@ -203,30 +204,33 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
 
 def _restored(weights: dict[str, Tensor], path: Path) -> torch.dtype:
     """Return the number type of a model; word vectors saved in float16 get it back, in place."""
-    if VECTORS not in weights or OUTPUT not in weights:
+    # counters of batch normalisation are single numbers
+    others = Counter(x.dtype for name, x in weights.items() if name != VECTORS and x.dim() > 0)
+    if VECTORS not in weights or not others:
         # what is missing is named with all else that does not fit
         return torch.float32
-    vectors, other = weights[VECTORS], weights[OUTPUT]
-    if vectors.dtype == torch.float16 and other.dtype in FULL:
-        weights[VECTORS] = vectors.to(other.dtype)
-    elif vectors.dtype != other.dtype or other.dtype not in TYPES:
+    vectors, ((other, _),) = weights[VECTORS], others.most_common(1)
+    if vectors.dtype == torch.float16 and other in FULL:
+        weights[VECTORS] = vectors.to(other)
+    elif vectors.dtype != other or other not in TYPES:
         raise ValueError(
             f"{path}: expected word vectors in float32 or float16 and all else in float32, got "
-            f"{VECTORS} in {_kind(vectors)} and {OUTPUT} in {_kind(other)}; save the model anew "
-            "with gumbeltree.save"
+            f"{VECTORS} in {_kind(vectors.dtype)} and the others in {_kind(other)}; save the model "
+            "anew with gumbeltree.save"
         )
-    return other.dtype
+    return other
 
 
 def has_half_embeddings(folder: Path) -> bool:
     """Return whether a model folder was saved with `half_embeddings`."""
     with safetensors.safe_open(folder / WEIGHTS, framework="pt") as file:
-        kinds = [file.get_slice(name).get_dtype() for name in (VECTORS, OUTPUT)]
-    return kinds[0] == "F16" and kinds[1] in ("F32", "F64")
+        kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+    others = {kind for name, kind in kinds.items() if name != VECTORS}
+    return kinds[VECTORS] == "F16" and not others.isdisjoint(("F32", "F64"))
 
 
-def _kind(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")
+def _kind(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def model_config(folder: Path) -> ModelConfig:

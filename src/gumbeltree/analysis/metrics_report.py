@@ -13,7 +13,8 @@ from gumbeltree.analysis import metrics
 from gumbeltree.analysis.gold import Gold, GoldExample
 from gumbeltree.analysis.metrics import F1, Bracketing, SelfF1, Shape
 from gumbeltree.encoders import ENCODERS
-from gumbeltree.evaluate import LONGEST, Bucket, evaluate, merge_orders, split_of
+from gumbeltree.evaluate import evaluate, merge_orders, split_of
+from gumbeltree.heads.class_evaluation import LONGEST, Bucket, ClassEvaluation
 from gumbeltree.model import SentenceModel
 from gumbeltree.store import CONFIG, model_config
 from gumbeltree.tasks.example import Task, shown
@@ -380,7 +381,7 @@ def why_no_accuracy(model: SentenceModel, task: Task) -> str | None:
     pair = model.head.sentences == 2
     if pair != task.pair:
         return f"it classifies {kinds[pair]}, {task.name} has {kinds[task.pair]}"
-    if not set(task.labels or ()) <= set(model.labels):
+    if not model.labels or not set(task.labels or ()) <= set(model.labels):
         return f"{task.name} has labels that it does not know"
     return None
 
@@ -401,6 +402,7 @@ def accuracy(
     model.check_builds_trees(name)
     split = split_of(model, [each.example for each in examples], task.pretokenized)
     evaluation = evaluate(model, split)
+    assert isinstance(evaluation, ClassEvaluation)
     correct = (evaluation.predictions == split.labels).tolist()
     merges = merge_orders(model, split)
     ends = np.cumsum(merges["length"].astype(np.int64) - 1)

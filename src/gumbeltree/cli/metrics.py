@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gumbeltree.analysis.gold import Gold, GoldExample
     from gumbeltree.analysis.metrics_report import Accuracy, Comparison
-    from gumbeltree.evaluate import Bucket
+    from gumbeltree.heads.class_evaluation import Bucket
     from gumbeltree.model import SentenceModel
     from gumbeltree.tasks.example import Report, Task
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from gumbeltree.evaluate import Evaluation, wilson
+from gumbeltree.heads.head import Evaluation
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example, Report, Task
 from gumbeltree.tasks.table import split as divide
@@ -136,28 +136,14 @@ def generated(
     return Path(f"generated-{task.name}"), part
 
 
-def print_scores(console: Console, evaluation: Evaluation, labels: tuple[str, ...]) -> None:
-    """Print accuracy, confusion and accuracy by length."""
-    low, high = (f"{100 * end:.2f}" for end in evaluation.interval)
-    console.print(
-        f"accuracy {100 * evaluation.accuracy:.2f} % (95 % interval {low} to {high} %), "
-        f"{evaluation.correct:,} of {evaluation.count:,} correct, loss {evaluation.loss:.4f}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print("\nGold labels down, predicted labels across:", highlight=False, soft_wrap=True)
-    grid = Grid()
-    for name in ("", *labels):
-        grid.add_column(Text(name), justify="right" if name else "left")
-    for label, row in zip(labels, evaluation.confusion.tolist(), strict=True):
-        grid.add_row(Text(label), *(f"{count:,}" for count in row))
-    console.print(grid)
-    console.print("\nBy words, of the longer sentence of a pair:", highlight=False, soft_wrap=True)
-    grid = Grid()
-    for name in ("words", "examples", "accuracy %", "95 % interval"):
-        grid.add_column(name, justify="right")
-    for bucket in evaluation.by_length:
-        low, high = (f"{100 * end:.1f}" for end in wilson(bucket.correct, bucket.examples))
-        share = f"{100 * bucket.correct / bucket.examples:.1f}"
-        grid.add_row(bucket.name, f"{bucket.examples:,}", share, f"{low} to {high}")
-    console.print(grid)
+def print_scores(console: Console, evaluation: Evaluation) -> None:
+    """Print what a head makes of an evaluation."""
+    console.print(evaluation.summary(), highlight=False, soft_wrap=True)
+    for table in evaluation.tables():
+        console.print(f"\n{table.title}", highlight=False, soft_wrap=True)
+        grid = Grid()
+        for place, name in enumerate(table.header):
+            grid.add_column(Text(name), justify="right" if place or name else "left")
+        for row in table.rows:
+            grid.add_row(*map(Text, row))
+        console.print(grid)

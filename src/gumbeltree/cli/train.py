@@ -261,6 +261,9 @@ def check_settled(option: str, asked: "Settings", plain: "Settings", actual: "Se
 
 def show(runs: list[dict[str, Any]], result: dict[str, Any], where: Path) -> None:
     """Print what training reached."""
+    measure = runs[0].get("measure", "accuracy")
+    names = [f"dev_{measure}", f"test_{measure}"]
+    shown = "{:.2%}".format if measure == "accuracy" else "{:.4f}".format
     table = Table()
     for column in ("seed", "dev", "test", "best epoch", "steps", "time"):
         table.add_column(column, justify="right")
@@ -268,16 +271,15 @@ def show(runs: list[dict[str, Any]], result: dict[str, Any], where: Path) -> Non
         minutes, seconds = divmod(round(run["seconds"]), 60)
         table.add_row(
             str(run["seed"]),
-            f"{run['dev_accuracy']:.2%}",
-            f"{run['test_accuracy']:.2%}" if "test_accuracy" in run else "",
+            *(shown(run[name]) if name in run else "" for name in names),
             f"{run['best_epoch']:.1f}",
             f"{run['steps']:,}",
             f"{minutes}:{seconds:02d}",
         )
     if len(runs) > 1:
         table.add_section()
-        columns = [result.get(name) for name in ("dev_accuracy", "test_accuracy")]
-        both = [f"{x['mean']:.2%} ± {x['deviation']:.2%}" if x else "" for x in columns]
+        columns = [result.get(name) for name in names]
+        both = [f"{shown(x['mean'])} ± {shown(x['deviation'])}" if x else "" for x in columns]
         table.add_row("mean", *both, "", "", "")
     console = Console()
     console.print(table)

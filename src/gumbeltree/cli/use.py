@@ -274,22 +274,21 @@ def evaluate(
         ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)
         evaluation = run(loaded, ids, batch_words)
     if predictions is not None:
-        guesses = [loaded.labels[guess] for guess in evaluation.predictions.tolist()]
         columns = ["text", "text2"][: len(examples[0].texts)]
         rows = (
             "\t".join(map(streams.one_line, (example.label, guess, *example.texts)))
-            for example, guess in zip(examples, guesses, strict=True)
+            for example, guess in zip(examples, evaluation.answers(), strict=True)
         )
         streams.write_blocks(predictions, [["\t".join(["gold", "predicted", *columns])], rows])
     if as_json:
         about = {
             **{"model": model, "task": reader.name, "file": str(path), "split": split},
-            **evaluation.as_dict(loaded.labels),
+            **evaluation.as_dict(),
             **{"texts": dataclasses.asdict(counts), "bad_lines": report.bad},
         }
         typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
     else:
-        scores.print_scores(Console(), evaluation, loaded.labels)
+        scores.print_scores(Console(), evaluation)
     if not quiet:
         typer.echo(f"{path}: {report}", err=True)
         typer.echo(str(counts), err=True)

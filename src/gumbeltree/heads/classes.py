@@ -3,12 +3,15 @@
 import itertools
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gumbeltree.config import HeadConfig
-from gumbeltree.heads.head import Head
+from gumbeltree.heads.class_evaluation import ClassEvaluation, buckets_of
+from gumbeltree.heads.head import Head, Part
 from gumbeltree.ops.features import PairFeatures
 from gumbeltree.states import Encoding
 
@@ -42,6 +45,7 @@ class ClassHead(Head):
         vector_dim: width of the sentence vectors.
     """
 
+    measure = "accuracy"
     parts: ClassVar[int]
     """Width of the features, in sentence vectors."""
 
@@ -110,6 +114,44 @@ class ClassHead(Head):
             named = dict(zip(self.labels, p, strict=True))
             found.append(Prediction(label, named, tuple(scores)))
         return found
+
+    def count_parameters(self) -> dict[str, int]:
+        """Return how many parameters MLP, output and batch normalisation have."""
+        counts = super().count_parameters()
+        return {
+            "mlp": counts["hidden"],
+            "output": counts["output"],
+            "batch_norm": counts["batch_norm_in"] + counts["batch_norm_out"],
+        }
+
+    def target(self, label: str) -> int:
+        """Return the number of a class."""
+        if label not in self.labels:
+            raise ValueError(
+                f"labels must be among the model's, {', '.join(self.labels)}, got {label!r}; pass "
+                "another model, or correct the label"
+            )
+        return self.labels.index(label)
+
+    def check_targets(self, targets: NDArray[Any]) -> None:
+        """Raise unless all are numbers of classes."""
+        last = len(self.labels) - 1
+        if len(targets) and not 0 <= targets.min() <= targets.max() <= last:
+            raise ValueError(
+                f"labels must lie in 0..{last} for {', '.join(self.labels)}, got {targets.min()}.."
+                f"{targets.max()}; number them by the model's labels"
+            )
+
+    def evaluation(self, part: Part) -> ClassEvaluation:
+        """Return accuracy and confusion."""
+        classes = len(self.labels)
+        classified = part.output.argmax(-1) if len(part.rows) else part.rows
+        confusion = np.zeros((classes, classes), dtype=np.int64)
+        np.add.at(confusion, (part.target, classified), 1)
+        predictions = np.full(part.size, -1, dtype=np.int64)
+        predictions[part.rows] = classified
+        buckets = buckets_of(part.longest, classified == part.target)
+        return ClassEvaluation(self.labels, part.loss, confusion, predictions, buckets)
 
 
 class SingleHead(ClassHead):

@@ -1,6 +1,8 @@
 """What training shows: a bar on a terminal, a line for each evaluation elsewhere, or nothing."""
 
+import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from torch import Tensor
+
+from gumbeltree.heads.head import Head
 
 
 class Display:
@@ -29,15 +33,18 @@ class Display:
         self.bar: Progress | None = None
         self.shown_at = 0.0
         self.since, self.examples = time.monotonic(), 0
-        self.best = -1.0
+        self.best = math.nan
+        self.measure = ""
+        self.shown: Callable[[float], str] = str
 
     def say(self, text: str) -> None:
         """Show a line, unless quiet."""
         if not self.quiet:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def start(self, total: int, done: int, best: float) -> None:
-        """Begin: `done` of at most `total` steps are behind us."""
+    def start(self, total: int, done: int, best: float, head: Head) -> None:
+        """Begin: `done` of at most `total` steps are behind us; `head` knows the measure."""
+        self.measure, self.shown = head.measure, head.shown
         self.since, self.examples, self.best = time.monotonic(), 0, best
         if done:
             self.say(f"{self.title}going on after step {done:,}")
@@ -68,23 +75,24 @@ class Display:
         self.shown_at = now
         rate = self.examples / max(now - self.since, 1e-9)
         about = f"{rate:,.0f}/s  loss {float(loss) / max(count, 1):.3f}"
-        if self.best >= 0:
-            about += f"  best {self.best:.2%}"
+        if not math.isnan(self.best):
+            about += f"  best {self.shown(self.best)}"
         self.bar.update(
             self.bar.task_ids[0], description=f"{self.title}epoch {epoch}/{epochs}", about=about
         )
 
     def evaluated(self, line: dict[str, Any]) -> None:
         """Show the result of an evaluation."""
-        mark = " *" if line["dev_accuracy"] > self.best else ""
-        self.best = line["best_accuracy"]
+        value = line[f"dev_{self.measure}"]
+        mark = "" if value <= self.best else " *"
+        self.best = line[f"best_{self.measure}"]
         now = time.monotonic()
         rate = self.examples / max(now - self.since, 1e-9)
         self.since, self.examples = now, 0
         self.say(
             f"{self.title}epoch {line['epoch']:6.2f}  step {line['step']:7,}  "
             f"{rate:7,.0f} examples/s  loss {line['train_loss']:.4f}  dev loss "
-            f"{line['dev_loss']:.4f}  dev {line['dev_accuracy']:.2%}{mark}"
+            f"{line['dev_loss']:.4f}  dev {self.shown(value)}{mark}"
         )
 
     def finished(self, result: dict[str, Any]) -> None:

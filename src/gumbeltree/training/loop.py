@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import logging
 import math
+import operator
 import platform
 import time
 from pathlib import Path
@@ -23,6 +25,7 @@ from gumbeltree.data.prepared import Prepared, check_fit
 from gumbeltree.data.split import Split, shuffled
 from gumbeltree.estimators.gumbel import annealed_temperature
 from gumbeltree.evaluate import Evaluator, ScoreError, merge_orders
+from gumbeltree.heads.head import Evaluation
 from gumbeltree.model import SentenceModel
 from gumbeltree.signals import StopRequest
 from gumbeltree.store import load, save
@@ -60,7 +63,8 @@ class Progress:
     examples: int = 0
     """Examples since the last evaluation, with the sum of their losses in `loss`."""
     loss: float = 0.0
-    best_accuracy: float = -1.0
+    best: float = math.nan
+    """The best value of the head's measure on the development split; NaN before the first."""
     best_step: int = 0
     best_epoch: float = 0.0
     worse: int = 0
@@ -186,7 +190,9 @@ class _Run:
                 self.folder.cut_metrics(progress.metrics_size)
             started = time.monotonic() - progress.seconds
             batches = self._batches(progress.epoch)
-            self.display.start(len(batches) * config.epochs, progress.step, progress.best_accuracy)
+            self.display.start(
+                len(batches) * config.epochs, progress.step, progress.best, self.model.head
+            )
             while progress.epoch < config.epochs and not self._stale():
                 due = evaluation_points(len(batches), config.evaluations)
                 for rows in batches[progress.batch :]:
@@ -287,10 +293,11 @@ class _Run:
         self._check_finite()
         loss = float(self._sum(self.step.loss))
         self._share_statistics()
-        accuracy, dev_loss = self._accuracy(self.model, "dev")
+        evaluation = self._evaluation(self.model, "dev")
+        value, measure = evaluation.value, self.model.head.measure
         epoch = progress.epoch + progress.batch / batches
-        if accuracy > progress.best_accuracy:
-            progress.best_accuracy, progress.worse = accuracy, 0
+        if math.isnan(progress.best) or value > progress.best:
+            progress.best, progress.worse = value, 0
             progress.best_step, progress.best_epoch = progress.step, epoch
             self._remember()
         else:
@@ -300,21 +307,21 @@ class _Run:
             "epoch": round(epoch, 4),
             "seconds": 0.0,
             "train_loss": loss / progress.examples,
-            "dev_loss": dev_loss,
-            "dev_accuracy": accuracy,
-            "best_accuracy": progress.best_accuracy,
+            "dev_loss": evaluation.loss,
+            f"dev_{measure}": value,
+            f"best_{measure}": progress.best,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
         }
         if self.config.anneal_rate:
             line["temperature"] = self.model.encoder.temperature
-        self.schedule.step(accuracy)
+        self.schedule.step(value)
         self.step.loss.zero_()
         self.step.norm.zero_()
         progress.examples = 0
         return line
 
-    def _accuracy(self, model: SentenceModel, name: str) -> tuple[float, float]:
-        """Return accuracy and loss on a split, each process taking a share of it."""
+    def _evaluation(self, model: SentenceModel, name: str) -> Evaluation:
+        """Return how good a model is on a split, each process taking a share of it."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
         split = self.splits[name]
         rows = np.arange(rank, len(split), world)
@@ -329,11 +336,11 @@ class _Run:
             except ScoreError:
                 self._fail("scores are")
         if world == 1:
-            return part.accuracy, part.loss
-        loss = part.loss * part.count if part.count else 0.0
-        sums = torch.tensor([part.correct, part.count, loss], dtype=torch.float64)
-        correct, count, loss = self._sum(sums.to(self.fabric.device)).tolist()
-        return correct / count, loss / count
+            return part
+        parts: list[Any] = [None] * world
+        torch.distributed.all_gather_object(parts, part)
+        whole: Evaluation = functools.reduce(operator.add, parts)
+        return whole
 
     def _remember(self) -> None:
         """Keep a copy of the model, the best so far; it is written with the next state."""
@@ -368,18 +375,23 @@ class _Run:
     def _load(self) -> None:
         """Go on from the saved state."""
         state = self.folder.load_checkpoint()
-        self.progress = Progress(**state["progress"])
+        saved = dict(state["progress"])
+        if "best_accuracy" in saved:
+            # version 0.1, which knew no other measure; -1: none yet
+            best = saved.pop("best_accuracy")
+            saved["best"] = best if best >= 0 else math.nan
+        self.progress = Progress(**saved)
         if self.progress.step and not self.progress.code:
             # before version 0.2 none was kept
             self.progress.code.append({"commit": None, "clean": None, "source": None})
         self.model.load_state_dict(state["model"])
-        saved = state["optimizer"]
-        for group, own in zip(saved["param_groups"], self.optimizer.param_groups, strict=True):
+        optimizer = state["optimizer"]
+        for group, own in zip(optimizer["param_groups"], self.optimizer.param_groups, strict=True):
             # how it computes belongs to the device, not to the state
             for name in ("capturable", "fused", "foreach"):
                 if name in own:
                     group[name] = own[name]
-        self.optimizer.load_state_dict(saved)
+        self.optimizer.load_state_dict(optimizer)
         self.schedule.load_state_dict(state["schedule"])
         if self.fabric.is_global_zero:
             # the sum over all processes goes on in one of them
@@ -401,7 +413,7 @@ class _Run:
             "recipe": self.folder.settings["recipe"],
             "seed": self.config.seed,
             "metrics": {
-                "dev_accuracy": progress.best_accuracy,
+                f"dev_{self.model.head.measure}": progress.best,
                 "step": progress.best_step,
                 "epoch": round(progress.best_epoch, 4),
             },
@@ -417,24 +429,27 @@ class _Run:
         best = load(folder.path / MODEL, self.fabric.device)
         if self.config.precision == "64":
             best.double()
+        measure = best.head.measure
         result: dict[str, Any] = {
             "recipe": folder.settings["recipe_name"],
             "seed": self.config.seed,
             "best_epoch": round(self.progress.best_epoch, 4),
             "steps": self.progress.step,
             "seconds": round(self.progress.seconds, 1),
+            "measure": measure,
         }
         for name in ("dev", "test"):
             if name in self.splits:
-                accuracy, loss = self._accuracy(best, name)
-                result[f"{name}_accuracy"], result[f"{name}_loss"] = accuracy, loss
+                evaluation = self._evaluation(best, name)
+                result[f"{name}_{measure}"] = evaluation.value
+                result[f"{name}_loss"] = evaluation.loss
         result["labels"] = list(self.recipe.model.head.labels)
         result["versions"] = versions()
         result["code"] = self.progress.code
         result["machine"] = machine(self.fabric.device)
         if self.fabric.is_global_zero:
             provenance = self._provenance()
-            for name in ("dev_accuracy", "test_accuracy"):
+            for name in (f"dev_{measure}", f"test_{measure}"):
                 if name in result:
                     provenance["metrics"][name] = result[name]
             with saving(folder.path / MODEL):

@@ -39,7 +39,8 @@ def train_seeds(
 def summarize(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return mean, sample deviation and single values of what several runs reached."""
     summary: dict[str, Any] = {"recipe": results[0]["recipe"]}
-    for name in ("dev_accuracy", "test_accuracy"):
+    measure = results[0].get("measure", "accuracy")
+    for name in (f"dev_{measure}", f"test_{measure}"):
         values = [result[name] for result in results if name in result]
         if values:
             summary[name] = {

@@ -236,14 +236,19 @@ class ParseAnswer(BaseModel):
 
 
 class Predicted(BaseModel):
-    """The class of a sentence or pair."""
+    """What a model says about a sentence or pair: for models of classes, label and probabilities.
 
-    label: str
-    probabilities: Probabilities
+    Models with another head answer with fields of their own.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    label: str | None = None
+    probabilities: Probabilities | None = None
 
 
 class PredictAnswer(BaseModel):
-    """A class for each sentence or pair, in their order."""
+    """An answer for each sentence or pair, in their order."""
 
     results: list[Predicted]
 
