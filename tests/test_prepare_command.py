@@ -143,7 +143,7 @@ def test_what_training_refuses(cli, tmp_path, demo):  # noqa: F811
         "demo", "--prepared", "no.safetensors"
     )
     assert "data.task = 'demo', the recipe has 'sst2'" in training("sst2", "--prepared", demo)
-    assert "classifies pairs, the data has single sentences" in training("sick", "--prepared", demo)
+    assert "is for pairs, the data has single sentences" in training("sick", "--prepared", demo)
     assert "the recipe has the labels 0, 1" in training("listops", "--prepared", demo)
     assert "model.max_words = 64, the recipe has 9" in training(
         "demo", "--prepared", demo, "--set", "max_words=9"
