@@ -452,7 +452,7 @@ def test_bad_noise() -> None:
     e, x = encoder(), words()
     with pytest.raises(ValueError, match=r"`noise` must be \[B, T-1, T-1\] = \[4, 6, 6\], got"):
         e(x, LENGTHS, noise=torch.zeros(4, 7, 7))
-    with pytest.raises(TypeError, match=r"`noise` must be floating point, got torch.int64"):
+    with pytest.raises(ValueError, match=r"`noise` must be keys \[B, 2\] = \[4, 2\], got"):
         e(x, LENGTHS, noise=torch.zeros(4, 6, 6, dtype=torch.int64))
     noise = torch.zeros(4, 6, 6)
     noise[0, 2, 1] = math.nan

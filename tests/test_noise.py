@@ -7,15 +7,99 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.estimators import keyed_noise as module
-from gumbeltree.estimators.keyed_noise import CHUNK, keyed_noise, mixed, mixed_number, sentence_keys
-from gumbeltree.training.noise import example_keys, example_noise, step_seed
+from gumbeltree.estimators.keyed_noise import (
+    CHUNK,
+    NoiseLayers,
+    keyed_noise,
+    mixed,
+    mixed_number,
+    new_keys,
+    sentence_keys,
+)
+from gumbeltree.training.noise import example_keys, step_seed
+
+
+def example_noise(seed, epoch, rows, columns, width):
+    """Return all noise of one reading of some examples, as a table."""
+    return keyed_noise(example_keys(seed, epoch, rows, columns), width)
+
 
 EULER = 0.5772156649015329
 
 
 def noise(seed=0, epoch=0, rows=(0,), columns=1, width=4):
     return example_noise(seed, epoch, torch.tensor(rows), columns, width)
+
+
+# a layer at a time
+
+
+@pytest.mark.parametrize("block", [1, 100, 1 << 16])
+@pytest.mark.parametrize("sentences", [None, torch.tensor([4, 0, 2, 3, 1])])
+def test_a_layer_of_keys_is_that_of_the_table(sentences, block, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", block)
+    keys = example_keys(3, 1, torch.arange(5), 1)
+    table = keyed_noise(keys, 9)
+    of_keys, of_table = (NoiseLayers(noise, sentences, 8) for noise in (keys, table))
+    sorted_table = table if sentences is None else table[sentences]
+    # forwards, then back
+    for t in (*range(8), *reversed(range(8))):
+        for n, K in ((5, 8 - t), (2, 1), (0, 1)):
+            assert torch.equal(of_keys(t, n, K), sorted_table[:n, t, :K])
+            assert torch.equal(of_table(t, n, K), sorted_table[:n, t, :K])
+        assert of_keys.block.numel() <= max(block, 5 * 8)
+
+
+@pytest.mark.parametrize("trees", ["learned", "random"])
+@pytest.mark.parametrize("impl", ["exact", "reference"])
+def test_keys_give_what_their_table_gives_and_make_none(impl, trees, monkeypatch):
+    torch.manual_seed(0)
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, impl=impl, trees=trees)).double()
+    torch.nn.init.normal_(encoder.query)
+    lengths = torch.tensor([9, 4, 12, 1])
+    words = torch.randn(4, 12, 3, dtype=torch.float64)
+    keys = example_keys(3, 1, torch.arange(4), 1)
+    table = keyed_noise(keys, 12)
+    found = []
+    for noise in (table, keys):
+        encoder.zero_grad()
+        encoding = encoder(words, lengths, noise=noise)
+        encoding.vector.sum().backward()
+        grads = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+        found.append([encoding.order, encoding.vector, *grads])
+        # from here on nobody may ask for the whole
+        monkeypatch.setattr(module, "keyed_noise", None)
+    assert len(found[0]) > 5
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_encoder_by_itself_draws_keys():
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4))
+    torch.nn.init.normal_(encoder.query)
+    words, lengths = torch.randn(6, 20, 3), torch.full((6,), 20)
+
+    def orders(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return encoder(words, lengths, generator=generator).order
+
+    keys = new_keys(6, generator=torch.Generator().manual_seed(1))
+    assert keys.shape == (6, 2)
+    assert len(keys.unique()) == 12
+    assert 0 <= int(keys.min()) <= int(keys.max()) < 1 << 32
+    assert torch.equal(orders(1), encoder(words, lengths, noise=keys).order)
+    assert not torch.equal(orders(1), orders(2))
+
+
+def test_keys_that_do_not_fit_are_refused():
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4))
+    words, lengths = torch.randn(2, 5, 3), torch.tensor([5, 4])
+    with pytest.raises(ValueError, match=r"`noise` must be keys \[B, 2\] = \[2, 2\], got \[3, 2\]"):
+        encoder(words, lengths, noise=new_keys(3))
+    with pytest.raises(TypeError, match=r"floating point, or int64 keys, got torch.int32"):
+        encoder(words, lengths, noise=torch.zeros(2, 4, 4, dtype=torch.int32))
 
 
 # the distribution

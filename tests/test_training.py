@@ -22,9 +22,10 @@ from gumbeltree.evaluate import evaluate
 from gumbeltree.training import loop
 from gumbeltree.training import step as steps
 from gumbeltree.training.loop import evaluation_points, new_optimizer, train
-from gumbeltree.training.noise import example_noise, step_seed
+from gumbeltree.training.noise import step_seed
 from gumbeltree.training.seeds import summarize
 from gumbeltree.training.start import known_words, new_model, start_from
+from tests.test_noise import example_noise
 
 SMALL = (
     "data.generate=280",
@@ -333,7 +334,7 @@ def test_dropout_differs_from_step_to_step(demo, tmp_path):
 
 def test_every_epoch_reads_every_example_once_in_an_order_of_its_own(demo, tmp_path, monkeypatch):
     seen, noises = [], []
-    step, noise = loop._Run._step, steps.example_noise
+    step, keys = loop._Run._step, steps.example_keys
 
     def spied(run, rows):
         seen.append((run.progress.epoch, rows.tolist()))
@@ -341,7 +342,7 @@ def test_every_epoch_reads_every_example_once_in_an_order_of_its_own(demo, tmp_p
 
     monkeypatch.setattr(loop._Run, "_step", spied)
     monkeypatch.setattr(
-        steps, "example_noise", lambda *given: noises.append(given[:2]) or noise(*given)
+        steps, "example_keys", lambda *given: noises.append(given[:2]) or keys(*given)
     )
     # enough batches for several to be sorted by length together
     train(small("seed=3", "batch_size=5"), demo, tmp_path / "run")

@@ -92,8 +92,9 @@ class SentenceModel(nn.Module, HubModel):
             lengths: int64 `[B]`.
             second_ids: the second sentences of pairs, `[B, T2]`.
             second_lengths: int64 `[B]`.
-            noise: Gumbel noise for training, `[B, T-1, T-1]`; for pairs `[2B, T-1, T-1]`, the
-                first sentences before the second ones, with T the wider of both. Drawn if None.
+            noise: Gumbel noise for training, `[B, T-1, T-1]`, or its keys, int64 `[B, 2]`; for
+                pairs of 2B sentences, the first ones before the second ones, with T the wider of
+                both. Drawn if None.
         """
         if second_ids is None or second_lengths is None:
             output: Tensor = self.head(self.encoder(self.embed(ids), lengths, noise=noise))

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gumbeltree.estimators.keyed_noise import NoiseLayers, is_keys
 from gumbeltree.graphs import outside_graphs
 from gumbeltree.tree import Tree
 
@@ -17,8 +18,8 @@ def fixed_order(kind: str, lengths: Tensor, T: int, noise: Tensor | None = None)
         kind: left, right, balanced or random.
         lengths: words of each sentence, int64 `[B]`.
         T: most words.
-        noise: `[B, T-1, T-1]`; random trees are drawn with it. Without, each length has one random
-            tree, always the same.
+        noise: random trees are drawn with it, a table or keys, see `NoiseLayers`. Without, each
+            length has one random tree, always the same.
 
     Returns:
         int64 `[B, T-1]`, -1 past a sentence's end.
@@ -31,8 +32,13 @@ def fixed_order(kind: str, lengths: Tensor, T: int, noise: Tensor | None = None)
         order = last
     elif kind == "random" and noise is not None:
         # the highest of equal chances is a uniform choice
-        inside = step <= last[:, :, None]
-        order = torch.where(inside, noise, -torch.inf).argmax(-1)
+        if is_keys(noise):
+            drawn, order = NoiseLayers(noise, None, T - 1), torch.zeros_like(last)
+            for t in range(T - 1):
+                layer = drawn(t, len(last), T - 1)
+                order[:, t] = torch.where(step <= last[:, t, None], layer, -torch.inf).argmax(-1)
+        else:
+            order = torch.where(step <= last[:, :, None], noise, -torch.inf).argmax(-1)
     else:
         # one table for many widths
         table = _table(kind, 1 << (T - 1).bit_length(), lengths.device)

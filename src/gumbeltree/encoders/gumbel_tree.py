@@ -12,8 +12,8 @@ from gumbeltree.encoders.encoder import Encoder
 from gumbeltree.encoders.fixed_trees import fixed_order
 from gumbeltree.encoders.inputs import check_finite, check_noise, check_order, check_words
 from gumbeltree.estimators import ESTIMATORS
-from gumbeltree.estimators.gumbel import check_temperature, gumbel_noise
-from gumbeltree.estimators.keyed_noise import keyed_noise
+from gumbeltree.estimators.gumbel import check_temperature
+from gumbeltree.estimators.keyed_noise import is_keys, keyed_noise, new_keys
 from gumbeltree.leaves import LEAVES
 from gumbeltree.ops import Choice, build_tree, choose
 from gumbeltree.ops.fused import merge, prepare
@@ -85,13 +85,14 @@ class GumbelTreeEncoder(Encoder):
             embedded: word vectors `[B, T, E]`; what stands beyond `lengths` is never read.
             lengths: number of words per sentence, int64 `[B]`, each in 1..T.
             noise: Gumbel noise `[B, T-1, T-1]` (sentence, layer, position), used when sampling;
-                drawn in float32 if None. Entries outside a sentence are never read.
+                entries outside a sentence are never read. Or keys, int64 `[B, 2]`, of which it is
+                a function (`keyed_noise`) and takes no memory. If None, keys are drawn.
             sample: choose merges with noise and let gradients reach the scores; without, choose
                 the highest score, and no gradient reaches the scores through the choice. Default:
                 `self.training`.
             order: forced merges, int64 `[B, T-1]`, instead of a choice by score.
             details: return node states, scores and probabilities as well.
-            generator: source of the noise; torch's own if None.
+            generator: source of the keys; torch's own if None.
         """
         check_words(embedded, lengths, self.query, self.config.embedding_dim)
         B, T, _ = embedded.shape
@@ -109,11 +110,10 @@ class GumbelTreeEncoder(Encoder):
         if not sample:
             noise = None
         elif noise is None:
-            shape = (B, merges, merges)
-            noise = gumbel_noise(shape, device=embedded.device, generator=generator)
+            noise = new_keys(B, embedded.device, generator)
         else:
             check_noise(noise, lengths, self.query, T, self.temperature)
-            noise = noise[:, :merges, :merges]
+            noise = noise if is_keys(noise) else noise[:, :merges, :merges]
         if self.config.trees != "learned":
             if order is None:
                 order = fixed_order(self.config.trees, lengths, packing.T, noise)
@@ -186,6 +186,7 @@ class GumbelTreeEncoder(Encoder):
         if self.config.trees != "learned":
             noise = None
             if self.config.trees == "random" and keys is not None:
+                # a table takes fewer kernels than a layer at a time
                 noise = keyed_noise(keys, layout.T)
             order = fixed_order(self.config.trees, layout.own_lengths(), layout.T, noise)
             keys = None

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gumbeltree.estimators.keyed_noise import is_keys
 from gumbeltree.packing import Packing
 
 
@@ -91,10 +92,13 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int, temperat
     only: reading them back from an accelerator would stop its queue.
     """
     B = lengths.shape[0]
+    check_device("noise", noise, weight)
+    if is_keys(noise):
+        check_shape("noise", noise, (B, 2), "keys [B, 2]")
+        return
     check_shape("noise", noise, (B, T - 1, T - 1), "[B, T-1, T-1]")
     if not noise.is_floating_point():
-        raise TypeError(f"`noise` must be floating point, got {noise.dtype}")
-    check_device("noise", noise, weight)
+        raise TypeError(f"`noise` must be floating point, or int64 keys, got {noise.dtype}")
     if noise.requires_grad:
         raise ValueError("`noise` must not require gradients: none reach it; detach it")
     if noise.device.type != "cpu":

@@ -8,7 +8,9 @@ from torch import Tensor
 
 _MASK = 0xFFFF_FFFF
 CHUNK = 1 << 22
-"""Numbers made at once."""
+"""Numbers of a table made at once."""
+BLOCK = 1 << 16
+"""Numbers that `NoiseLayers` holds."""
 
 
 def sentence_keys(seed: int, epoch: int, sentence: Tensor) -> Tensor:
@@ -24,6 +26,49 @@ def sentence_keys(seed: int, epoch: int, sentence: Tensor) -> Tensor:
     return torch.stack([first, second], dim=1)
 
 
+class NoiseLayers:
+    """Reads the noise of sentences layer by layer, from a table or from its keys.
+
+    Of keys, a few layers are worked out together: one at a time would be slow where they are small,
+    and all of them would take as much memory as a table.
+
+    Args:
+        noise: of all sentences, `[B, T-1, T-1]`, or keys that it is a function of, int64 `[B, 2]`.
+        sentences: the order in which sentences are read, int64 `[B]`; None: as they are.
+        width: positions of the widest layer, T - 1.
+    """
+
+    def __init__(self, noise: Tensor, sentences: Tensor | None, width: int) -> None:
+        self.noise, self.sentences, self.width = noise, sentences, width
+        if is_keys(noise):
+            self.keys = noise if sentences is None else noise[sentences]
+            # there are no more layers than positions
+            self.size = max(1, min(width, BLOCK // max(1, len(noise) * width)))
+            self.first, self.block = -1, noise
+
+    def __call__(self, t: int, n: int, K: int) -> Tensor:
+        """Return the noise of layer t, of the first n sentences and K positions, `[n, K]`."""
+        if not is_keys(self.noise):
+            rows = self.noise[:n] if self.sentences is None else self.noise[self.sentences[:n]]
+            return rows[:, t, :K]
+        first = t - t % self.size
+        if first != self.first:
+            self.first, self.block = first, _layers(self.keys, first, self.size, self.width)
+        return self.block[:n, t - first, :K]
+
+
+def is_keys(noise: Tensor) -> bool:
+    """Return whether noise is given by its keys."""
+    return noise.dtype == torch.int64
+
+
+def new_keys(
+    count: int, device: torch.device | str | None = None, generator: torch.Generator | None = None
+) -> Tensor:
+    """Draw the keys of `count` sentences, int64 `[count, 2]`."""
+    return torch.randint(1 << 32, (count, 2), device=device, generator=generator)
+
+
 def keyed_noise(keys: Tensor, width: int) -> Tensor:
     """Return Gumbel noise of sentences.
 
@@ -34,20 +79,25 @@ def keyed_noise(keys: Tensor, width: int) -> Tensor:
     Returns:
         float32 `[B, T-1, T-1]` on the device of `keys`: sentence, layer, position.
     """
-    device = keys.device
-    noise = torch.empty((len(keys), width - 1, width - 1), device=device)
-    place = torch.arange(width - 1, device=device)
-    # layers lie 2^16 apart, so that the noise of a position does not depend on the width
-    counter = (place[:, None] << 16) + place  # [T-1, T-1]
     # a few sentences at a time: integers of long sentences would take eight times the memory
-    some = max(1, CHUNK // max(1, counter.numel()))
-    for key, out in zip(keys.split(some), noise.split(some), strict=True):
-        a, b = key[:, :1, None], key[:, 1:, None]
-        bits = mixed(mixed(counter ^ a, 0) ^ b, 1)
-        # the middle of one of 2^23 equal parts of 0..1, exact in float32, never an end
-        out.copy_(bits >> 9).add_(0.5).mul_(2.0**-23)
-    # Eqs. S9, S10
-    return noise.log_().neg_().log_().neg_()
+    some = max(1, CHUNK // max(1, (width - 1) ** 2))
+    parts = [_layers(few, 0, width - 1, width - 1) for few in keys.split(some)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _layers(keys: Tensor, first: int, count: int, width: int) -> Tensor:
+    """Return the noise of some layers, float32 `[B, count, width]`."""
+    # layers lie 2^16 apart, so that the noise of a position does not depend on the width
+    layer = torch.arange(first, first + count, device=keys.device)
+    counter = (layer[:, None] << 16) + torch.arange(width, device=keys.device)
+    a, b = keys[:, :1, None], keys[:, 1:, None]
+    return _gumbel((mixed(mixed(counter ^ a, 0) ^ b, 1) >> 9).float())
+
+
+def _gumbel(parts: Tensor) -> Tensor:
+    """Turn numbers of 2^23 equal parts of 0..1 into Gumbel noise (Eqs. S9, S10), in place."""
+    # the middle of the part, exact in float32, never an end
+    return parts.add_(0.5).mul_(2.0**-23).log_().neg_().log_().neg_()
 
 
 def mixed(bits: Tensor, key: int) -> Tensor:

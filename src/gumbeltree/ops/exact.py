@@ -13,7 +13,7 @@ from torch.autograd.function import Function
 
 from gumbeltree.estimators.estimator import LocalEstimator
 from gumbeltree.ops.exact_backward import backward
-from gumbeltree.ops.exact_forward import Products, forward
+from gumbeltree.ops.exact_forward import Products, SortedNoise, forward
 from gumbeltree.ops.exact_tape import Tape
 from gumbeltree.ops.first_derivative import OnlyFirst
 from gumbeltree.ops.problem import TreeProblem, TreeResult
@@ -72,6 +72,7 @@ class _ExactTree(Function):
         ctx.product = Products(torch.get_autocast_dtype(device) if autocast else weight.dtype)
         # states, scores and sums keep float32 where words or weights are narrower
         dtype = torch.promote_types(leaves.dtype, torch.float32)
+        ctx.noise = SortedNoise(problem) if problem.sample else None
         with torch.autocast(device, enabled=False):
             result = forward(
                 leaves.to(dtype),
@@ -79,6 +80,7 @@ class _ExactTree(Function):
                 bias.to(dtype),
                 query.to(dtype),
                 problem,
+                ctx.noise,
                 ctx.product,
                 record,
             )
@@ -86,7 +88,7 @@ class _ExactTree(Function):
         ctx.set_materialize_grads(False)
         # the tape has all that is needed of these
         nothing = NodeState(leaves[:0], leaves[:0])
-        ctx.problem = dataclasses.replace(problem, leaves=nothing, order=None)
+        ctx.problem = dataclasses.replace(problem, leaves=nothing, noise=None, order=None)
         if result.tape is not None:
             ctx.save_for_backward(leaves, weight, bias, query, *result.tape)
         nodes = None if result.nodes is None else result.nodes.to(leaves.dtype)
@@ -99,7 +101,15 @@ class _ExactTree(Function):
         leaves, weight, bias, query, *tape = ctx.saved_tensors
         with torch.no_grad(), torch.autocast(leaves.device.type, enabled=False):
             gradients = backward(
-                Tape(*tape), weight, query, ctx.problem, ctx.product, droot, dnodes, dscores
+                Tape(*tape),
+                weight,
+                query,
+                ctx.problem,
+                ctx.noise,
+                ctx.product,
+                droot,
+                dnodes,
+                dscores,
             )
         inputs = (leaves, weight, bias, query)
         narrow = [g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gumbeltree.ops.exact_forward import Products, layer_noise
+from gumbeltree.ops.exact_forward import Products, SortedNoise
 from gumbeltree.ops.exact_scores import CHUNK, Direct, Ledger, Shared
 from gumbeltree.ops.exact_tape import Tape
 from gumbeltree.ops.problem import TreeProblem
@@ -35,6 +35,7 @@ def backward(
     weight: Tensor,
     query: Tensor,
     problem: TreeProblem,
+    noise: SortedNoise | None,
     product: Products,
     droot: Tensor | None,
     dnodes: Tensor | None,
@@ -47,6 +48,7 @@ def backward(
         weight: `[5D, 2D]`.
         query: `[D]`.
         problem: as in the forward pass.
+        noise: likewise; what it last worked out is still there.
         product: how matrices are multiplied.
         droot: gradient of the roots' h `[B, D]`.
         dnodes: gradient of all nodes `[2N - B, 2D]`, each read at the layer where it is born.
@@ -111,12 +113,12 @@ def backward(
         ds = torch.zeros_like(rows, dtype=sigma.dtype)
         if dscores is not None:
             ds += torch.where(rows > 0, dscores[:n, t, :K], 0.0)
-        if problem.sample:
+        if noise is not None:
             dy = way.weight_gradient(lo, hi, rows, g_children)
             logits = tape.logits[end - n * K : end].view(n, K)
-            noise = layer_noise(problem, t, rows, logits.dtype)
+            drawn = noise(t, rows, logits.dtype)
             ds += problem.estimator.logit_gradient(
-                dy, logits, noise, tape.position[lo:hi], problem.temperature
+                dy, logits, drawn, tape.position[lo:hi], problem.temperature
             )
         # candidates are distinct but for the dummy, which stays at zero
         sigma[rows] += ds

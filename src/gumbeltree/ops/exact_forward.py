@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from gumbeltree.estimators.keyed_noise import NoiseLayers
 from gumbeltree.ops.argmax import first_best
 from gumbeltree.ops.exact_tape import Recorder, Tape
 from gumbeltree.ops.problem import TreeProblem
@@ -117,6 +118,7 @@ def forward(
     bias: Tensor,
     query: Tensor,
     problem: TreeProblem,
+    noise: "SortedNoise | None",
     product: Products,
     record: bool,
 ) -> Outcome:
@@ -128,6 +130,7 @@ def forward(
         bias: `[5D]`, the cell's `gate_bias()`.
         query: `[D]`.
         problem: everything else.
+        noise: of the problem; None unless merges are sampled.
         product: how matrices are multiplied.
         record: whether a backward pass will follow.
     """
@@ -156,8 +159,8 @@ def forward(
         logits = score = store.score[candidate]
         if scores is not None:
             scores[:n, t, :K] = logits
-        if problem.sample:
-            score = logits + layer_noise(problem, t, candidate, logits.dtype)
+        if noise is not None:
+            score = logits + noise(t, candidate, logits.dtype)
         k = first_best(score, size) if problem.order is None else problem.order[p.sentence[:n], t]
         order[:n, t] = k
         merged = candidate.gather(1, k[:, None])[:, 0]  # [n]
@@ -201,10 +204,15 @@ def forward(
     return Outcome(root, order, nodes, scores, tape)
 
 
-def layer_noise(problem: TreeProblem, t: int, candidate: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the noise of a layer's candidates `[n, K]` (S8), 0 where there is none."""
-    assert problem.noise is not None
-    n, K = candidate.shape
-    noise = problem.noise[problem.packing.sentence[:n], t, :K].to(dtype)
-    # selected, not multiplied: noise outside a sentence may be NaN
-    return torch.where(candidate > 0, noise, 0.0)
+class SortedNoise:
+    """The noise of a problem's layers (S8), sentences sorted by length."""
+
+    def __init__(self, problem: TreeProblem) -> None:
+        assert problem.noise is not None
+        self.layers = NoiseLayers(problem.noise, problem.packing.sentence, problem.packing.T - 1)
+
+    def __call__(self, t: int, candidate: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the noise of the candidates `[n, K]` of layer t, 0 where there is none."""
+        noise = self.layers(t, *candidate.shape).to(dtype)
+        # selected, not multiplied: noise outside a sentence may be NaN
+        return torch.where(candidate > 0, noise, 0.0)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function
 
 from gumbeltree.cells.treelstm import TreeLSTMCell
+from gumbeltree.estimators.keyed_noise import is_keys
 from gumbeltree.estimators.st_gumbel import StraightThroughGumbel
 from gumbeltree.ops.first_derivative import OnlyFirst
 from gumbeltree.ops.layout import Layout
@@ -56,7 +57,7 @@ def build_tree(problem: TreeProblem) -> TreeResult:
         cell,
         problem.query,
         problem.scale,
-        noise=None if noise is None else noise.to(leaves.dtype),
+        noise=noise if noise is None or is_keys(noise) else noise.to(leaves.dtype),
         temperature=temperature,
         order=problem.order,
         keep_nodes=problem.keep_nodes,

@@ -31,7 +31,8 @@ class TreeProblem:
     sample: bool
     """Whether scores get noise and gradients; otherwise argmax, and no gradient to the scores."""
     noise: Tensor | None = None
-    """`[B, T-1, T-1]`, needed when sampling; entries outside a sentence are never read."""
+    """Needed when sampling: `[B, T-1, T-1]`, of which entries outside a sentence are never read, or
+    keys, int64 `[B, 2]`; see `NoiseLayers`."""
     order: Tensor | None = None
     """Forced merges, int64 `[B, T-1]`; entries past a sentence's end are never read."""
     keep_nodes: bool = False

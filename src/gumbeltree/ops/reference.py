@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumbeltree.estimators.keyed_noise import NoiseLayers
 from gumbeltree.ops.argmax import first_best
 from gumbeltree.ops.problem import TreeProblem, TreeResult
 from gumbeltree.states import NodeState
@@ -26,6 +27,10 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     lengths = packing.lengths[packing.rank]  # [B]
     state = NodeState(*map(packing.unpack, problem.leaves))  # [B, T, D]
     nodes, layers = [state], []
+    noisy = None
+    if problem.sample:
+        assert problem.noise is not None
+        noisy = NoiseLayers(problem.noise, None, T - 1)
     order = torch.full((B, T - 1), -1, device=lengths.device)
     for t in range(T - 1):
         K = T - 1 - t
@@ -41,7 +46,7 @@ def build_tree(problem: TreeProblem) -> TreeResult:
         valid = torch.arange(K, device=lengths.device) < (lengths - 1 - t)[:, None]
         # rows without any candidate get a finite one, so that no softmax meets -inf only
         fill = torch.where(active, -torch.inf, 0.0)[:, None]
-        choice, weights = choose(problem, t, torch.where(valid, scores, fill), valid)
+        choice, weights = choose(problem, noisy, t, torch.where(valid, scores, fill), valid)
         mixed = NodeState(*(mix(weights, *x) for x in zip(left, right, candidates, strict=True)))
         # a finished sentence keeps its root at position 0
         keep = active[:, None, None]
@@ -63,13 +68,14 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     return TreeResult(state.h[:, 0], order, all_nodes, all_scores)
 
 
-def choose(problem: TreeProblem, t: int, logits: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+def choose(
+    problem: TreeProblem, noisy: NoiseLayers | None, t: int, logits: Tensor, valid: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the chosen position `[B]` and the mixing weights `[B, K]` of layer t."""
     noise = torch.zeros_like(logits)
-    if problem.sample:
-        assert problem.noise is not None
+    if noisy is not None:
         # Eqs. 5-8, S8: the same noise decides the choice and stands in the softmax
-        drawn = problem.noise[:, t, : logits.shape[1]].to(logits.dtype)
+        drawn = noisy(t, *logits.shape).to(logits.dtype)
         noise = torch.where(valid, drawn, 0.0)
     size = problem.scale * problem.query.detach().to(logits.dtype).norm()
     choice = first_best(logits + noise, size)

@@ -8,7 +8,7 @@ generator's state has to be kept.
 import torch
 from torch import Tensor
 
-from gumbeltree.estimators.keyed_noise import keyed_noise, mixed_number, sentence_keys
+from gumbeltree.estimators.keyed_noise import mixed_number, sentence_keys
 
 
 def example_keys(seed: int, epoch: int, rows: Tensor, columns: int) -> Tensor:
@@ -25,14 +25,6 @@ def example_keys(seed: int, epoch: int, rows: Tensor, columns: int) -> Tensor:
     """
     column = torch.arange(columns, device=rows.device)[:, None]
     return sentence_keys(seed, epoch, (rows * columns + column).flatten())
-
-
-def example_noise(seed: int, epoch: int, rows: Tensor, columns: int, width: int) -> Tensor:
-    """Return the noise of one reading of some examples, float32 `[columns * B, T-1, T-1]`.
-
-    Arguments are those of `example_keys`, and `width`: T, the longest sentence's words.
-    """
-    return keyed_noise(example_keys(seed, epoch, rows, columns), width)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

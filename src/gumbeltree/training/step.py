@@ -17,7 +17,7 @@ from gumbeltree.data.split import Split
 from gumbeltree.graphs import Graphs, outside_graphs
 from gumbeltree.model import SentenceModel
 from gumbeltree.ops.overlap import Overlap
-from gumbeltree.training.noise import example_keys, example_noise, step_seed
+from gumbeltree.training.noise import example_keys, step_seed
 
 
 class Step(Protocol):
@@ -69,13 +69,10 @@ class EagerStep:
         # fewer examples than processes: one is read twice, and counts once
         weight = 1.0 if len(mine) else 0.0
         batch = self.split.batch(mine if len(mine) else rows[:1]).to(fabric.device)
-        width = max(ids.shape[1] for ids in batch.ids)
-        noise = example_noise(
-            config.seed, epoch, batch.rows.to(fabric.device), len(batch.ids), width
-        )
+        keys = example_keys(config.seed, epoch, batch.rows.to(fabric.device), len(batch.ids))
         torch.manual_seed(step_seed(config.seed, step, rank))
         columns = zip(batch.ids, batch.lengths, strict=True)
-        scores = self.module(*(x for column in columns for x in column), noise=noise)
+        scores = self.module(*(x for column in columns for x in column), noise=keys)
         total = weight * self.model.head.loss(scores, batch.labels).sum()
         # processes' gradients are averaged: this makes it the mean over all examples
         fabric.backward(total * (world / len(rows)))
