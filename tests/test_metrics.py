@@ -19,7 +19,7 @@ from gumbeltree.analysis import metrics, metrics_plot, metrics_report
 from gumbeltree.analysis.gold import Gold, GoldExample
 from gumbeltree.analysis.metrics import Bracketing, Shape, bracketing, f1
 from gumbeltree.analysis.metrics_report import Sentence
-from gumbeltree.cli.metrics import _print
+from gumbeltree.cli.trees import _print
 from gumbeltree.config import HeadConfig, ModelConfig
 from gumbeltree.data.compile import prepare
 from gumbeltree.heads.class_evaluation import Bucket

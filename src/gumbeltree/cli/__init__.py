@@ -4,9 +4,10 @@ import sys
 
 # in the order in which the help lists them
 # isort: off
-from gumbeltree.cli import train, use, data, prepare  # noqa: F401
-from gumbeltree.cli import draw, metrics, neighbours, plot, serve  # noqa: F401
-from gumbeltree.cli import inspect, hub  # noqa: F401
+from gumbeltree.cli import train, parse, predict, encode, evaluate  # noqa: F401
+from gumbeltree.cli import data_get, data_prepare  # noqa: F401
+from gumbeltree.cli import draw, trees, index, neighbours, plot, serve, explore  # noqa: F401
+from gumbeltree.cli import info, recipes, models, import_reference, demo, bench, push  # noqa: F401
 
 # isort: on
 from gumbeltree.cli.app import app

@@ -1,4 +1,4 @@
-"""Commands that answer over HTTP: serve and explore."""
+"""The command `serve`: models over HTTP."""
 
 import os
 import re
@@ -128,46 +128,12 @@ def serve(
         threads=threads or _share(workers),
         settings=settings,
     )
-    _run(plan, host, port, workers, forwarded_allow_ips, browser=False)
+    run_server(plan, host, port, workers, forwarded_allow_ips, browser=False)
 
 
-@app.command()
-def explore(
-    models: Models = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free one.")] = 0,
-    index: Index = None,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
-    access_log: AccessLog = False,
-    device: streams.Device = "auto",
+def run_server(
+    plan: "Plan", host: str, port: int, workers: int, proxies: str, *, browser: bool
 ) -> None:
-    """Look at trees in the browser: a page on this machine, for this machine alone.
-
-    Ctrl-C stops it.
-
-    Examples, with the packaged models and with one of them:
-
-    gumbeltree explore
-
-    gumbeltree explore sst2-100d --port 8080 --no-open
-    """
-    from gumbeltree import web
-
-    web.check_installed()
-    from gumbeltree.web import server
-    from gumbeltree.web.limits import Settings
-
-    host = "127.0.0.1"
-    hosts = server.allowed_hosts(host, [])
-    plan = server.Plan(
-        models=tuple(models or ()),
-        indexes=tuple(map(str, index or ())),
-        device=streams.pick_device(device),
-        settings=Settings(page=True, hosts=hosts, access_log=access_log),
-    )
-    _run(plan, host, port, 1, host, browser=not no_open)
-
-
-def _run(plan: "Plan", host: str, port: int, workers: int, proxies: str, *, browser: bool) -> None:
     """Listen, say where, and serve."""
     import threading
     import webbrowser

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gumbeltree.cli.data import data as data_app
+from gumbeltree.cli.data_get import data as data_app
 from gumbeltree.cli.train import (
     Data,
     Dev,

@@ -1,0 +1,45 @@
+"""The command `explore`: trees in the browser."""
+
+from typing import Annotated
+
+import typer
+
+from gumbeltree.cli import streams
+from gumbeltree.cli.app import app
+from gumbeltree.cli.serve import AccessLog, Index, Models, run_server
+
+
+@app.command()
+def explore(
+    models: Models = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free one.")] = 0,
+    index: Index = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
+    access_log: AccessLog = False,
+    device: streams.Device = "auto",
+) -> None:
+    """Look at trees in the browser: a page on this machine, for this machine alone.
+
+    Ctrl-C stops it.
+
+    Examples, with the packaged models and with one of them:
+
+    gumbeltree explore
+
+    gumbeltree explore sst2-100d --port 8080 --no-open
+    """
+    from gumbeltree import web
+
+    web.check_installed()
+    from gumbeltree.web import server
+    from gumbeltree.web.limits import Settings
+
+    host = "127.0.0.1"
+    hosts = server.allowed_hosts(host, [])
+    plan = server.Plan(
+        models=tuple(models or ()),
+        indexes=tuple(map(str, index or ())),
+        device=streams.pick_device(device),
+        settings=Settings(page=True, hosts=hosts, access_log=access_log),
+    )
+    run_server(plan, host, port, 1, host, browser=not no_open)

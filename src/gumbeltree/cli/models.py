@@ -1,0 +1,44 @@
+"""The command `models`: the trained models that come with the package."""
+
+import json
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gumbeltree.cli.app import Json, app
+from gumbeltree.cli.info import accuracy_of, data_of
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the trained models that come with the package; commands take them by name.
+
+    Example: gumbeltree models
+
+    Example: gumbeltree parse sst2-100d --draw "i love this very much ."
+    """
+    from gumbeltree.packaged import pretrained_models
+
+    found = [model.as_dict() for model in pretrained_models()]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    if not found:
+        typer.echo("No model comes with this copy of the package; train one: gumbeltree recipes")
+        return
+    table = Table(box=None)
+    for column in ("model", "what it is", "trained on", "accuracy", "size"):
+        table.add_column(column)
+    for about in found:
+        kind = "pairs" if about["kind"] == "pair" else "sentences"
+        labels = Text(f"{kind}: {', '.join(about['labels'])}")
+        table.add_row(
+            about["name"],
+            labels,
+            data_of(about),
+            accuracy_of(about),
+            f"{about['bytes'] / 1e6:.1f} MB",
+        )
+    Console().print(table)
