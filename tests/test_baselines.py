@@ -287,7 +287,7 @@ def test_nothing_tells_of_trees(tmp_path, kind):
     gumbeltree.save(model, tmp_path / "model", {})
     assert "implementation" not in describe(str(tmp_path / "model"))
     shown = run("info", tmp_path / "model").out
-    assert f"{kind}, 6D, builds no tree" in shown
+    assert f"none; encoder {kind}, 6D" in shown
     assert "merge" not in shown
     card = model_card(model)
     assert "latent-trees" not in card

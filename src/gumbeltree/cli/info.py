@@ -58,7 +58,7 @@ def info(
                     f"{encoder['temperature']:g}"
                 }
                 if choice
-                else {"encoder": f"{encoder['kind']}, {encoder['hidden_dim']}D, builds no tree"}
+                else {"tree": f"none; encoder {encoder['kind']}, {encoder['hidden_dim']}D"}
             ),
             "head": f"{head['kind']}, {head['hidden_layers']} x {head['hidden_dim']}, "
             f"labels {', '.join(head['labels'])}",
