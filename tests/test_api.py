@@ -90,6 +90,7 @@ def test_models(client):
         {
             "name": "pair",
             "kind": "pair",
+            "sentences": 2,
             "labels": ["neutral", "entailment", "contradiction"],
             "trees": "sampled",
             "width": 6,
@@ -101,6 +102,7 @@ def test_models(client):
         {
             "name": "single",
             "kind": "single",
+            "sentences": 1,
             "labels": ["bad", "good"],
             "trees": "sampled",
             "width": 6,

@@ -49,7 +49,26 @@ def test_a_layer_of_keys_is_that_of_the_table(sentences, block, monkeypatch):
         for n, K in ((5, 8 - t), (2, 1), (0, 1)):
             assert torch.equal(of_keys(t, n, K), sorted_table[:n, t, :K])
             assert torch.equal(of_table(t, n, K), sorted_table[:n, t, :K])
-        assert of_keys.block.numel() <= max(block, 5 * 8)
+        assert of_keys.made[1].numel() <= max(block, 5 * 8)
+
+
+def test_a_table_is_read_a_layer_at_a_time():
+    # elements that are read are counted: a table must not be gathered whole for each layer
+    read = []
+
+    class Counted(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, arguments=(), options=None):
+            found = super().__torch_function__(function, types, arguments, options or {})
+            if isinstance(found, torch.Tensor):
+                read.append(found.numel())
+            return found
+
+    table = keyed_noise(example_keys(3, 1, torch.arange(5), 1), 9).as_subclass(Counted)
+    layers = NoiseLayers(table, torch.tensor([4, 0, 2, 3, 1]), 8)
+    read.clear()
+    layers(2, 4, 6)
+    assert max(read) == 4 * 6
 
 
 @pytest.mark.parametrize("trees", ["learned", "random"])

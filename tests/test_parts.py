@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import gumbeltree
-from gumbeltree import Encoding
+from gumbeltree import Encoding, GumbelTreeEncoder, NodeState
 from gumbeltree.card import model_card
 from gumbeltree.config import TrainingConfig
 from gumbeltree.describe import count_parameters, describe
@@ -20,7 +20,9 @@ from gumbeltree.encoders import ENCODERS
 from gumbeltree.encoders.encoder import Encoder
 from gumbeltree.evaluate import evaluate, split_of
 from gumbeltree.heads import HEADS
+from gumbeltree.heads.classes import SingleHead
 from gumbeltree.heads.head import Head, Part, Table
+from gumbeltree.leaves import LEAVES, LSTMLeaf
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
@@ -100,21 +102,25 @@ class NumberHead(Head):
     """One number for a sentence; squared error, chosen by Pearson's correlation."""
 
     measure = "pearson"
-    target_type = np.float64
+    target_type = np.float32
 
     def __init__(self, config, vector_dim):
         super().__init__()
         self.number = nn.Linear(vector_dim, 1)
 
+        # of the loss, and in float32 as the weights are
+        self.register_buffer("scale", torch.ones(1))
+        self.register_buffer("counts", torch.zeros(20, dtype=torch.int64))
+
     def forward(self, *encodings: Encoding) -> Tensor:
-        found: Tensor = self.number(encodings[0].vector)
+        found: Tensor = self.number(encodings[0].vector)[:, 0]
         return found
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return (output[:, 0] - target).square()
+        return (self.scale @ (output - target)[None]).square()
 
     def answers(self, output: Tensor) -> list[Number]:
-        return [Number(value) for value in output[:, 0].tolist()]
+        return [Number(value) for value in output.tolist()]
 
     def target(self, label: str) -> float:
         return float(label)
@@ -125,7 +131,7 @@ class NumberHead(Head):
 
     def evaluation(self, part: Part) -> NumberEvaluation:
         found, gold = np.full((2, part.size), np.nan)
-        found[part.rows], gold[part.rows] = part.output[:, 0], part.target
+        found[part.rows], gold[part.rows] = part.output, part.target
         return NumberEvaluation(part.loss, found, gold)
 
     @staticmethod
@@ -191,6 +197,38 @@ def test_it_is_used_saved_and_told_of(tmp_path, encoder, head):
     assert counts["total"] == own
     assert describe(str(tmp_path / "model"))["parameters"] == counts
     assert f"{model.encoder.vector_dim}D" in model_card(model)
+
+
+class LoudEncoder(GumbelTreeEncoder):
+    def forward(self, *arguments: Any, **options: Any) -> Encoding:
+        found = super().forward(*arguments, **options)
+        return Encoding(2 * found.vector, found.order)
+
+
+class LoudHead(SingleHead):
+    def features(self, *vectors: Tensor) -> Tensor:
+        return 2 * super().features(*vectors)
+
+
+class LoudLeaf(LSTMLeaf):
+    def forward(self, *arguments: Any) -> NodeState:
+        h, c = super().forward(*arguments)
+        return NodeState(2 * h, c)
+
+
+@pytest.mark.parametrize("part", ["none", "encoder", "head", "leaf"])
+def test_a_part_that_was_changed_does_not_run_by_the_kernels_of_its_parent(monkeypatch, part):
+    # as on a CUDA device
+    choice = gumbeltree.ops.Choice("fused", "")
+    monkeypatch.setattr(GumbelTreeEncoder, "explain", lambda self, sample=None: choice)
+    if part == "encoder":
+        monkeypatch.setitem(ENCODERS.table, "gumbel_tree", f"{__name__}:LoudEncoder")
+    elif part == "head":
+        monkeypatch.setitem(HEADS.table, "single", f"{__name__}:LoudHead")
+    elif part == "leaf":
+        monkeypatch.setitem(LEAVES.table, "lstm", f"{__name__}:LoudLeaf")
+    reason = model_of().why_not_rows(sample=False)
+    assert reason == (None if part == "none" else f"Loud{part.title()} has no such kernels")
 
 
 @parts

@@ -85,10 +85,13 @@ class Evaluator:
         outputs = []
         with torch.inference_mode():
             for number, chosen in enumerate(self.batches):
-                output = self._output(model, number).double()  # [B, ...]
+                output = self._output(model, number)  # [B, ...]
+                if output.dtype.itemsize < 4:
+                    output = output.float()
                 target = targets[torch.from_numpy(chosen).to(self.device)]
-                loss = loss + model.head.loss(output, target).sum()
-                outputs.append(output)
+                loss = loss + model.head.loss(output, target).double().sum()
+                # a graph overwrites its own
+                outputs.append(output.to(torch.float64, copy=True))
             if not outputs:
                 return self._of_nothing(model)
             # one transfer for all of it

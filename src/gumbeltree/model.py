@@ -129,11 +129,14 @@ class SentenceModel(nn.Module, HubModel):
 
     def why_not_rows(self, sample: bool) -> str | None:
         """Return why `score_rows` cannot run, or None if it can."""
-        for part, name in ((self.encoder, "encode_rows"), (self.head, "row_features")):
-            if not hasattr(part, name):
+        leaf = getattr(self.encoder, "leaf", None)
+        for part, rows, plain in (
+            (self.encoder, "encode_rows", ("forward",)),
+            (leaf, "rows", ("forward",)),
+            (self.head, "row_features", ("forward", "features", "classify")),
+        ):
+            if not _stands_for(type(part), rows, plain):
                 return f"{type(part).__name__} has no such kernels"
-        if not hasattr(self.encoder.leaf, "rows"):
-            return f"the leaf {self.config.encoder.leaf!r} has no such kernels"
         choice = self.encoder.explain(sample)
         return None if choice.name == "fused" else f"it merges with {choice.name!r}"
 
@@ -227,7 +230,7 @@ class SentenceModel(nn.Module, HubModel):
             with torch.inference_mode():
                 vectors = [self._vectors(column, batch_size) for column in chunk]
                 output = head(*(Encoding(vector, None) for vector in vectors))
-                fine = output.isfinite().flatten(1).all(1)
+                fine = output.isfinite().reshape(len(output), -1).all(1)
                 if not bool(fine.all()):
                     raise ValueError(
                         f"the model gives NaN or infinite scores, at first for text "
@@ -333,6 +336,15 @@ class SentenceModel(nn.Module, HubModel):
             places = torch.tensor(rows).to(weight.device, non_blocking=True)
             vectors[places] = encoding.vector.to(vectors.dtype)
         return vectors
+
+
+def _stands_for(kind: type, rows: str, plain: tuple[str, ...]) -> bool:
+    """Return whether a class has the method `rows`, and none of `plain` that is newer than it."""
+
+    def place(name: str) -> int:
+        return next((i for i, c in enumerate(kind.__mro__) if name in vars(c)), len(kind.__mro__))
+
+    return place(rows) < len(kind.__mro__) and all(place(rows) <= place(name) for name in plain)
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:

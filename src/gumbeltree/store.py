@@ -204,8 +204,9 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
 
 def _restored(weights: dict[str, Tensor], path: Path) -> torch.dtype:
     """Return the number type of a model; word vectors saved in float16 get it back, in place."""
-    # counters of batch normalisation are single numbers
-    others = Counter(x.dtype for name, x in weights.items() if name != VECTORS and x.dim() > 0)
+    rest = [x for name, x in weights.items() if name != VECTORS]
+    others = Counter(x.dtype for x in rest if x.is_floating_point())
+    others = others or Counter(x.dtype for x in rest)
     if VECTORS not in weights or not others:
         # what is missing is named with all else that does not fit
         return torch.float32

@@ -3,15 +3,12 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import Json, app
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command()

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command()

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gumbeltree.cli import streams, tree_formats
 from gumbeltree.cli.app import app
 from gumbeltree.cli.tree_formats import Format
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command()

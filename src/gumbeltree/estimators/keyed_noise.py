@@ -44,17 +44,21 @@ class NoiseLayers:
             self.keys = noise if sentences is None else noise[sentences]
             # there are no more layers than positions
             self.size = max(1, min(width, BLOCK // max(1, len(noise) * width)))
-            self.first, self.block = -1, noise
+            self.made = -1, noise
+            """The first layer that is worked out, and the noise from it on."""
 
     def __call__(self, t: int, n: int, K: int) -> Tensor:
         """Return the noise of layer t, of the first n sentences and K positions, `[n, K]`."""
         if not is_keys(self.noise):
-            rows = self.noise[:n] if self.sentences is None else self.noise[self.sentences[:n]]
-            return rows[:, t, :K]
-        first = t - t % self.size
-        if first != self.first:
-            self.first, self.block = first, _layers(self.keys, first, self.size, self.width)
-        return self.block[:n, t - first, :K]
+            if self.sentences is None:
+                return self.noise[:n, t, :K]
+            return self.noise[self.sentences[:n], t, :K]
+        first, block = self.made
+        if not 0 <= t - first < self.size or first < 0:
+            first = t - t % self.size
+            block = _layers(self.keys, first, self.size, self.width)
+            self.made = first, block
+        return block[:n, t - first, :K]
 
 
 def is_keys(noise: Tensor) -> bool:
@@ -80,9 +84,11 @@ def keyed_noise(keys: Tensor, width: int) -> Tensor:
         float32 `[B, T-1, T-1]` on the device of `keys`: sentence, layer, position.
     """
     # a few sentences at a time: integers of long sentences would take eight times the memory
+    noise = torch.empty((len(keys), width - 1, width - 1), device=keys.device)
     some = max(1, CHUNK // max(1, (width - 1) ** 2))
-    parts = [_layers(few, 0, width - 1, width - 1) for few in keys.split(some)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    for few, out in zip(keys.split(some), noise.split(some), strict=True):
+        out.copy_(_layers(few, 0, width - 1, width - 1))
+    return noise
 
 
 def _layers(keys: Tensor, first: int, count: int, width: int) -> Tensor:

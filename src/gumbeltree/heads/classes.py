@@ -46,6 +46,7 @@ class ClassHead(Head):
     """
 
     measure = "accuracy"
+    target_type = np.int64
     parts: ClassVar[int]
     """Width of the features, in sentence vectors."""
 
@@ -85,13 +86,8 @@ class ClassHead(Head):
         """Return the MLP's input `[B, parts * D]` from vectors `[B, D]`."""
         raise NotImplementedError
 
-    def row_features(self, vectors: Tensor) -> Tensor:
-        """Return the same from the vectors of all sentences, on a device with `fused` kernels.
-
-        Args:
-            vectors: `[sentences * B, D]`, the first sentences of all examples before the second.
-        """
-        raise NotImplementedError
+    # A subclass may have `row_features` as well, which CUDA graphs use: the same from the vectors of
+    # all sentences, `[sentences * B, D]`, the first of all examples before the second ones.
 
     def classify(self, features: Tensor) -> Tensor:
         """Return class scores `[B, C]` of the MLP's inputs."""

@@ -90,8 +90,8 @@ class Head(nn.Module, ABC):
     """Sentences of an example, and so encodings that `forward` takes."""
     measure: ClassVar[str]
     """Name of the figure by which the best model is chosen."""
-    target_type: ClassVar[type[np.generic]] = np.int64
-    """Number type of the targets."""
+    target_type: ClassVar[type[np.generic]]
+    """Number type of the targets, such as numpy's int64 or float64."""
     labels: tuple[str, ...] = ()
     """Names of the classes; empty where an answer is no class."""
 

@@ -84,7 +84,7 @@ class Display:
     def evaluated(self, line: dict[str, Any]) -> None:
         """Show the result of an evaluation."""
         value = line[f"dev_{self.measure}"]
-        mark = "" if value <= self.best else " *"
+        mark = " *" if math.isnan(self.best) or value > self.best else ""
         self.best = line[f"best_{self.measure}"]
         now = time.monotonic()
         rate = self.examples / max(now - self.since, 1e-9)

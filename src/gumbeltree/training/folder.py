@@ -203,7 +203,9 @@ class RunFolder:
         """Append a line to the metrics; return the size of the file."""
         path = self.path / METRICS
         with saving(path), open(path, "ab") as file:
-            file.write(json.dumps(line).encode() + b"\n")
+            # JSON has no NaN
+            plain = {k: None if isinstance(v, float) and v != v else v for k, v in line.items()}
+            file.write(json.dumps(plain).encode() + b"\n")
             return file.tell()
 
 

@@ -141,7 +141,8 @@ class AboutModel(BaseModel):
     """What is known of a model."""
 
     name: str
-    kind: Annotated[str, Field(description="What it classifies: single sentences, or a pair.")]
+    kind: Annotated[str, Field(description='Its head: "single", "pair", or one of your own.')]
+    sentences: Annotated[int, Field(description="Sentences that an answer is about, 1 or 2.")]
     labels: list[str]
     trees: Annotated[
         str, Field(description='"none", "fixed" (the same for all words) or "sampled" (by score).')

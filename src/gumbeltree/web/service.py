@@ -74,6 +74,7 @@ class Served:
         return {
             "name": self.name,
             "kind": config.head.kind,
+            "sentences": self.model.head.sentences,
             "labels": list(self.model.labels),
             "trees": self.model.encoder.trees,
             "width": self.model.encoder.vector_dim,

@@ -32,7 +32,7 @@ export class Card {
   }
 
   get pair() {
-    return this.model.kind === "pair";
+    return this.model.sentences === 2;
   }
 
   /** Whether the model makes the same kind of tree whatever the words, as far as is known. */

@@ -390,7 +390,7 @@ async function begin() {
   byId("cut").textContent =
     `This is long: at most ${limits.words} words and ${limits.characters} characters are shown.`;
   // those that need one sentence come first
-  const models = [...found.models].sort((a, b) => (a.kind === "pair") - (b.kind === "pair"));
+  const models = [...found.models].sort((a, b) => a.sentences - b.sentences);
   for (const model of models) {
     cards.set(model.name, new Card(model, page));
     const box = html("input", { type: "checkbox", value: model.name });
@@ -398,7 +398,7 @@ async function begin() {
       const boxes = [...byId("models").querySelectorAll("input")];
       changed({ models: boxes.filter((one) => one.checked).map((one) => one.value), node: null });
     });
-    const kind = model.kind === "pair" ? "pairs" : "sentences";
+    const kind = model.sentences === 2 ? "pairs" : "sentences";
     byId("models").append(
       html(
         "label", { class: "chip" },
