@@ -86,8 +86,8 @@ class ClassHead(Head):
         """Return the MLP's input `[B, parts * D]` from vectors `[B, D]`."""
         raise NotImplementedError
 
-    # A subclass may have `row_features` as well, which CUDA graphs use: the same from the vectors of
-    # all sentences, `[sentences * B, D]`, the first of all examples before the second ones.
+    # A subclass may have `row_features` as well, which CUDA graphs use: the same from the vectors
+    # of all sentences, `[sentences * B, D]`, the first of all examples before the second ones.
 
     def classify(self, features: Tensor) -> Tensor:
         """Return class scores `[B, C]` of the MLP's inputs."""
