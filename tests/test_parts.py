@@ -110,7 +110,8 @@ class NumberHead(Head):
 
         # of the loss, and in float32 as the weights are
         self.register_buffer("scale", torch.ones(1))
-        self.register_buffer("counts", torch.zeros(20, dtype=torch.int64))
+        for number in range(20):
+            self.register_buffer(f"count{number}", torch.zeros(2, dtype=torch.int64))
 
     def forward(self, *encodings: Encoding) -> Tensor:
         found: Tensor = self.number(encodings[0].vector)[:, 0]

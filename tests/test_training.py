@@ -532,6 +532,15 @@ def test_the_model_kept_is_the_best_not_the_last(demo, tmp_path, monkeypatch):
     assert [line["best_accuracy"] for line in metrics(tmp_path / "run")] == [0.3] + [0.7] * 5
 
 
+def test_a_measure_that_is_no_number_is_no_nan_in_json(demo, tmp_path, monkeypatch):
+    accuracies(monkeypatch, np.nan, 0.3, np.nan, 0.2)
+    train(small("epochs=1", "evaluations=4", "tuned=false"), demo, tmp_path / "run")
+    text = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8")
+    assert "NaN" not in text
+    found = [(line["dev_accuracy"], line["best_accuracy"]) for line in metrics(tmp_path / "run")]
+    assert found == [(None, None), (0.3, 0.3), (None, 0.3), (0.2, 0.3)]
+
+
 def test_the_temperature_falls(demo, tmp_path, monkeypatch):
     used = []
     step = loop._Run._step

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gumbeltree.cli.app import Json, app
+from gumbeltree.heads import HEADS
 
 if TYPE_CHECKING:
     from gumbeltree.config import Recipe, Settings
@@ -200,7 +202,7 @@ def train(
     if as_json:
         typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
         return
-    show(result.get("runs", [result]), result, where)
+    show(result.get("runs", [result]), result, where, HEADS[chosen.model.head.kind].shown)
 
 
 def chosen_recipe(
@@ -214,7 +216,6 @@ def chosen_recipe(
 ) -> "Recipe":
     """Return a recipe with the changes that were asked for."""
     from gumbeltree.config import load_recipe, with_settings
-    from gumbeltree.heads import HEADS
 
     columns = {"text": text, "text2": text2, "label": label}
     given: dict[str, Any] = {key: value for key, value in columns.items() if value is not None}
@@ -259,11 +260,15 @@ def check_settled(option: str, asked: "Settings", plain: "Settings", actual: "Se
             )
 
 
-def show(runs: list[dict[str, Any]], result: dict[str, Any], where: Path) -> None:
-    """Print what training reached."""
+def show(
+    runs: list[dict[str, Any]],
+    result: dict[str, Any],
+    where: Path,
+    shown: Callable[[float], str],
+) -> None:
+    """Print what training reached; `shown` is how the head writes its measure."""
     measure = runs[0].get("measure", "accuracy")
     names = [f"dev_{measure}", f"test_{measure}"]
-    shown = "{:.2%}".format if measure == "accuracy" else "{:.4f}".format
     table = Table()
     for column in ("seed", "dev", "test", "best epoch", "steps", "time"):
         table.add_column(column, justify="right")
