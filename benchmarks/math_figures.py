@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
-from gumbeltree.ops import exact_backward
+from gumbeltree.ops.merge.exact import backward as exact_backward
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 WORDS = ("i", "love", "this", "very", "much", ".")

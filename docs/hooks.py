@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 PAGES = {
-    "src/gumbeltree/ops/README.md": "merge.md",
+    "src/gumbeltree/ops/merge/README.md": "merge.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from gumbeltree.config import EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
+from gumbeltree.layout import Sentences
 from gumbeltree.model import SentenceModel
-from gumbeltree.ops import IMPLEMENTATIONS
+from gumbeltree.ops.merge import IMPLEMENTATIONS
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 
 # interpreted kernels take minutes here; tests/ops/test_fused.py has short cases of its own
@@ -25,6 +26,13 @@ TEXTS = [
     "the dog sleeps now .",
     "one dog",
 ]
+
+
+def told(sentences: Sentences) -> list[list[int]]:
+    """Return the ids of each sentence, in the caller's order."""
+    padded = sentences.layout.unpack(sentences.words)
+    lengths = sentences.layout.own_lengths().tolist()
+    return [row[:length] for row, length in zip(padded.tolist(), lengths, strict=True)]
 
 
 def tiny_config(kind: str = "pair", **encoder: object) -> ModelConfig:

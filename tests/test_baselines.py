@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 import gumbeltree
+from gumbeltree import Draw, Sentences
 from gumbeltree.card import model_card
 from gumbeltree.config import EncoderConfig
 from gumbeltree.describe import count_parameters, describe
-from gumbeltree.encoders import ENCODERS
-from gumbeltree.encoders.baselines import BagEncoder, LSTMEncoder
 from gumbeltree.evaluate import merge_orders, split_of
-from gumbeltree.leaves import LEAVES
 from gumbeltree.model import SentenceModel
+from gumbeltree.nn.encoders import ENCODERS
+from gumbeltree.nn.encoders.baselines import BagEncoder, LSTMEncoder
+from gumbeltree.nn.leaves import LEAVES
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from tests.models import TEXTS, WORDS, tiny_config
@@ -251,14 +252,10 @@ def test_a_model_saves_loads_and_is_used(tmp_path, kind, head):
 @kinds
 def test_a_model_learns_with_and_without_noise(kind):
     model = model_of(kind, "pair").train()
-    ids = torch.tensor([[1, 2, 3], [4, 5, 0]])
-    scores = model(ids, torch.tensor([3, 2]), ids[:, :1], torch.tensor([1, 1]), noise=None)
-    scores.square().sum().backward()
+    sentences = Sentences.of([[1, 2, 3], [4, 5], [1], [4]])
+    model(sentences).output.square().sum().backward()
     assert all(p.grad is not None for p in model.parameters())
-    noise = torch.zeros(4, 2, 2)
-    assert model(
-        ids, torch.tensor([3, 2]), ids[:, :1], torch.tensor([1, 1]), noise=noise
-    ).shape == (2, 3)
+    assert model(sentences, Draw(torch.zeros(4, 2, 2))).output.shape == (2, 3)
 
 
 @pytest.mark.parametrize(

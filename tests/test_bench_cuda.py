@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gumbeltree.bench import cuda
 from gumbeltree.config import load_recipe
-from gumbeltree.data.rows import RowData
+from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split
 from gumbeltree.model import SentenceModel
 from gumbeltree.text.tokenizer import treebank_tokenizer, whitespace_tokenizer
@@ -67,7 +67,7 @@ def test_work_by_hand() -> None:
     tree = (words + merges - 2) * 2 * D * 10 * D
     tree += (candidates + merges + candidates + merges) * 2 * 5 * D * 2 * D
     head = 3 * 2 * (4 * D * 1024 + 1024 * 3)
-    flops, moved = cuda.work(model, RowData(split, torch.device("cpu")), np.array([0]))
+    flops, moved = cuda.work(model, DeviceSplit(split, torch.device("cpu")), np.array([0]))
     assert flops == leaf + tree + head
     numbers = words * (3 * E + 36 * D + 12 * D)
     numbers += (words + merges) * 20 * D + candidates * 18 * D

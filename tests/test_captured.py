@@ -14,12 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gumbeltree import load, save
-from gumbeltree.encoders.captured import CapturedEncoder, packed
+from gumbeltree import Encoding, load, save
+from gumbeltree.captured import CapturedEncoder, placed
+from gumbeltree.device import triton_support
+from gumbeltree.device.graphs import Graphs
 from gumbeltree.evaluate import Evaluator, ScoreError
-from gumbeltree.graphs import Graphs
 from gumbeltree.model import SentenceModel
-from gumbeltree.ops import triton_support
 from gumbeltree.tree import Tree
 from tests.models import TEXTS, tiny_model
 from tests.test_evaluate import made
@@ -28,12 +28,12 @@ interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are 
 
 
 @given(st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=30), min_size=1, max_size=9))
-def test_packed_sentences(ids):
-    shape, numbers = packed(ids)
+def test_placed_sentences(ids):
+    bounds, numbers = placed(ids)
     rows, lengths, order, rank, start = np.split(
-        numbers, np.cumsum([shape.cap, len(ids), len(ids), len(ids)])
+        numbers, np.cumsum([bounds.cap, len(ids), len(ids), len(ids)])
     )
-    assert len(start) == shape.T + 1
+    assert len(start) == bounds.T + 1
     for sentence, place in zip(ids, rank, strict=True):
         assert rows[start[: len(sentence)] + place].tolist() == sentence
         assert lengths[place] == len(sentence)
@@ -113,7 +113,7 @@ def test_threads_get_their_own_vectors(monkeypatch):
         # give the other thread a chance to overwrite it
         with contextlib.suppress(threading.BrokenBarrierError):
             waiting.wait()
-        return type("Encoding", (), {"vector": shared, "order": shared})
+        return Encoding(shared, shared)
 
     monkeypatch.setattr(Graphs, "__call__", overwriting)
     found = {}
@@ -155,7 +155,7 @@ def test_the_newer_interface_for_the_precision_of_products():
     # in a process of its own: the two interfaces do not go together
     program = (
         "import torch\n"
-        "from gumbeltree.ops.triton_support import float32_products, precision_of\n"
+        "from gumbeltree.device.triton_support import float32_products, precision_of\n"
         "assert float32_products() == 'ieee'\n"
         "torch.set_float32_matmul_precision('high')\n"
         "assert float32_products() == 'tf32'\n"

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder, NodeState
-from gumbeltree.cells import CELLS
-from gumbeltree.cells.treelstm import TreeLSTMCell
-from gumbeltree.estimators.st_gumbel import StraightThroughGumbel
-from gumbeltree.ops import exact
+from gumbeltree.nn.cells import CELLS
+from gumbeltree.nn.cells.treelstm import TreeLSTMCell
+from gumbeltree.nn.estimators.st_gumbel import StraightThroughGumbel
+from gumbeltree.ops.merge import exact
 
 
 @pytest.mark.parametrize("name", CELLS)

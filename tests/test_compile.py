@@ -20,6 +20,7 @@ from gumbeltree.data.compile import prepare, vocabulary, with_labels
 from gumbeltree.data.prepared import check_fit, load_prepared, save_prepared
 from gumbeltree.tasks.example import BadLineError
 from gumbeltree.text.tokenizer import pretokenized, treebank_tokenizer, whitespace_tokenizer
+from tests.models import told
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +49,14 @@ def words_of(prepared, name):
     """The words of each example by way of the vocabulary, and its label."""
     split, token = prepared.splits[name], prepared.tokenizer.id_to_token
     batch = split.batch(range(len(split)))
+    sentences, columns = told(batch.sentences), split.sentences.shape[1]
     examples = []
     for row in range(len(split)):
         texts = [
-            " ".join(token(i) for i in ids[row, : int(lengths[row])].tolist())
-            for ids, lengths in zip(batch.ids, batch.lengths, strict=True)
+            " ".join(token(i) for i in sentences[row + column * len(split)])
+            for column in range(columns)
         ]
-        examples.append((*texts, prepared.labels[int(batch.labels[row])]))
+        examples.append((*texts, prepared.labels[int(batch.targets[row])]))
     return examples
 
 
@@ -108,8 +110,8 @@ def test_plain_text_gets_the_ids_that_the_model_will_give_it(snli):
     split = prepared.splits["train"]
     for row, record in enumerate([SNLI[0], SNLI[2]]):
         batch = split.batch([row])
-        for ids, name in zip(batch.ids, ("sentence1", "sentence2"), strict=True):
-            assert prepared.tokenizer.encode(record[name]).ids == ids[0].tolist()
+        for ids, name in zip(told(batch.sentences), ("sentence1", "sentence2"), strict=True):
+            assert prepared.tokenizer.encode(record[name]).ids == ids
 
 
 def test_text_may_keep_its_capitals(snli):
@@ -170,7 +172,7 @@ def test_words_of_treebanks_keep_their_ids_in_plain_text(sst):
     # but text that is in words already is read word by word, as here
     words = pretokenized(prepared.tokenizer)
     batch = prepared.splits["test"].batch([0])
-    assert words.encode("Good don't").ids == batch.ids[0][0].tolist()
+    assert words.encode("Good don't").ids == told(batch.sentences)[0]
     assert words.get_vocab() == prepared.tokenizer.get_vocab()
 
 
@@ -978,10 +980,8 @@ def test_any_text_gets_the_ids_of_its_tokenizer(folder, texts, lower):
     path = table(folder, "train.jsonl", rows)
     prepared = prepare(text_recipe(f"lower={str(lower).lower()}"), path, dev=path)
     batch = prepared.splits["train"].batch(range(len(texts)))
-    for text, ids, length in zip(
-        texts, batch.ids[0].tolist(), batch.lengths[0].tolist(), strict=True
-    ):
-        assert prepared.tokenizer.encode(text.strip()).ids == ids[:length]
+    for text, ids in zip(texts, told(batch.sentences), strict=True):
+        assert prepared.tokenizer.encode(text.strip()).ids == ids
     # all words are known; a text may spell out the names of the two special rows
     unknown = prepared.report["splits"]["train"]["unknown"]
     assert unknown == 0 or any("<unk>" in text.lower() for text in texts)

@@ -19,9 +19,9 @@ from gumbeltree.config import (
     to_json,
     with_settings,
 )
-from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
-from gumbeltree.heads.classes import PairHead
 from gumbeltree.model import SentenceModel
+from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.nn.heads.classes import PairHead
 from gumbeltree.registry import Registry, UnknownNameError, suggest
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gumbeltree.data import Split, by_length, shuffled
+from tests.models import told
 
 # three sentences, the middle one shared by two examples
 WORDS = np.array([7, 8, 9, 5, 65_535, 1], dtype=np.uint16)
@@ -43,41 +44,37 @@ def long_tailed(rows, seed=0):
 # a batch
 
 
-def test_a_batch_is_padded_with_zeros():
+def test_a_batch_by_hand():
     batch = SINGLE.batch([3, 1, 0])
-    (ids,), (lengths,) = batch.ids, batch.lengths
-    assert ids.tolist() == [[65_535, 1, 0], [7, 8, 9], [5, 0, 0]]
-    assert lengths.tolist() == [2, 3, 1]
-    assert batch.labels.tolist() == [2, 1, 0]
-    assert batch.rows.tolist() == [3, 1, 0]
-    for x in (ids, lengths, batch.labels, batch.rows):
+    assert told(batch.sentences) == [[65_535, 1], [7, 8, 9], [5]]
+    # word by word, the longest sentence first
+    assert batch.sentences.words.tolist() == [7, 65_535, 5, 8, 1, 9]
+    layout = batch.sentences.layout
+    assert list(layout.active) == [3, 2, 1]
+    assert layout.lengths.tolist() == [3, 2, 1]
+    assert layout.own_lengths().tolist() == [2, 3, 1]
+    assert batch.targets.tolist() == [2, 1, 0]
+    assert batch.own.tolist() == [3, 1, 0]
+    for x in (batch.sentences.words, layout.lengths, batch.targets, batch.own):
         assert x.dtype == torch.int64
 
 
-def test_a_batch_is_as_wide_as_its_longest_sentence():
-    assert SINGLE.batch([0, 2]).ids[0].tolist() == [[5], [5]]
-    assert SINGLE.batch([3]).ids[0].shape == (1, 2)
-
-
-def test_each_column_of_pairs_has_its_own_width():
+def test_the_first_sentences_of_pairs_come_before_the_second():
     batch = PAIRS.batch(np.array([0, 1]))
-    first, second = batch.ids
-    assert first.tolist() == [[7, 8, 9], [5, 0, 0]]
-    assert second.tolist() == [[5], [5]]
-    assert [x.tolist() for x in batch.lengths] == [[3, 1], [1, 1]]
-    assert batch.labels.tolist() == [2, 0]
+    assert told(batch.sentences) == [[7, 8, 9], [5], [5], [5]]
+    assert batch.own.tolist() == [0, 1, 3, 4]
+    assert batch.targets.tolist() == [2, 0]
 
 
 def test_a_row_may_come_twice():
-    batch = SINGLE.batch([1, 1])
-    assert batch.ids[0].tolist() == [[7, 8, 9], [7, 8, 9]]
+    assert told(SINGLE.batch([1, 1]).sentences) == [[7, 8, 9], [7, 8, 9]]
 
 
 def test_a_batch_does_not_share_memory_with_its_split():
     split = split_of([[2], [1]])
     batch = split.batch([0, 1])
-    batch.ids[0].zero_()
-    batch.labels.fill_(9)
+    batch.sentences.words.zero_()
+    batch.targets.fill_(9)
     assert split.words.tolist() == [1, 2, 3]
     assert split.labels.tolist() == [0, 1]
 
@@ -89,7 +86,7 @@ def test_ids_beyond_16_bits():
         np.array([[0]], np.int32),
         np.array([1]),
     )
-    assert split.batch([0]).ids[0].tolist() == [[70_000, 3]]
+    assert told(split.batch([0]).sentences) == [[70_000, 3]]
 
 
 def test_lengths_of_examples():
@@ -98,18 +95,13 @@ def test_lengths_of_examples():
     assert PAIRS.lengths.tolist() == [[3, 1], [1, 1], [2, 3]]
 
 
-def test_a_batch_on_a_device_keeps_everything():
-    batch = PAIRS.batch([2, 0])
-    moved = batch.to(torch.device("cpu"))
-    assert moved.rows.tolist() == [2, 0]
-    assert torch.equal(moved.labels, batch.labels)
-    for name in ("ids", "lengths"):
-        pairs = zip(getattr(moved, name), getattr(batch, name), strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs)
-    # rows name examples: they stay where the noise of an example is looked up
-    nowhere = batch.to(torch.device("meta"))
-    assert nowhere.rows.device.type == "cpu"
-    assert {x.device.type for x in (*nowhere.ids, *nowhere.lengths, nowhere.labels)} == {"meta"}
+def test_a_batch_on_a_device():
+    batch = PAIRS.batch([2, 0], torch.device("meta"))
+    layout = batch.sentences.layout
+    tensors = (batch.own, batch.targets, batch.sentences.words, layout.start, layout.rank)
+    assert {x.device.type for x in tensors} == {"meta"}
+    # what the host knows stays there
+    assert list(layout.active) == [4, 3, 2]
 
 
 @given(columns(12), st.data())
@@ -117,14 +109,10 @@ def test_every_word_of_a_batch_stands_where_it_stood(lengths, data):
     split = split_of(lengths)
     rows = data.draw(st.permutations(range(len(split))))
     batch = split.batch(rows)
-    assert len(batch.ids) == len(batch.lengths) == len(lengths[0])
-    for column, (ids, counts) in enumerate(zip(batch.ids, batch.lengths, strict=True)):
-        assert ids.shape == (len(rows), max(lengths[row][column] for row in rows))
-        for row, line, count in zip(rows, ids.tolist(), counts.tolist(), strict=True):
-            place = split.sentences[row, column]
-            words = split.words[split.starts[place] : split.starts[place + 1]].tolist()
-            assert line == words + [0] * (len(line) - len(words))
-            assert count == len(words) == lengths[row][column]
+    sentences = split.sentences[rows].T.reshape(-1)
+    expected = [split.words[split.starts[i] : split.starts[i + 1]].tolist() for i in sentences]
+    assert told(batch.sentences) == expected
+    assert [len(words) for words in expected] == np.array(lengths)[rows].T.reshape(-1).tolist()
 
 
 # by length
@@ -139,7 +127,7 @@ def test_batches_by_length_obey_both_budgets(lengths, words, examples):
     assert sizes == sorted(sizes)
     for batch in batches:
         assert 1 <= len(batch) <= examples
-        padded = sum(x.numel() for x in split.batch(batch).ids)
+        padded = len(lengths[0]) * len(batch) * max(max(lengths[row]) for row in batch)
         assert padded <= words or len(batch) == 1
     # no batch could have taken the first example of the next
     for batch, following in itertools.pairwise(batches):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder, Tree
-from gumbeltree.encoders import ENCODERS
-from gumbeltree.encoders.gumbel_tree import attend
-from gumbeltree.estimators.gumbel import gumbel_noise
-from gumbeltree.leaves import LEAVES
+from gumbeltree.nn.encoders import ENCODERS
+from gumbeltree.nn.encoders.gumbel_tree import attend
+from gumbeltree.nn.leaves import LEAVES
+from gumbeltree.noise import gumbel_noise
 from tests.models import IMPLS
 
 CONFIG = EncoderConfig(embedding_dim=3, hidden_dim=4)
@@ -271,9 +271,8 @@ def test_attention_by_hand(impl: str) -> None:
 
 def test_attention_gradient_by_finite_differences() -> None:
     h = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
-    lengths = torch.tensor([3, 2])
-    exists = torch.tensor([[1.0, 1, 1, 1, 1], [1, 1, 0, 1, 0]])[..., None]
-    assert torch.autograd.gradcheck(lambda h: attend(h * exists, lengths)[0], h)
+    mask = torch.tensor([[True, True, True, True, True], [True, True, False, True, False]])
+    assert torch.autograd.gradcheck(lambda h: attend(h * mask[..., None], mask)[0], h)
 
 
 @each_leaf

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
-from gumbeltree.estimators import ESTIMATORS
-from gumbeltree.estimators.estimator import Estimator, LocalEstimator
-from gumbeltree.estimators.gumbel import annealed_temperature, gumbel_noise
-from gumbeltree.ops.argmax import first_best
+from gumbeltree.nn.estimators import ESTIMATORS
+from gumbeltree.nn.estimators.estimator import Estimator, LocalEstimator
+from gumbeltree.nn.estimators.temperature import annealed_temperature
+from gumbeltree.noise import gumbel_noise
+from gumbeltree.ops.merge.argmax import first_best
 
 
 def layer(estimator: Estimator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -128,12 +129,12 @@ def test_an_estimator_of_no_family_is_left_to_reference(monkeypatch: pytest.Monk
     monkeypatch.setitem(ESTIMATORS.table, "own", f"{__name__}:OwnWeights")
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator="own"))
     assert encoder.explain().name == "reference"
-    assert "not 'exact': the estimator OwnWeights is no LocalEstimator" in encoder.explain().reason
+    assert "not 'exact': the estimator OwnWeights mixes candidates" in encoder.explain().reason
     encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
     assert encoder.query.grad.abs().max() > 0
     # where nothing is sampled none is needed
     assert encoder.eval().explain().name == "exact"
-    with pytest.raises(NotImplementedError, match="OwnWeights is no LocalEstimator"):
+    with pytest.raises(NotImplementedError, match="OwnWeights mixes candidates"):
         GumbelTreeEncoder(EncoderConfig(3, 4, estimator="own", impl="exact"))
 
 

@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from gumbeltree import data
 from gumbeltree.data import Split
-from gumbeltree.data.rows import RowData
+from gumbeltree.data.device_split import DeviceSplit
+from gumbeltree.device.graphs import Graphs
 from gumbeltree.evaluate import Evaluator, evaluate, split_of
-from gumbeltree.graphs import Graphs
-from gumbeltree.heads.class_evaluation import Bucket, ClassEvaluation, wilson
-from gumbeltree.model import SentenceModel, pad
+from gumbeltree.layout import Sentences
+from gumbeltree.model import SentenceModel
+from gumbeltree.nn.heads.class_evaluation import Bucket, ClassEvaluation, wilson
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.ids import TextCounts
 from tests.models import TEXTS, WORDS, tiny_model
@@ -41,12 +42,9 @@ def by_hand(model: SentenceModel, split: Split) -> torch.Tensor:
     """Return the scores of each example, one at a time."""
     scores = []
     for sentences in split.sentences:
-        arguments = []
-        for sentence in sentences:
-            ids = split.words[split.starts[sentence] : split.starts[sentence + 1]]
-            arguments += pad([ids.astype(int).tolist()])
+        ids = [split.words[split.starts[i] : split.starts[i + 1]].tolist() for i in sentences]
         with torch.no_grad():
-            scores.append(model(*arguments))
+            scores.append(model(Sentences.of(ids)).output)
     return torch.cat(scores).double()
 
 
@@ -129,9 +127,9 @@ def test_labels_beyond_the_classes_are_refused(label):
 
 
 def test_columns_that_do_not_fit_the_model_are_refused():
-    with pytest.raises(ValueError, match=r"PairHead takes 2 encoding\(s\)"):
+    with pytest.raises(ValueError, match=r"PairHead reads 2 sentence\(s\) an example, got 1"):
         evaluate(PAIR, made(1, [3, 4], 2))
-    with pytest.raises(ValueError, match=r"SingleHead takes 1 encoding\(s\)"):
+    with pytest.raises(ValueError, match=r"SingleHead reads 1 sentence\(s\) an example, got 2"):
         evaluate(SINGLE, made(2, [3, 4], 2))
 
 
@@ -166,7 +164,7 @@ def test_training_mode_is_left_as_found_and_changes_nothing():
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training
     assert not model.head.batch_norm_in.training
-    model(*pad([[1, 2], [3]]), *pad([[1, 2], [3]])).sum().backward()
+    model(Sentences.of([[1, 2], [3]] * 2)).output.sum().backward()
 
 
 def test_batches_keep_to_the_words(monkeypatch):
@@ -176,7 +174,7 @@ def test_batches_keep_to_the_words(monkeypatch):
     evaluate(PAIR, made(2, list(range(1, 21)), 3), words=60)
     assert len(seen) > 3
     for found in seen:
-        rows, width = len(found.rows), max(ids.shape[1] for ids in found.ids)
+        rows, width = len(found.targets), found.sentences.layout.T
         assert 2 * rows * width <= 60 or rows == 1
 
 
@@ -333,8 +331,8 @@ def test_rows_are_classified_as_padded_batches_are(kind, leaf):
     expected = evaluate(tiny_model(kind, impl="exact", leaf=leaf), split, 20)
     evaluator = Evaluator(tiny_model(kind, impl="fused", leaf=leaf), split, 20)
     device = torch.device("cpu")
-    evaluator.row_data, evaluator.graphs = RowData(evaluator.part, device), Graphs(device)
-    evaluator.placed = [evaluator.row_data.place(rows, False) for rows in evaluator.batches]
+    evaluator.on_device, evaluator.graphs = DeviceSplit(evaluator.part, device), Graphs(device)
+    evaluator.placed = [evaluator.on_device.place(rows, False) for rows in evaluator.batches]
     assert len(evaluator.placed) > 1
     found = evaluator()
     assert found.predictions.tolist() == expected.predictions.tolist()
@@ -351,7 +349,7 @@ def test_gpu_every_pass_of_an_evaluator_gives_the_same(kind):
     lengths = (np.random.default_rng(3).geometric(0.08, 400) % 40 + 1).tolist()
     split = made(2 if kind == "pair" else 1, lengths, 2)
     evaluator = Evaluator(model, split, 600)
-    assert evaluator.row_data is not None
+    assert evaluator.on_device is not None
     passes = [evaluator() for _ in range(3)]
     # the first runs, the second captures, the third replays
     assert evaluator.graphs.captured

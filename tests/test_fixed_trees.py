@@ -1,6 +1,8 @@
 """Trees that do not depend on the words: which they are, and an encoder that uses them."""
 
+import copy
 import dataclasses
+import pickle
 
 import pytest
 import torch
@@ -8,11 +10,9 @@ import torch
 from gumbeltree import EncoderConfig, GumbelTreeEncoder, Tree, load
 from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
-from gumbeltree.encoders import fixed_trees
-from gumbeltree.encoders.fixed_trees import fixed_order
-from gumbeltree.estimators.gumbel import gumbel_noise
-from gumbeltree.graphs import NotYet
-from gumbeltree.ops import IMPLEMENTATIONS
+from gumbeltree.nn.encoders.fixed_trees import FixedTrees
+from gumbeltree.noise import gumbel_noise
+from gumbeltree.ops.merge import IMPLEMENTATIONS
 from gumbeltree.training.loop import train
 from gumbeltree.training.start import new_model
 
@@ -22,6 +22,12 @@ MADE = {
     "right": Tree.right_branching,
     "balanced": Tree.balanced,
 }
+
+
+def fixed_order(kind, lengths, T, noise=None):
+    trees = FixedTrees(kind)
+    trees.prepare(T, lengths.device)
+    return trees(lengths, T, noise)
 
 
 def words(count):
@@ -202,9 +208,18 @@ def test_a_model_with_fixed_trees_trains_and_comes_back(tmp_path, monkeypatch, t
     assert not torch.equal(model.encoder.cell.weight, start.encoder.cell.weight)
 
 
-def test_a_table_is_not_made_in_a_graph(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(NotYet):
-        fixed_trees._table("balanced", 8, torch.device("cuda:5"))
-    # on a CPU nothing is captured
-    assert fixed_trees._table("balanced", 8, torch.device("cpu")).shape == (9, 7)
+def test_tables_are_made_before_and_kept():
+    trees = FixedTrees("balanced")
+    with pytest.raises(KeyError):
+        trees(torch.tensor([5]), 5)
+    cpu = torch.device("cpu")
+    trees.prepare(5, cpu)
+    (first,) = trees.tables.values()
+    # one of eight words serves up to eight, and a graph may read it for ever
+    trees.prepare(8, cpu)
+    assert list(trees.tables.values()) == [first]
+    trees.prepare(9, cpu)
+    assert trees.tables[8, cpu] is first
+    assert trees.tables[16, cpu].shape == (17, 15)
+    assert copy.deepcopy(trees).tables == {}
+    assert pickle.loads(pickle.dumps(trees)).kind == "balanced"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from gumbeltree import graphs as graphs_module
-from gumbeltree.graphs import Graphs, outside_graphs, torch_settings
-from gumbeltree.ops import overlap as overlap_module
-from gumbeltree.ops.overlap import Overlap
+from gumbeltree.device import graphs as graphs_module
+from gumbeltree.device import overlap as overlap_module
+from gumbeltree.device.graphs import Graphs, torch_settings
+from gumbeltree.device.overlap import Overlap
 
 
 def test_on_a_cpu_a_function_runs_each_time():
@@ -96,7 +96,7 @@ def log(monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr("gumbeltree.graphs.capture_stream", FakeStream)
+    monkeypatch.setattr("gumbeltree.device.graphs.capture_stream", FakeStream)
     monkeypatch.setattr(FakeGraph, "log", [], raising=False)
     return FakeGraph.log
 
@@ -143,32 +143,6 @@ def test_at_once_only_the_very_first_call_runs(log, monkeypatch):
     assert [x[:2] for x in log[4:]] == [
         ("capture", "a"), ("replay", "a"), ("capture", "c"), ("replay", "c"), ("replay", "b"),
     ]  # fmt: skip
-
-
-def test_a_function_may_ask_to_run_once_more(log, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    graphs = Graphs(torch.device("cuda"), at_once=True)
-    call(graphs, "a", 1)
-    kept = []
-
-    def function(x):
-        if not kept:
-            outside_graphs(graphs.device)
-            kept.append(torch.ones(()))
-            log.append("made")
-        if FakeGraph.recording is None:
-            return x * 2
-        graph = FakeGraph.recording
-        graph.key, graph.numbers, graph.out = "b", x, torch.full_like(x, -1)
-        return graph.out
-
-    log.clear()
-    assert graphs("b", function, np.array([3])).tolist() == [6]
-    assert log == ["made"]
-    assert FakeGraph.recording is None
-    assert graphs("b", function, np.array([4])).tolist() == [8]
-    assert log[1:] == [("replay", "b", [4])]
-    assert not graphs.refused
 
 
 def test_a_pool_that_ended_with_a_failed_capture_is_not_used_again(log):
@@ -245,7 +219,7 @@ def streams(log, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append("all wait"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("emptied"))
-    monkeypatch.setattr("gumbeltree.graphs.capture_stream", lambda device: own)
+    monkeypatch.setattr("gumbeltree.device.graphs.capture_stream", lambda device: own)
     return events, current
 
 
@@ -387,7 +361,7 @@ def test_work_beside_that_fails_is_waited_for(monkeypatch):
             log.append(f"{self.name} waits for {other.name}")
 
     main = Stream("main")
-    monkeypatch.setattr("gumbeltree.ops.overlap.side_stream", lambda device: Stream())
+    monkeypatch.setattr("gumbeltree.device.overlap.side_stream", lambda device: Stream())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
 
@@ -397,7 +371,6 @@ def test_work_beside_that_fails_is_waited_for(monkeypatch):
     with pytest.raises(torch.cuda.OutOfMemoryError), Overlap(torch.device("cuda")) as overlap:
         overlap.start(fails)
     assert log == ["side waits for main", "main waits for side"]
-    assert Overlap.current is None
     assert overlap.kept == []
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gumbeltree.initial_weights import orthogonal_
+from gumbeltree.nn.initial_weights import orthogonal_
 
 shapes = pytest.mark.parametrize("shape", [(40, 10), (1200, 300), (5, 8), (7, 7)])
 

@@ -22,8 +22,8 @@ from gumbeltree.analysis.metrics_report import Sentence
 from gumbeltree.cli.trees import _print
 from gumbeltree.config import HeadConfig, ModelConfig
 from gumbeltree.data.compile import prepare
-from gumbeltree.heads.class_evaluation import Bucket
 from gumbeltree.model import SentenceModel
+from gumbeltree.nn.heads.class_evaluation import Bucket
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example
 from gumbeltree.training.loop import train

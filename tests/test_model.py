@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gumbeltree import Encoding, Prediction, Tree
-from gumbeltree.model import SentenceModel, in_evaluation_mode, pad
+from gumbeltree.layout import Sentences
+from gumbeltree.model import SentenceModel, in_evaluation_mode
+from gumbeltree.states import Draw
 from gumbeltree.text import ids as text_ids
 from gumbeltree.text.ids import TextCounts, TextReader, batches, chunks
 from gumbeltree.text.tokenizer import pretokenized, treebank_tokenizer, whitespace_tokenizer
@@ -235,29 +237,21 @@ def test_predict_single_sentences():
 
 def test_forward_is_what_predict_reports():
     first, second = [1, 2, 3, 4], [5, 6]
-    ids, lengths = pad([first, first[:1]])
-    second_ids, second_lengths = pad([second, second])
     with torch.no_grad():
-        scores = PAIR(ids, lengths, second_ids, second_lengths)
+        scores = PAIR(Sentences.of([first, first[:1], second, second])).output
     texts = [" ".join(WORDS[i] for i in row) for row in (first, first[:1], second)]
     expected = [p.logits for p in PAIR.predict([(texts[0], texts[2]), (texts[1], texts[2])])]
     np.testing.assert_allclose(scores.numpy(), expected, rtol=0, atol=1e-5)
     with torch.no_grad():
-        scores = SINGLE(ids, lengths)
+        scores = SINGLE(Sentences.of([first, first[:1]])).output
     expected = [p.logits for p in SINGLE.predict(texts[:2])]
     np.testing.assert_allclose(scores.numpy(), expected, rtol=0, atol=1e-5)
 
 
-def test_pad_by_hand():
-    ids, lengths = pad([[3, 1], [2], [4, 5, 6]])
-    assert ids.tolist() == [[3, 1, 0], [2, 0, 0], [4, 5, 6]]
-    assert lengths.tolist() == [2, 1, 3]
-
-
 def test_gradients_reach_every_part_in_training():
     model = tiny_model().train()
-    ids, lengths = pad([[1, 2, 3, 4], [5], [6, 7, 8]])
-    model(ids, lengths, ids.flip(0), lengths.flip(0)).square().sum().backward()
+    ids = [[1, 2, 3, 4], [5], [6, 7, 8]]
+    model(Sentences.of(ids + ids[::-1])).output.square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.count_nonzero() > 0, name
@@ -308,8 +302,7 @@ def test_a_refused_text_leaves_training_mode_as_found():
 def test_gradients_stay_usable_after_encode():
     model = tiny_model().train()
     model.encode(TEXTS)
-    ids, lengths = pad([[1, 2, 3], [4]])
-    model(ids, lengths, ids, lengths).sum().backward()
+    model(Sentences.of([[1, 2, 3], [4]] * 2)).output.sum().backward()
     assert model.encoder.query.grad is not None
 
 
@@ -542,38 +535,38 @@ def quiet_head(model):
 
 def test_noise_of_single_sentences_reaches_the_encoder():
     model = quiet_head(tiny_model("single"))
-    ids, lengths = pad([[1, 2, 3, 4, 5, 6], [7, 8, 9], [1, 2]])
+    sentences = Sentences.of([[1, 2, 3, 4, 5, 6], [7, 8, 9], [1, 2]])
     noise = 5 * gumbel(3, 5, 5)
     with torch.no_grad():
-        scores = model(ids, lengths, noise=noise)
-        assert torch.equal(scores, model(ids, lengths, noise=noise))
-        expected = model.head(model.encoder(model.embed(ids), lengths, noise=noise))
+        scores = model(sentences, Draw(noise)).output
+        assert torch.equal(scores, model(sentences, Draw(noise)).output)
+        expected = model.head(model.encode_batch(sentences, Draw(noise)))
         assert torch.equal(scores, expected)
-        assert not torch.allclose(scores, model(ids, lengths, noise=noise.flip(1, 2)), atol=1e-4)
+        other = model(sentences, Draw(noise.flip(1, 2))).output
+        assert not torch.allclose(scores, other, atol=1e-4)
 
 
 @pytest.mark.parametrize("widths", [(6, 4), (4, 6)])
 def test_noise_of_pairs_is_that_of_the_first_sentences_then_the_second(widths):
     model = quiet_head(tiny_model())
-    columns = [pad([list(range(1, width + 1)), [7, 8, 9]]) for width in widths]
+    columns = [[list(range(1, width + 1)), [7, 8, 9]] for width in widths]
+    both = Sentences.of(columns[0] + columns[1])
     noise = 5 * gumbel(4, 5, 5)
     with torch.no_grad():
-        scores = model(*columns[0], *columns[1], noise=noise)
-        vectors = [
-            model.encoder(
-                model.embed(ids), lengths, noise=part[:, : ids.shape[1] - 1, : ids.shape[1] - 1]
-            )
-            for (ids, lengths), part in zip(columns, noise.chunk(2), strict=True)
+        scores = model(both, Draw(noise)).output
+        encodings = [
+            model.encode_batch(Sentences.of(ids), Draw(part[:, : width - 1, : width - 1]))
+            for ids, width, part in zip(columns, widths, noise.chunk(2), strict=True)
         ]
-        torch.testing.assert_close(scores, model.head(*vectors), rtol=0, atol=1e-5)
-        swapped = model(*columns[0], *columns[1], noise=torch.cat(noise.chunk(2)[::-1]))
+        torch.testing.assert_close(scores, model.head(*encodings), rtol=0, atol=1e-5)
+        swapped = model(both, Draw(torch.cat(noise.chunk(2)[::-1]))).output
         assert not torch.allclose(scores, swapped, atol=1e-4)
 
 
 def test_the_encoder_comes_from_the_table(monkeypatch):
-    from gumbeltree.encoders import ENCODERS
+    from gumbeltree.nn.encoders import ENCODERS
 
-    name = "gumbeltree.encoders.gumbel_tree:GumbelTreeEncoder"
+    name = "gumbeltree.nn.encoders.gumbel_tree:GumbelTreeEncoder"
     monkeypatch.setitem(ENCODERS.table, "mine", name)
     assert np.array_equal(tiny_model(kind="single").encode(TEXTS), SINGLE.encode(TEXTS))
     config = tiny_config()
@@ -751,9 +744,9 @@ def tight(monkeypatch):
     shapes, read = [], []
     embed, read_chunk = SentenceModel.embed, TextReader.read
 
-    def spy_embed(self, ids):
-        shapes.append(tuple(ids.shape))
-        return embed(self, ids)
+    def spy_embed(self, sentences):
+        shapes.append((len(sentences), sentences.layout.T))
+        return embed(self, sentences)
 
     def spy_read(self, texts, first=0, offsets=False):
         read.append(len(texts))

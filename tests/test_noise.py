@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
-from gumbeltree.estimators import keyed_noise as module
-from gumbeltree.estimators.keyed_noise import (
+from gumbeltree import noise as module
+from gumbeltree.noise import (
     CHUNK,
     NoiseLayers,
     keyed_noise,

@@ -12,23 +12,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import gumbeltree
-from gumbeltree import Encoding, GumbelTreeEncoder, NodeState
+from gumbeltree import Draw, Encoding, GumbelTreeEncoder, Keep, Sentences
 from gumbeltree.card import model_card
 from gumbeltree.config import TrainingConfig
 from gumbeltree.describe import count_parameters, describe
-from gumbeltree.encoders import ENCODERS
-from gumbeltree.encoders.encoder import Encoder
 from gumbeltree.evaluate import evaluate, split_of
-from gumbeltree.heads import HEADS
-from gumbeltree.heads.classes import SingleHead
-from gumbeltree.heads.head import Head, Part, Table
-from gumbeltree.leaves import LEAVES, LSTMLeaf
 from gumbeltree.model import SentenceModel
+from gumbeltree.nn.encoders import ENCODERS
+from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.nn.heads import HEADS
+from gumbeltree.nn.heads.classes import SingleHead
+from gumbeltree.nn.heads.head import Head, Part, Table
+from gumbeltree.nn.leaves import LEAVES
+from gumbeltree.nn.leaves.lstm import LSTMLeaf
+from gumbeltree.ops.merge import Choice
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
-from gumbeltree.training.step import EagerStep
+from gumbeltree.training.step import Step
 from tests.models import TEXTS, WORDS, tiny_config
 from tests.test_use import run
 
@@ -44,12 +46,15 @@ class WideEncoder(Encoder):
     def vector_dim(self) -> int:
         return 3 * self.config.hidden_dim
 
-    def forward(self, embedded: Tensor, lengths: Tensor, **unused: object) -> Encoding:
-        inside = (torch.arange(embedded.shape[1]) < lengths[:, None])[..., None]
-        words = self.word(embedded)
+    def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
+        words, lengths = (
+            sentences.layout.unpack(self.word(sentences.words)),
+            sentences.layout.own_lengths(),
+        )
+        inside = (torch.arange(words.shape[1]) < lengths[:, None])[..., None]
         low, high = (words.masked_fill(~inside, x) for x in (math.inf, -math.inf))
-        mean = words.masked_fill(~inside, 0).sum(1) / lengths[:, None]
-        return Encoding(torch.cat([mean, high.amax(1), low.amin(1)], dim=1), None)
+        mean = words.sum(1) / lengths[:, None]
+        return Encoding(torch.cat([mean, high.amax(1), low.amin(1)], dim=1))
 
 
 class Number(NamedTuple):
@@ -201,8 +206,8 @@ def test_it_is_used_saved_and_told_of(tmp_path, encoder, head):
 
 
 class LoudEncoder(GumbelTreeEncoder):
-    def forward(self, *arguments: Any, **options: Any) -> Encoding:
-        found = super().forward(*arguments, **options)
+    def encode(self, *arguments: Any) -> Encoding:
+        found = super().encode(*arguments)
         return Encoding(2 * found.vector, found.order)
 
 
@@ -212,15 +217,14 @@ class LoudHead(SingleHead):
 
 
 class LoudLeaf(LSTMLeaf):
-    def forward(self, *arguments: Any) -> NodeState:
-        h, c = super().forward(*arguments)
-        return NodeState(2 * h, c)
+    def forward(self, *arguments: Any) -> Tensor:
+        return 2 * super().forward(*arguments)
 
 
 @pytest.mark.parametrize("part", ["none", "encoder", "head", "leaf"])
 def test_a_part_that_was_changed_does_not_run_by_the_kernels_of_its_parent(monkeypatch, part):
     # as on a CUDA device
-    choice = gumbeltree.ops.Choice("fused", "")
+    choice = Choice("fused", "")
     monkeypatch.setattr(GumbelTreeEncoder, "explain", lambda self, sample=None: choice)
     if part == "encoder":
         monkeypatch.setitem(ENCODERS.table, "gumbel_tree", f"{__name__}:LoudEncoder")
@@ -228,8 +232,10 @@ def test_a_part_that_was_changed_does_not_run_by_the_kernels_of_its_parent(monke
         monkeypatch.setitem(HEADS.table, "single", f"{__name__}:LoudHead")
     elif part == "leaf":
         monkeypatch.setitem(LEAVES.table, "lstm", f"{__name__}:LoudLeaf")
-    reason = model_of().why_not_rows(sample=False)
-    assert reason == (None if part == "none" else f"Loud{part.title()} has no such kernels")
+    reason = model_of().why_not_captured(sample=False)
+    assert reason == (
+        None if part == "none" else f"Loud{part.title()} does not say that it can be captured"
+    )
 
 
 @parts
@@ -260,7 +266,7 @@ def test_it_learns(encoder, head):
     fabric = start_fabric("cpu", "32")
     optimizer = new_optimizer(config, model, fabric.device)
     module, wrapped = fabric.setup(model, optimizer)
-    step = EagerStep(fabric, module, model, wrapped, split, config)
+    step = Step(fabric, module, model, wrapped, split, config)
     before = evaluate(model, split).loss
     for number in range(40):
         step(np.arange(len(split)), number, number)

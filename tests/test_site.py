@@ -24,12 +24,12 @@ import typer
 from typer.testing import CliRunner
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
-from gumbeltree.cells import CELLS
 from gumbeltree.cli import app
 from gumbeltree.config import load_recipe, with_settings
-from gumbeltree.encoders import ENCODERS
-from gumbeltree.estimators import ESTIMATORS
-from gumbeltree.ops import exact
+from gumbeltree.nn.cells import CELLS
+from gumbeltree.nn.encoders import ENCODERS
+from gumbeltree.nn.estimators import ESTIMATORS
+from gumbeltree.ops.merge import exact
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.demo import generate
 from tests import test_cells
@@ -522,7 +522,7 @@ def test_the_site_refers_to_no_other_host(site: Path) -> None:
     sources = "\n".join(
         path.read_text(encoding="utf-8") for path in [*PAGES, ROOT / "CHANGELOG.md"]
     )
-    sources += (ROOT / "src" / "gumbeltree" / "ops" / "README.md").read_text(encoding="utf-8")
+    sources += (ROOT / "src" / "gumbeltree" / "ops" / "merge" / "README.md").read_text(encoding="utf-8")
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 25
     for path in pages:

@@ -12,14 +12,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from gumbeltree import layout as layout_module
 from gumbeltree.config import EncoderConfig, ModelConfig, TrainingConfig
-from gumbeltree.data import rows as row_data
 from gumbeltree.data.split import Split
-from gumbeltree.graphs import Graphs, NotYet
+from gumbeltree.device.graphs import Graphs
 from gumbeltree.model import SentenceModel
 from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
-from gumbeltree.training.step import CapturedStep, EagerStep, clip, why_not_captured
+from gumbeltree.training.step import CapturedStep, Step, clip, make_state, why_not_captured
 from tests.models import WORDS, tiny_model
 
 pytest.importorskip("triton")
@@ -47,8 +47,8 @@ def split_of(columns, lengths=LENGTHS, examples=8, seed=0):
 def _few_spare_rows(monkeypatch):
     # an interpreted kernel costs a millisecond a row; some are there, and some steps too many
     if not torch.cuda.is_available():
-        monkeypatch.setattr(row_data, "rounded_cap", lambda words: words + 2)
-        monkeypatch.setattr(row_data, "rounded_T", lambda T: T + T % 2)
+        monkeypatch.setattr(layout_module, "rounded_cap", lambda words: words + 2)
+        monkeypatch.setattr(layout_module, "rounded_T", lambda T: T + T % 2)
 
 
 BATCHES = [np.array([0, 1, 2, 5]), np.array([7, 3, 6]), np.array([4, 2, 0, 1])]
@@ -61,6 +61,10 @@ def sgd(parameters):
 def adam(parameters):
     # gradients that are rounding errors stay small
     return torch.optim.Adam(parameters, lr=RATE, eps=1e-3, foreach=False)
+
+
+def adadelta(parameters):
+    return torch.optim.Adadelta(parameters, lr=RATE, foreach=False)
 
 
 class Update:
@@ -80,9 +84,9 @@ class Update:
         fabric = Fabric(accelerator="cpu", devices=1)
         module, wrapped = fabric.setup(self.model, self.optimizer)
         if captured:
-            self.step = CapturedStep(fabric, self.model, self.optimizer, split, config)
+            self.step = CapturedStep(fabric, module, self.model, self.optimizer, split, config)
         else:
-            self.step = EagerStep(fabric, module, self.model, wrapped, split, config)
+            self.step = Step(fabric, module, self.model, wrapped, split, config)
         self.count = 0
 
     def __call__(self, rows, epoch=0):
@@ -127,10 +131,10 @@ def test_the_loss_is_in_float32_where_products_are_not(monkeypatch):
     update = Update(True, "single")
     update.model.float()
     update.step.parameters = [p for p in update.model.parameters() if p.requires_grad]
-    real_scores = update.model.score_rows
+    real_head = update.model.head.forward
     monkeypatch.setattr(nn.functional, "cross_entropy", spy)
     monkeypatch.setattr(
-        update.model, "score_rows", lambda *a, **k: real_scores(*a, **k).bfloat16(), raising=False
+        update.model.head, "forward", lambda *a: real_head(*a).bfloat16(), raising=False
     )
     update(BATCHES[0])
     assert kinds == [torch.float32]
@@ -193,7 +197,8 @@ def test_gradients_are_clipped_once(optimizer, leaf):
         captured(rows)
     check_equal(eager, captured, 1e-6 if optimizer is adam else 1e-8)
     assert captured.step.norm > 1
-    assert norms == pytest.approx([0.125] * 2, rel=1e-5)
+    # the first is of no gradient: it makes what the optimizer keeps
+    assert norms == pytest.approx([0.0, 0.125, 0.125], rel=1e-5)
 
 
 @interpreted
@@ -235,7 +240,7 @@ def test_words_that_are_not_trained_stay():
         ]
         before = update.model.embedding.weight.clone()
         if isinstance(update.step, CapturedStep):
-            given = (update.step.fabric, update.model, update.optimizer, split_of(1))
+            given = (update.step.fabric, update.model, update.model, update.optimizer, split_of(1))
             update.step = CapturedStep(*given, TrainingConfig(seed=3, clip=0.5))
         else:
             update.step.config = TrainingConfig(seed=3, clip=0.5)
@@ -325,50 +330,47 @@ def test_dropout_follows_from_the_seed_and_the_step():
     assert losses[0] != others[0]
 
 
+@pytest.mark.parametrize("kind", [sgd, adam, adadelta])
+def test_what_an_optimizer_keeps_is_made_as_it_would_make_it(kind):
+    torch.manual_seed(0)
+    weights = [torch.randn(3, requires_grad=True) for _ in range(2)]
+    gradients = [[torch.randn(3) for _ in weights] for _ in range(3)]
+    found = []
+    for made in (False, True):
+        parameters = [w.detach().clone().requires_grad_() for w in weights]
+        optimizer = kind(parameters)
+        for number, step in enumerate(gradients):
+            if made:
+                before = [p.detach().clone() for p in parameters]
+                make_state(optimizer, parameters)
+                assert all(p in optimizer.state for p in parameters)
+                assert all(map(torch.equal, parameters, before))
+                assert all(p.grad is None for p in parameters)
+                assert optimizer.param_groups[0]["lr"] == RATE
+            # the second parameter gets a gradient later
+            for p, g in zip(parameters[: 1 + (number > 0)], step, strict=False):
+                p.grad = g.clone()
+            optimizer.step()
+            for p in parameters:
+                p.grad = None
+        found.append(parameters)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 @interpreted
-def test_what_the_optimizer_keeps_is_never_made_in_a_graph(monkeypatch):
-    capturing = True
-
-    def refuse(device):
-        assert device == torch.device("cpu")
-        if capturing:
-            raise NotYet
-
-    monkeypatch.setattr("gumbeltree.training.step.outside_graphs", refuse)
+def test_a_captured_step_makes_it_before(monkeypatch):
     update = Update(True, kind="single", optimizer=adam)
     assert update.step.graphs.at_once
-    before = [p.detach().clone() for p in update.step.parameters]
-    rows = np.array([5, 7])
-    with pytest.raises(NotYet):
-        update(rows)
-    assert not update.optimizer.state
-    for p, x in zip(update.step.parameters, before, strict=True):
-        assert torch.equal(p, x)
-        assert p.grad is None
-    # all parameters but one get theirs
-    query = update.model.encoder.query
-    place = [p is query for p in update.step.parameters].index(True)
-    real = torch.autograd.grad
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            torch.autograd,
-            "grad",
-            lambda *a, **k: [None if i == place else x for i, x in enumerate(real(*a, **k))],
-        )
-        capturing = False
-        update(rows)
-        capturing = True
-        update(rows)
-    assert query not in update.optimizer.state
-    with pytest.raises(NotYet):
-        update(rows)
-    capturing = False
-    update(rows)
-    assert query in update.optimizer.state
-    # of all of them it is known that they have theirs
-    capturing = True
-    update(rows)
-    update(rows)
+    parameters = update.step.parameters
+    there = []
+    monkeypatch.setattr(
+        type(update.step.graphs),
+        "__call__",
+        lambda *_: there.append(all(p in update.optimizer.state for p in parameters)),
+    )
+    update(BATCHES[0])
+    assert there == [True]
 
 
 @interpreted
@@ -407,7 +409,7 @@ def test_why_a_step_is_not_captured():
     bag = SentenceModel(
         ModelConfig(EncoderConfig(5, 5, kind="bag"), model.config.head), model.tokenizer
     )
-    assert reason(bag) == "BagEncoder has no such kernels"
+    assert reason(bag) == "BagEncoder does not say that it can be captured"
     if not torch.cuda.is_available():
         assert reason(tiny_model(impl="fused")) is None
     with torch.autograd.set_detect_anomaly(True):
@@ -442,9 +444,9 @@ def cuda_steps(captured, batches, dropout=0.0, optimizer="adam", **encoder):
     module, wrapped = fabric.setup(model, plain)
     assert why_not_captured(fabric, model) is None
     if captured:
-        step = CapturedStep(fabric, model, plain, split, config)
+        step = CapturedStep(fabric, module, model, plain, split, config)
     else:
-        step = EagerStep(fabric, module, model, wrapped, split, config)
+        step = Step(fabric, module, model, wrapped, split, config)
     sums = []
     for number, rows in enumerate(batches):
         step.loss.zero_()

@@ -39,7 +39,7 @@ def test_every_layer_by_hand(model):
     T = len(found.tree)
     ids = torch.tensor([model.tokenizer.encode(TEXT).ids])
     with torch.no_grad():
-        encoding = model.eval().encoder(model.embed(ids), torch.tensor([T]), details=True)
+        encoding = model.eval().encoder(model.embedding(ids), torch.tensor([T]), details=True)
     assert len(found.layers) == T - 1
     for step, layer in enumerate(found.layers):
         scores = encoding.scores[0, step, : T - 1 - step].double().numpy()

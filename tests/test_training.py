@@ -19,6 +19,7 @@ from gumbeltree.config import TrainingConfig, load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
 from gumbeltree.data.prepared import load_prepared
 from gumbeltree.evaluate import evaluate
+from gumbeltree.states import Draw
 from gumbeltree.training import loop
 from gumbeltree.training import step as steps
 from gumbeltree.training.loop import evaluation_points, new_optimizer, train
@@ -147,8 +148,8 @@ def test_one_step_worked_by_hand(demo, tmp_path, optimizer, clip):
     model = new_model(recipe.model, demo, recipe.training.seed)
     split = demo.splits["train"]
     batch = split.batch(np.arange(len(split)))
-    noise = example_noise(0, 0, batch.rows, 1, batch.ids[0].shape[1])
-    loss = F.cross_entropy(model(batch.ids[0], batch.lengths[0], noise=noise), batch.labels)
+    noise = example_noise(0, 0, batch.own, 1, batch.sentences.layout.T)
+    loss = F.cross_entropy(model(batch.sentences, Draw(noise)).output, batch.targets)
     loss.backward()
     parameters = list(model.parameters())
     norm = torch.stack([p.grad.norm() for p in parameters]).norm()
@@ -269,10 +270,10 @@ def test_double_precision_reaches_the_loss(demo, tmp_path):
     model = new_model(with_labels(recipe, demo).model, demo, 0).double()
     split = demo.splits["train"]
     batch = split.batch(np.arange(len(split)))
-    noise = example_noise(0, 0, batch.rows, 1, batch.ids[0].shape[1])
+    noise = example_noise(0, 0, batch.own, 1, batch.sentences.layout.T)
     with torch.no_grad():
-        scores = model(batch.ids[0], batch.lengths[0], noise=noise)
-        loss = float(F.cross_entropy(scores, batch.labels))
+        scores = model(batch.sentences, Draw(noise)).output
+        loss = float(F.cross_entropy(scores, batch.targets))
     assert metrics(tmp_path / "run")[0]["train_loss"] == pytest.approx(loss, rel=1e-13)
 
 
@@ -319,7 +320,8 @@ def test_dropout_differs_from_step_to_step(demo, tmp_path):
     masks = []
 
     def note(module, inputs, output):
-        if isinstance(module, nn.Dropout) and module.training and output.dim() == 2:
+        # the head's
+        if isinstance(module, nn.Dropout) and module.training and module.p == 0.5:
             masks.append((output == 0) & (inputs[0] != 0))
 
     handle = nn.modules.module.register_module_forward_hook(note)

@@ -8,25 +8,30 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from gumbeltree.config import EncoderConfig, HeadConfig, ModelConfig, load_recipe, with_settings
     from gumbeltree.data.compile import prepare
-    from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
-    from gumbeltree.heads.classes import Prediction
-    from gumbeltree.model import SentenceModel
+    from gumbeltree.layout import Sentences
+    from gumbeltree.model import ModelOutput, SentenceModel
+    from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
+    from gumbeltree.nn.heads.classes import Prediction
     from gumbeltree.packaged import pretrained_models
-    from gumbeltree.states import Encoding, NodeState
+    from gumbeltree.states import Draw, Encoding, Keep, NodeState
     from gumbeltree.store import load, save
     from gumbeltree.training.loop import train
     from gumbeltree.tree import Tree
 
 # public names and their homes, imported on first use: `gumbeltree --help` need not wait for torch
 _HOMES = {
+    "Draw": "states",
     "Encoding": "states",
     "EncoderConfig": "config",
-    "GumbelTreeEncoder": "encoders.gumbel_tree",
+    "GumbelTreeEncoder": "nn.encoders.gumbel_tree",
     "HeadConfig": "config",
+    "Keep": "states",
     "ModelConfig": "config",
+    "ModelOutput": "model",
     "NodeState": "states",
-    "Prediction": "heads.classes",
+    "Prediction": "nn.heads.classes",
     "SentenceModel": "model",
+    "Sentences": "layout",
     "Tree": "tree",
     "load": "store",
     "load_recipe": "config",
@@ -38,14 +43,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "Draw",
     "EncoderConfig",
     "Encoding",
     "GumbelTreeEncoder",
     "HeadConfig",
+    "Keep",
     "ModelConfig",
+    "ModelOutput",
     "NodeState",
     "Prediction",
     "SentenceModel",
+    "Sentences",
     "Tree",
     "__version__",
     "load",

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from gumbeltree.heads import HEADS
+from gumbeltree.nn.heads import HEADS
 from gumbeltree.registry import UnknownNameError, suggest
 
 VARIANTS: dict[str, dict[str, Any]] = {

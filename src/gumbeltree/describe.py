@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from gumbeltree.cells import CELLS
 from gumbeltree.config import ModelConfig, load_recipe, recipe_names
-from gumbeltree.encoders import ENCODERS
-from gumbeltree.estimators import ESTIMATORS
-from gumbeltree.heads import HEADS
-from gumbeltree.ops import choose
+from gumbeltree.nn.cells import CELLS
+from gumbeltree.nn.encoders import ENCODERS
+from gumbeltree.nn.estimators import ESTIMATORS
+from gumbeltree.nn.heads import HEADS
+from gumbeltree.ops.merge import choose
 from gumbeltree.packaged import about_packaged, packaged_folder, packaged_names
 from gumbeltree.registry import suggest
 from gumbeltree.store import CONFIG, find_model, hub_hint, model_config, read_config

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gumbeltree.data import Split, by_length
-from gumbeltree.data.rows import RowData
-from gumbeltree.graphs import Graphs, torch_settings
-from gumbeltree.heads.head import Evaluation, Part
+from gumbeltree.data.device_split import DeviceSplit
+from gumbeltree.device.graphs import Graphs, torch_settings
 from gumbeltree.model import SentenceModel, in_evaluation_mode
+from gumbeltree.nn.heads.head import Evaluation, Part
+from gumbeltree.states import Draw
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.ids import TextCounts, TextReader, chunks
 
@@ -59,6 +60,7 @@ class Evaluator:
         rows: NDArray[np.int64] | None = None,
     ) -> None:
         self.model, self.split = model, split
+        model.head.check_columns(split.sentences.shape[1])
         self.rows = np.arange(len(split)) if rows is None else _checked_rows(rows, len(split))
         part = dataclasses.replace(
             split, sentences=split.sentences[self.rows], labels=split.labels[self.rows]
@@ -68,13 +70,13 @@ class Evaluator:
         # the longest first: what they leave of memory is enough for the others
         self.batches = list(by_length(part, words))[::-1]
         self.device = model.embedding.weight.device
-        self.row_data: RowData | None = None
-        if self.device.type == "cuda" and model.why_not_rows(sample=False) is None:
-            self.row_data = RowData(part, self.device)
+        self.on_device: DeviceSplit | None = None
+        if self.device.type == "cuda" and model.why_not_captured(sample=False) is None:
+            self.on_device = DeviceSplit(part, self.device)
             # they come in the same order each time: with fewer graphs each would be dropped
             # before it is used again
             self.graphs = Graphs(self.device, most=len(self.batches))
-            self.placed = [self.row_data.place(rows, rounded=False) for rows in self.batches]
+            self.placed = [self.on_device.place(rows, rounded=False) for rows in self.batches]
 
     def __call__(self) -> Evaluation:
         """Evaluate the model as it now is."""
@@ -120,20 +122,20 @@ class Evaluator:
 
     def _output(self, model: SentenceModel, number: int) -> Tensor:
         """Return the head's output of a batch `[B, ...]`; the next call may overwrite it."""
-        rows = self.row_data
-        if rows is None:
-            batch = self.part.batch(self.batches[number]).to(self.device)
-            columns = zip(batch.ids, batch.lengths, strict=True)
-            scores: Tensor = model(*(x for column in columns for x in column))
-            return scores
-        shape, numbers = self.placed[number]
+        on_device = self.on_device
+        if on_device is None:
+            batch = self.part.batch(self.batches[number], self.device)
+            output: Tensor = model(batch.sentences, Draw()).output
+            return output
+        bounds, numbers = self.placed[number]
+        model.encoder.prepare(bounds.T)
 
         def function(numbers: Tensor) -> Tensor:
-            batch = rows.read(numbers, shape)
-            return model.score_rows(batch.ids, batch.layout)
+            found: Tensor = model(on_device.read(numbers, bounds).sentences, Draw()).output
+            return found
 
-        found: Tensor = self.graphs((shape, torch_settings()), function, numbers)
-        return found
+        output = self.graphs((bounds, torch_settings()), function, numbers)
+        return output
 
 
 def merge_orders(model: SentenceModel, split: Split, words: int = 16_384) -> dict[str, Any]:
@@ -159,8 +161,8 @@ def merge_orders(model: SentenceModel, split: Split, words: int = 16_384) -> dic
     model = in_evaluation_mode(model)
     with torch.inference_mode():
         for rows in by_length(alone, words):
-            batch = alone.batch(rows).to(device)
-            encoding = model.encoder(model.embed(batch.ids[0]), batch.lengths[0])
+            encoding = model.encode_batch(alone.batch(rows, device).sentences, Draw())
+            assert encoding.order is not None
             found = encoding.order.cpu().numpy().astype(np.uint16)
             for row, order in zip(rows, found, strict=True):
                 orders[row] = order[: lengths[row] - 1]

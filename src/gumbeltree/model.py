@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MethodType
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from gumbeltree.captured import CapturedEncoder
 from gumbeltree.config import ModelConfig
-from gumbeltree.encoders import ENCODERS
-from gumbeltree.encoders.captured import CapturedEncoder
-from gumbeltree.encoders.encoder import Encoder
-from gumbeltree.heads import HEADS
-from gumbeltree.heads.head import Answer
 from gumbeltree.hub import HubModel
-from gumbeltree.ops.layout import Layout
-from gumbeltree.states import Encoding
+from gumbeltree.layout import Sentences
+from gumbeltree.nn.encoders import ENCODERS
+from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.nn.heads import HEADS
+from gumbeltree.nn.heads.head import Answer
+from gumbeltree.registry import own
+from gumbeltree.states import VECTORS, Draw, Encoding, Keep
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader, batches, chunks
 from gumbeltree.tree import Tree
 
@@ -30,6 +31,18 @@ logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Module = TypeVar("Module", bound=nn.Module)
+
+
+class ModelOutput(NamedTuple):
+    """What a model says about B examples."""
+
+    output: Tensor
+    """The head's output `[B, ...]`."""
+    log_prob: Tensor | None = None
+    """Log-probability of the sampled choices in all sentences of an example, `[B]`, where the
+    estimator needs it."""
+    entropy: Tensor | None = None
+    """Entropy of the choices, likewise."""
 
 
 class SentenceModel(nn.Module, HubModel):
@@ -53,7 +66,7 @@ class SentenceModel(nn.Module, HubModel):
         if not isinstance(self.encoder, Encoder):
             raise TypeError(
                 f"the encoder {config.encoder.kind!r} is a {type(self.encoder).__name__}; derive "
-                "it from gumbeltree.encoders.encoder.Encoder"
+                "it from gumbeltree.nn.encoders.encoder.Encoder"
             )
         self.head = HEADS[config.head.kind](config.head, self.encoder.vector_dim)
         self.reset_embedding()
@@ -71,74 +84,49 @@ class SentenceModel(nn.Module, HubModel):
         labels: tuple[str, ...] = self.head.labels
         return labels
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """Return word vectors `[B, T, E]` of ids `[B, T]`, with dropout in training."""
-        vectors: Tensor = self.dropout(self.embedding(ids))
-        return vectors
+    def embed(self, sentences: Sentences) -> Sentences:
+        """Return sentences of word vectors for those of ids, with dropout in training."""
+        ids, weight = sentences.words, self.embedding.weight
+        tuned = weight.requires_grad and torch.is_grad_enabled()
+        if tuned and ids.device.type == "cpu" and sentences.layout.known:
+            # a word's gradient is summed sentence by sentence, however the batch is laid out
+            places = sentences.layout.word_places().argsort()
+            vectors = self.embedding(ids[places]).index_select(0, places.argsort())
+        else:
+            vectors = self.embedding(ids)
+        return sentences.with_words(self.dropout(vectors))
 
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor,
-        second_ids: Tensor | None = None,
-        second_lengths: Tensor | None = None,
-        *,
-        noise: Tensor | None = None,
-    ) -> Tensor:
-        """Return the head's output `[B, ...]`; the sentences of pairs are encoded as one batch.
+    def encode_batch(
+        self, sentences: Sentences, draw: Draw | None = None, keep: Keep = VECTORS
+    ) -> Encoding:
+        """Return the encodings of sentences whose words are ids; see `Encoder.forward`."""
+        encoding: Encoding = self.encoder(self.embed(sentences), draw=draw, keep=keep)
+        return encoding
 
-        Args:
-            ids: word ids `[B, T]`.
-            lengths: int64 `[B]`.
-            second_ids: the second sentences of pairs, `[B, T2]`.
-            second_lengths: int64 `[B]`.
-            noise: Gumbel noise for training, `[B, T-1, T-1]`, or its keys, int64 `[B, 2]`; for
-                pairs of 2B sentences, the first ones before the second ones, with T the wider of
-                both. Drawn if None.
-        """
-        if second_ids is None or second_lengths is None:
-            output: Tensor = self.head(self.encoder(self.embed(ids), lengths, noise=noise))
-            return output
-        width = max(ids.shape[1], second_ids.shape[1])
-        both = torch.cat([_widen(ids, width), _widen(second_ids, width)])
-        both_lengths = torch.cat([lengths, second_lengths])
-        output = self.head(*self.encoder(self.embed(both), both_lengths, noise=noise).chunk(2))
-        return output
-
-    def score_rows(
-        self,
-        ids: Tensor,
-        layout: Layout,
-        *,
-        keys: Tensor | None = None,
-        temperature: Tensor | None = None,
-    ) -> Tensor:
-        """Return the head's output `[B, ...]` of words laid out in rows; no value is read back.
+    def forward(self, sentences: Sentences, draw: Draw | None = None) -> ModelOutput:
+        """Return what the head says about examples.
 
         Args:
-            ids: word ids `[cap]`.
-            layout: where words stand; for pairs the first sentences, then the second ones.
-            keys: of the noise for training; see `GumbelTreeEncoder.encode_rows`.
-            temperature: likewise.
+            sentences: word ids; for pairs the first sentences of all examples, then the second
+                ones.
+            draw: how choices are made. None: sampled with new keys in training, the highest score
+                otherwise.
         """
-        encoding = self.encoder.encode_rows(
-            self.embed(ids), layout, keys=keys, temperature=temperature
-        )
-        output: Tensor = self.head.classify(self.head.row_features(encoding.vector))
-        return output
+        encoding = self.encode_batch(sentences, draw, self.head.keep)
+        columns = encoding.chunk(self.head.sentences)
+        output: Tensor = self.head(*columns)
+        if encoding.log_prob is None:
+            return ModelOutput(output)
+        assert encoding.entropy is not None
+        sums = (x.view(len(columns), -1).sum(0) for x in (encoding.log_prob, encoding.entropy))
+        return ModelOutput(output, *sums)
 
-    def why_not_rows(self, sample: bool) -> str | None:
-        """Return why `score_rows` cannot run, or None if it can."""
-        leaf = getattr(self.encoder, "leaf", None)
-        for part, rows, plain in (
-            (self.encoder, "encode_rows", ("forward",)),
-            (leaf, "rows", ("forward",)),
-            (self.head, "row_features", ("forward", "features", "classify")),
-        ):
-            if not _stands_for(type(part), rows, plain):
-                return f"{type(part).__name__} has no such kernels"
-        choice = self.encoder.explain(sample)
-        return None if choice.name == "fused" else f"it merges with {choice.name!r}"
+    def why_not_captured(self, sample: bool) -> str | None:
+        """Return why the forward pass cannot be captured as a CUDA graph, or None if it can."""
+        if not own(self.head, "capturable"):
+            return f"{type(self.head).__name__} does not say that it can be captured"
+        reason: str | None = self.encoder.why_not_captured(sample)
+        return reason
 
     def encode(
         self,
@@ -226,10 +214,9 @@ class SentenceModel(nn.Module, HubModel):
         self._check_weights()
         head = in_evaluation_mode(self.head)
         answers: list[Answer] = []
-        for _, chunk in self._read(columns, batch_size, pretokenized, counts):
+        for chunk in self._examples(columns, batch_size, pretokenized, counts):
             with torch.inference_mode():
-                vectors = [self._vectors(column, batch_size) for column in chunk]
-                output = head(*(Encoding(vector, None) for vector in vectors))
+                output = head(*(self._encodings(column, batch_size) for column in chunk))
                 fine = output.isfinite().reshape(len(output), -1).all(1)
                 if not bool(fine.all()):
                     raise ValueError(
@@ -305,10 +292,10 @@ class SentenceModel(nn.Module, HubModel):
     def _is_captured(self) -> bool:
         """Return whether sentences are encoded by captured graphs."""
         device = self.embedding.weight.device
-        return device.type == "cuda" and self.why_not_rows(sample=False) is None
+        return device.type == "cuda" and self.encoder.why_not_captured(sample=False) is None
 
     def _encode(
-        self, sentences: Sequence[Sentence], batch_size: int
+        self, sentences: Sequence[Sentence], batch_size: int, keep: Keep = VECTORS
     ) -> Iterator[tuple[list[int], Encoding]]:
         """Yield rows of `sentences` and their encodings, a batch of similar lengths at a time."""
         device = self.embedding.weight.device
@@ -322,11 +309,32 @@ class SentenceModel(nn.Module, HubModel):
             chosen = [sentences[row].ids for row in rows]
             with torch.inference_mode():
                 if captured is not None:
-                    encoding = captured(model, chosen)
+                    encoding = captured(model, chosen, keep)
                 else:
-                    ids, lengths = pad(chosen)
-                    encoding = model.encoder(model.embed(ids.to(device)), lengths.to(device))
+                    encoding = model.encode_batch(Sentences.of(chosen, device), Draw(), keep)
             yield rows, encoding
+
+    def _examples(
+        self,
+        columns: Sequence[Sequence[str]],
+        batch_size: int,
+        pretokenized: bool,
+        counts: TextCounts | None,
+    ) -> Iterator[list[list[Sentence]]]:
+        """Yield examples that the head reads together: a chunk, or fewer where it needs nodes."""
+        for _, chunk in self._read(columns, batch_size, pretokenized, counts):
+            some = batch_size if self.head.keep.nodes else len(chunk[0])
+            for start in range(0, len(chunk[0]), some):
+                yield [column[start : start + some] for column in chunk]
+
+    def _encodings(self, sentences: Sequence[Sentence], batch_size: int) -> Encoding:
+        """Return what the head reads of sentences, on the model's device."""
+        if not self.head.keep.nodes:
+            return Encoding(self._vectors(sentences, batch_size))
+        found = list(self._encode(sentences, batch_size, self.head.keep))
+        device = self.embedding.weight.device
+        back = torch.tensor([row for rows, _ in found for row in rows]).argsort().to(device)
+        return Encoding.joined([encoding for _, encoding in found]).map(lambda x: x[back])
 
     def _vectors(self, sentences: Sequence[Sentence], batch_size: int) -> Tensor:
         """Return vectors `[len(sentences), D]` on the model's device."""
@@ -336,15 +344,6 @@ class SentenceModel(nn.Module, HubModel):
             places = torch.tensor(rows).to(weight.device, non_blocking=True)
             vectors[places] = encoding.vector.to(vectors.dtype)
         return vectors
-
-
-def _stands_for(kind: type, rows: str, plain: tuple[str, ...]) -> bool:
-    """Return whether a class has the method `rows`, and none of `plain` that is newer than it."""
-
-    def place(name: str) -> int:
-        return next((i for i, c in enumerate(kind.__mro__) if name in vars(c)), len(kind.__mro__))
-
-    return place(rows) < len(kind.__mro__) and all(place(rows) <= place(name) for name in plain)
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:
@@ -424,13 +423,6 @@ def checked_texts(texts: Iterable[str]) -> list[str]:
     return texts
 
 
-def pad(ids: Iterable[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return ids `[B, T]`, zero beyond the end, and lengths `[B]` of ragged lists."""
-    rows = [torch.tensor(row) for row in ids]
-    lengths = torch.tensor([len(row) for row in rows])
-    return nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
-
-
 def _check_vectors(vectors: Tensor, numbers: Sequence[int]) -> None:
     """Raise if the vectors `[n, D]` of texts with these numbers are NaN or infinite."""
     fine = vectors.isfinite().all(1)
@@ -440,7 +432,3 @@ def _check_vectors(vectors: Tensor, numbers: Sequence[int]) -> None:
             f"the model gives NaN or infinite numbers for text {first}; its weights are broken: "
             "train it anew, with a lower learning rate"
         )
-
-
-def _widen(ids: Tensor, width: int) -> Tensor:
-    return nn.functional.pad(ids, (0, width - ids.shape[1]))

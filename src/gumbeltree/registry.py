@@ -12,6 +12,14 @@ def suggest(name: str, known: list[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def own(part: object, name: str) -> Any:
+    """Return what the class of a part says of itself in its own body, None where it says nothing.
+
+    A subclass may do something else than its parent, so it does not inherit such a word.
+    """
+    return vars(type(part)).get(name)
+
+
 class UnknownNameError(KeyError, ValueError):
     """A name that is not in a table."""
 

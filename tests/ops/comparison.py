@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
-from gumbeltree.estimators.gumbel import gumbel_noise
-from gumbeltree.ops import exact_backward
+from gumbeltree.noise import gumbel_noise
+from gumbeltree.ops.merge.exact import backward as exact_backward
 
 TEMPERATURES = [0.05, 0.1, 0.3, 0.5, 1.0, 3.0, 20.0]
 LENGTHS = [1, 2, 3, 4, 5, 6, 8, 9, 11, 14, 23]

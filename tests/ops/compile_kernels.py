@@ -17,13 +17,15 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gumbeltree.ops import features_kernels as features
-from gumbeltree.ops import fused_backward, fused_forward, fused_lstm
-from gumbeltree.ops import fused_backward_kernels as backward
-from gumbeltree.ops import fused_forward_kernels as forward
-from gumbeltree.ops import fused_lstm_kernels as lstm
-from gumbeltree.ops import layout_kernels as layout
-from gumbeltree.ops.triton_support import Tile, tile_for
+from gumbeltree.device import find_rows_kernels as layout
+from gumbeltree.device.triton_support import Tile, tile_for
+from gumbeltree.ops.lstm import fused as fused_lstm
+from gumbeltree.ops.lstm import kernels as lstm
+from gumbeltree.ops.merge.fused import backward as fused_backward
+from gumbeltree.ops.merge.fused import backward_kernels as backward
+from gumbeltree.ops.merge.fused import forward as fused_forward
+from gumbeltree.ops.merge.fused import forward_kernels as forward
+from gumbeltree.ops.pair_features import kernels as features
 
 SIZES = {"t", "B", "T", "cap", "steps", "offset"}
 INT32 = {
@@ -133,7 +135,7 @@ def main() -> None:
         found = {"out_start": "*i32", "out_lengths": "*i32", "out_previous": "*i32"}
         found |= {"out_roots": "*i64", "out_ids": "*i64", "firsts": "*i64", "words": "*i32"}
         constants = {"BT": 64, "BLOCK": layout.BLOCK, "HAS_WORDS": words}
-        compiled(layout.layout_kernel, constants, **found, start=kind, lengths="*i64")
+        compiled(layout.find_rows_kernel, constants, **found, start=kind, lengths="*i64")
     compiled(forward.begin_kernel, {"BLOCK": fused_forward.BLOCK})
     for record in (True, False):
         BM, BD, warps = fused_forward.FIRST

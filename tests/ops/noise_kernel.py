@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from gumbeltree.ops.fused_forward_kernels import gumbel
+from gumbeltree.ops.merge.fused.forward_kernels import gumbel
 
 
 @triton.jit

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
-from gumbeltree.cells.treelstm import TreeLSTMCell
-from gumbeltree.ops import exact, exact_backward, exact_forward
-from gumbeltree.ops.exact_tape import Tape
+from gumbeltree.nn.cells.treelstm import TreeLSTMCell
+from gumbeltree.ops.merge.exact import backward as exact_backward
+from gumbeltree.ops.merge.exact import forward as exact_forward
+from gumbeltree.ops.merge.exact.tape import Tape
 from tests.ops.comparison import TEMPERATURES, Case, cases, errors, make_inputs, run
 
 LONG = [
@@ -180,9 +181,10 @@ def test_what_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> 
 
     def spy(tape: Tape, *rest: object) -> exact_backward.Gradients:
         kept.update(tape._asdict())
-        return exact_backward.backward(tape, *rest)
+        return backward(tape, *rest)
 
-    monkeypatch.setattr(exact, "backward", spy)
+    backward = exact_backward.backward
+    monkeypatch.setattr(exact_backward, "backward", spy)
     T, D = 300, 8
     encoder = GumbelTreeEncoder(EncoderConfig(3, D))
     encoder(torch.randn(1, T, 3), torch.tensor([T])).vector.sum().backward()

@@ -9,25 +9,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
-from gumbeltree.cells.treelstm import TreeLSTMCell
-from gumbeltree.estimators.gumbel import gumbel_noise
-from gumbeltree.estimators.keyed_noise import keyed_noise, sentence_keys
-from gumbeltree.estimators.soft import SoftGumbel
-from gumbeltree.estimators.st_gumbel import StraightThroughGumbel
-from gumbeltree.ops import choose, fused, fused_lstm, triton_support
-from gumbeltree.ops.layout import Layout
-from gumbeltree.packing import Packing
+from gumbeltree.device import triton_support
+from gumbeltree.layout import Arrangement, Layout, Sentences
+from gumbeltree.nn.cells.treelstm import TreeLSTMCell
+from gumbeltree.nn.estimators.soft import SoftGumbel
+from gumbeltree.nn.estimators.st_gumbel import StraightThroughGumbel
+from gumbeltree.noise import gumbel_noise, keyed_noise, sentence_keys
+from gumbeltree.ops.lstm import fused as fused_lstm
+from gumbeltree.ops.merge import choose, fused
+from gumbeltree.ops.merge.problem import TreeProblem
+from gumbeltree.states import Draw
 from tests.ops.comparison import TEMPERATURES, Case, cases, errors, make_inputs, run
 
 pytest.importorskip("triton")
-fused_backward = pytest.importorskip("gumbeltree.ops.fused_backward")
-fused_forward = pytest.importorskip("gumbeltree.ops.fused_forward")
+fused_backward = pytest.importorskip("gumbeltree.ops.merge.fused.backward")
+fused_forward = pytest.importorskip("gumbeltree.ops.merge.fused.forward")
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
 
@@ -211,9 +214,9 @@ def test_dense_layouts() -> None:
 
 def rows_of(lengths: list[int], T: int, cap: int) -> Layout:
     """Return a layout of more words than there are, for longer sentences than there are."""
-    packing = Packing(torch.tensor(lengths), T)
-    start = torch.tensor(packing.start + [packing.N] * (T - packing.steps), dtype=torch.int32)
-    return Layout.from_start(cap, start, packing.lengths, packing.sentence, packing.rank)
+    arrangement = Arrangement.of(np.array(lengths), T)
+    sizes, sentence, rank, start = map(torch.from_numpy, arrangement)
+    return Layout(cap, start, sizes, sentence, rank)
 
 
 def rows_encoder(dtype: torch.dtype = torch.float64, **settings: object) -> GumbelTreeEncoder:
@@ -231,7 +234,7 @@ def run_rows(
     """Encode rows; return the order, the vectors, and the gradients of words and parameters."""
     words = words.clone().requires_grad_()
     temperature = torch.full((), 0.5, dtype=words.dtype)
-    encoding = encoder.encode_rows(words, layout, keys=keys, temperature=temperature)
+    encoding = encoder(Sentences(words, layout), draw=Draw(keys, temperature))
     names = ["words", *dict(encoder.named_parameters())]
     gradients = torch.autograd.grad(
         (encoding.vector * torch.arange(1.0, 7)).square().sum(),
@@ -262,8 +265,8 @@ def test_rows_equal_padded_sentences(settings: dict[str, object], sample: bool) 
     layout = rows_of(lengths, T, cap)
     keys = sentence_keys(3, 1, torch.tensor([5, 0, 2**33, 7]))
     padded = torch.randn(4, T, 3, dtype=torch.float64, requires_grad=True)
-    packing = Packing(torch.tensor(lengths), T)
-    words = torch.cat([packing.pack(padded.detach()), torch.zeros(cap - 12, 3)]).double()
+    packed = Sentences.padded(padded, torch.tensor(lengths)).words
+    words = torch.cat([packed.detach(), torch.zeros(cap - 12, 3)]).double()
     found = run_rows(encoder, words, layout, keys if sample else None)
     plain = GumbelTreeEncoder(dataclasses.replace(encoder.config, impl="exact")).double()
     plain.load_state_dict(encoder.state_dict())
@@ -277,7 +280,12 @@ def test_rows_equal_padded_sentences(settings: dict[str, object], sample: bool) 
     dpadded, *gradients = torch.autograd.grad(
         loss, [padded, *named.values()], materialize_grads=True
     )
-    torch.testing.assert_close(found["d words"][:12], packing.pack(dpadded), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        found["d words"][:12],
+        Sentences.padded(dpadded, torch.tensor(lengths)).words,
+        rtol=1e-5,
+        atol=1e-6,
+    )
     assert not found["d words"][12:].any()
     for name, gradient in zip(named, gradients, strict=True):
         largest = float(gradient.abs().max())
@@ -353,14 +361,18 @@ def test_spare_leaves_may_be_anything() -> None:
         leaves = torch.randn(16, 12, generator=torch.Generator().manual_seed(1))
         leaves[11:] = value
         leaves.requires_grad_()
-        result = fused.merge(
+        problem = TreeProblem(
             leaves,
             layout,
             encoder.cell,
             encoder.query,
-            noise=keys,
-            temperature=temperature,
+            1.0,
+            encoder.estimator,
+            temperature,
+            True,
+            keys,
         )
+        result = fused.build_tree(problem)
         inputs = [leaves, encoder.cell.weight, encoder.cell.bias, encoder.query]
         gradients = torch.autograd.grad(result.vector.square().sum(), inputs)
         assert not gradients[0][11:].any()

@@ -9,16 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gumbeltree.leaves import LSTMLeaf
-from gumbeltree.ops import fused_lstm
-from gumbeltree.ops.triton_support import Tile, tile_for
-from gumbeltree.packing import Packing
+from gumbeltree.device.triton_support import Tile, tile_for
+from gumbeltree.layout import Arrangement, Layout
+from gumbeltree.nn.leaves.lstm import LSTMLeaf
+from gumbeltree.ops.lstm import fused as fused_lstm
 
 # read when the kernels are defined
 if not torch.cuda.is_available():
@@ -26,7 +27,7 @@ if not torch.cuda.is_available():
 # read at the first product; torch wants it in deterministic mode
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 pytest.importorskip("triton")
-pytest.importorskip("gumbeltree.ops.fused_lstm_kernels")
+pytest.importorskip("gumbeltree.ops.lstm.kernels")
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -50,7 +51,7 @@ class Case:
 
 @dataclass
 class Inputs:
-    packing: Packing
+    layout: Layout
     start: Tensor
     steps: int
     rows: int
@@ -63,8 +64,8 @@ class Inputs:
 def make_inputs(case: Case) -> Inputs:
     """Draw a batch in float64; what stands behind the words is NaN."""
     generator = torch.Generator().manual_seed(case.seed)
-    packing = Packing(torch.tensor(case.lengths), max(case.lengths))
-    N, D = packing.N, case.D
+    layout = Layout.of(Arrangement.of(np.array(case.lengths), max(case.lengths)))
+    N, D = layout.N, case.D
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -73,12 +74,12 @@ def make_inputs(case: Case) -> Inputs:
         behind = x.new_full((case.capacity, x.shape[1]), torch.nan)
         return torch.cat([x, behind]).to(case.device)
 
-    start = packing.start + [N] * case.extra_steps
+    start = layout.starts + [N] * case.extra_steps
     return Inputs(
-        packing,
+        layout,
         torch.tensor(start, dtype=torch.int32, device=case.device),
-        packing.steps + case.extra_steps,
-        packing.B + case.extra_rows,
+        layout.steps + case.extra_steps,
+        layout.B + case.extra_rows,
         extend(draw(N, 4 * D)),
         (draw(4 * D, D) / D**0.5).to(case.device),
         extend(draw(N, D)),
@@ -104,7 +105,7 @@ def run_plain(
     case: Case, batch: Inputs, dtype: torch.dtype = torch.float64, autocast: bool = False
 ) -> Values:
     """Run `LSTMLeaf` with W_ih = 1 and no bias, so that its words are our `inputs`."""
-    N, D = batch.packing.N, case.D
+    N, D = batch.layout.N, case.D
     leaf = LSTMLeaf(4 * D, D, reverse=case.reverse).to(case.device, dtype)
     with torch.no_grad():
         leaf.weight_ih.copy_(torch.eye(4 * D))
@@ -112,7 +113,7 @@ def run_plain(
         leaf.bias_ih.zero_()
     words = batch.inputs[:N].to(dtype).requires_grad_()
     with torch.autocast(case.device, torch.bfloat16, enabled=autocast):
-        h, c = leaf(words, batch.packing)
+        h, c = leaf(words, batch.layout, "exact").chunk(2, dim=-1)
     loss = (h * batch.dh[:N]).sum() + (c * batch.dc[:N]).sum()
     dwords, dweight = torch.autograd.grad(loss, (words, leaf.weight_hh))
     values = {"h": h.detach(), "c": c.detach(), "d inputs": dwords, "d weight": dweight}

@@ -2,15 +2,17 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from gumbeltree import EncoderConfig, GumbelTreeEncoder, NodeState
-from gumbeltree.cells.treelstm import TreeLSTMCell
-from gumbeltree.estimators.st_gumbel import StraightThroughGumbel
-from gumbeltree.ops import build_tree, choose
-from gumbeltree.ops.problem import TreeProblem, TreeResult
-from gumbeltree.packing import Packing
+from gumbeltree import EncoderConfig, GumbelTreeEncoder
+from gumbeltree.layout import Arrangement, Layout
+from gumbeltree.nn.cells.treelstm import TreeLSTMCell
+from gumbeltree.nn.estimators.st_gumbel import StraightThroughGumbel
+from gumbeltree.ops.merge import build_tree, choose
+from gumbeltree.ops.merge.problem import TreeProblem, TreeResult
+from gumbeltree.states import Keep
 from tests.models import IMPLS
 from tests.oracle import follow, merge_orders, tree_lstm
 
@@ -29,8 +31,8 @@ def problem(
         cell.bias.copy_(torch.tensor([0.0, -1.0, -0.5, 0.25, 0.5]))
     leaves = torch.tensor(states, dtype=torch.float64)
     return TreeProblem(
-        NodeState(leaves[:, :1], leaves[:, 1:]),
-        Packing(torch.tensor([len(states)]), len(states)),
+        leaves,
+        Layout.of(Arrangement.of(np.array([len(states)]), len(states))),
         cell,
         query=torch.tensor([2.0], dtype=torch.float64),
         scale=1.0,
@@ -62,7 +64,7 @@ def test_three_words_by_hand(impl: str) -> None:
     ab, bc = parent(A, B), parent(B, C)
     assert bc[0] > ab[0]  # so that q.h with q = 2 prefers the right pair
     root = parent(A, bc)
-    result = build_tree(problem([A, B, C], keep_nodes=True, keep_scores=True), impl)
+    result = build_tree(problem([A, B, C], keep=Keep(True, True)), impl)
     assert result.order.tolist() == [[1, 0]]
     assert result.vector.item() == pytest.approx(root[0], abs=1e-14)
     assert result.nodes is not None
@@ -136,8 +138,8 @@ def test_every_order_of_short_sentences(impl: str, words: int) -> None:
     h, c = torch.randn(2, words, D, dtype=torch.float64)
     orders = list(merge_orders(words))
     assert len(orders) == math.factorial(words - 1)
-    batch = Packing(torch.full((len(orders),), words), words)
-    repeat = NodeState(h.repeat_interleave(len(orders), 0), c.repeat_interleave(len(orders), 0))
+    batch = Layout.of(Arrangement.of(np.full(len(orders), words), words))
+    repeat = torch.cat([h, c], dim=1).repeat_interleave(len(orders), 0)
     result: TreeResult = build_tree(
         TreeProblem(
             repeat,
@@ -235,9 +237,9 @@ def test_choice_explains_itself() -> None:
     name, reason = soft.explain(sample=True)
     assert name == "reference"
     assert "not 'exact'" in reason
-    assert "SoftGumbel is no LocalEstimator" in reason
+    assert "the estimator SoftGumbel mixes candidates" in reason
     assert soft.explain(sample=False).name == "exact"
-    with pytest.raises(NotImplementedError, match=r"impl='exact' cannot run this: .*Local"):
+    with pytest.raises(NotImplementedError, match=r"impl='exact' cannot run this: .*mixes"):
         choose("exact", cell, soft.estimator, True)
     with pytest.raises(ValueError, match=r"unknown implementation 'exat'.*Did you mean 'exact'"):
         choose("exat", cell, st, True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gumbeltree.heads.class_evaluation import Bucket
+from gumbeltree.nn.heads.class_evaluation import Bucket
 from gumbeltree.tree import Span, Tree
 
 BASELINES = ("left", "right", "balanced", "random")

@@ -7,7 +7,7 @@ from typing import Any
 from gumbeltree.analysis.curves import check_picture
 from gumbeltree.analysis.metrics_report import Accuracy, Comparison, Row
 from gumbeltree.atomic import replace_file
-from gumbeltree.heads.class_evaluation import wilson
+from gumbeltree.nn.heads.class_evaluation import wilson
 from gumbeltree.plots import COLOURS, any_names, legend, pyplot
 
 MARKERS = ("o", "s", "^", "D", "v", "P")

@@ -12,10 +12,10 @@ import numpy as np
 from gumbeltree.analysis import metrics
 from gumbeltree.analysis.gold import Gold, GoldExample
 from gumbeltree.analysis.metrics import F1, Bracketing, SelfF1, Shape
-from gumbeltree.encoders import ENCODERS
 from gumbeltree.evaluate import evaluate, merge_orders, split_of
-from gumbeltree.heads.class_evaluation import LONGEST, Bucket, ClassEvaluation
 from gumbeltree.model import SentenceModel
+from gumbeltree.nn.encoders import ENCODERS
+from gumbeltree.nn.heads.class_evaluation import LONGEST, Bucket, ClassEvaluation
 from gumbeltree.store import CONFIG, model_config
 from gumbeltree.tasks.example import Task, shown
 from gumbeltree.text.ids import TextCounts

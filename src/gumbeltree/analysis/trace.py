@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gumbeltree.estimators.gumbel import gumbel_noise
-from gumbeltree.model import SentenceModel, checked_texts, in_evaluation_mode, pad
-from gumbeltree.states import Encoding
+from gumbeltree.layout import Sentences
+from gumbeltree.model import SentenceModel, checked_texts, in_evaluation_mode
+from gumbeltree.noise import gumbel_noise
+from gumbeltree.states import Draw, Encoding, Keep
 from gumbeltree.text.ids import Sentence, TextReader, batches
 from gumbeltree.tree import Span, Tree
 
@@ -168,8 +169,8 @@ def trace_many(
     unknown = TextReader(model.tokenizer, model.config.max_words).unknown
     found: dict[int, Trace] = {}
     for rows in _few(sentences):
-        ids, lengths = pad(sentences[row].ids for row in rows)
-        T = ids.shape[1]
+        ids = [sentences[row].ids for row in rows]
+        T = max(map(len, ids))
         noise = None
         if seed is not None:
             # argmax(score / temperature + g) is argmax(score + temperature g)
@@ -177,7 +178,7 @@ def trace_many(
             for i, row in enumerate(rows):
                 size = len(sentences[row].ids) - 1
                 noise[i, :size, :size] = temperature * _noise(1, size, seed)[0]
-        encoding, classes = _encoded(model, ids, lengths, noise)
+        encoding, classes = _encoded(model, ids, noise)
         for i, row in enumerate(rows):
             found[row] = _trace(
                 sentences[row],
@@ -229,14 +230,11 @@ def span_probabilities(
     orders = []
     model = in_evaluation_mode(model)
     with torch.inference_mode():
-        embedded = model.embed(torch.tensor([sentence.ids]).to(device))  # [1, T, E]
-        length = torch.tensor([T]).to(device)
-        greedy = model.encoder(embedded, length).order[0].tolist()
+        (greedy,) = _orders(model.encode_batch(Sentences.of([sentence.ids], device), Draw()))
         for start in range(0, samples, step):
             drawn = noise[start : start + step].to(device)
-            B = len(drawn)
-            many = embedded.expand(B, -1, -1)
-            orders += model.encoder(many, length.expand(B), noise=drawn, sample=True).order.tolist()
+            many = Sentences.of([sentence.ids] * len(drawn), device)
+            orders += _orders(model.encode_batch(many, Draw(drawn)))
     for order in orders:
         counts.update(Tree(sentence.words, order).spans)
     return Tree(sentence.words, greedy), {
@@ -282,24 +280,28 @@ def _noise(count: int, size: int, seed: int) -> Tensor:
     return gumbel_noise((count, size, size), generator=generator)
 
 
+def _orders(encoding: Encoding) -> list[list[int]]:
+    assert encoding.order is not None
+    orders: list[list[int]] = encoding.order.tolist()
+    return orders
+
+
 def _encoded(
-    model: SentenceModel, ids: Tensor, lengths: Tensor, noise: Tensor | None
+    model: SentenceModel, ids: Sequence[Sequence[int]], noise: Tensor | None
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.float32] | None]:
     """Return what the encoder did, and the classes of each node if the model has single ones."""
     device = model.embedding.weight.device
     model = in_evaluation_mode(model)
     with torch.inference_mode():
-        encoding = model.encoder(
-            model.embed(ids.to(device)),
-            lengths.to(device),
-            noise=None if noise is None else noise.to(device),
-            sample=noise is not None,
-            details=True,
-        )
+        draw = Draw(None if noise is None else noise.to(device))
+        encoding = model.encode_batch(Sentences.of(ids, device), draw, Keep(True, True))
+        assert encoding.nodes is not None
+        assert encoding.order is not None
+        assert encoding.scores is not None
         h = encoding.nodes.h  # [B, 2T-1, D]
         classes = None
         if model.head.sentences == 1 and model.labels:
-            scores = model.head(Encoding(h.flatten(0, 1), None)).float()
+            scores = model.head(Encoding(h.flatten(0, 1))).float()
             classes = scores.softmax(-1).unflatten(0, h.shape[:2]).cpu().numpy()
     arrays = {
         "order": encoding.order.cpu().numpy(),

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from gumbeltree.config import EncoderConfig, ModelConfig, load_recipe
-from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
-from gumbeltree.estimators.gumbel import gumbel_noise
-from gumbeltree.heads.classes import PairHead
-from gumbeltree.ops import exact_backward
+from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.nn.heads.classes import PairHead
+from gumbeltree.noise import gumbel_noise
+from gumbeltree.ops.merge.exact import backward as exact_backward
 
 Step = Callable[[], None]
 

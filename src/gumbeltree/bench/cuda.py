@@ -22,14 +22,14 @@ from torch import Tensor
 from gumbeltree.bench.cases import snli_step
 from gumbeltree.bench.cuda_tables import show
 from gumbeltree.config import EncoderConfig, Recipe, load_recipe
-from gumbeltree.data.rows import RowData
+from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split, shuffled
-from gumbeltree.encoders.gumbel_tree import GumbelTreeEncoder
-from gumbeltree.estimators.gumbel import gumbel_noise
-from gumbeltree.graphs import Graphs
+from gumbeltree.device.graphs import Graphs
+from gumbeltree.layout import Arrangement, Layout, Sentences
 from gumbeltree.model import SentenceModel
-from gumbeltree.ops.layout import Layout
-from gumbeltree.packing import Packing
+from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.noise import gumbel_noise
+from gumbeltree.states import Draw
 from gumbeltree.text.tokenizer import treebank_tokenizer
 from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
@@ -202,8 +202,8 @@ def setup(recipe: str, precision: str, batches: str, sizes: Sizes) -> Measured:
     model = SentenceModel(config.model, treebank_tokenizer(words, lower=True))
     fabric = start_fabric("cuda", precision)
     optimizer = new_optimizer(training, model, fabric.device)
-    fabric.setup(model, optimizer)
-    step = CapturedStep(fabric, model, optimizer, split, training)
+    module, _ = fabric.setup(model, optimizer)
+    step = CapturedStep(fabric, module, model, optimizer, split, training)
     if batches == "bucketed":
         chosen = [x for x in shuffled(split, sizes.pairs, 0, 0) if len(x) == sizes.pairs]
     else:
@@ -261,16 +261,16 @@ def inference(precision: str, sizes: Sizes) -> dict[str, Any]:
     """Time class scores of random batches."""
     model, step, chosen = setup(sizes.recipe, precision, "random", sizes)
     model.eval()
-    data, graphs = step.data, Graphs(step.data.labels.device)
+    data, graphs = step.on_device, Graphs(step.on_device.targets.device)
 
     def score(rows: NDArray[np.int64]) -> None:
-        shape, numbers = data.place(rows)
+        bounds, numbers = data.place(rows)
 
         def function(numbers: Tensor) -> Tensor:
-            batch = data.read(numbers, shape)
-            return model.score_rows(batch.ids, batch.layout)
+            output: Tensor = model(data.read(numbers, bounds).sentences, Draw()).output
+            return output
 
-        graphs(shape, function, numbers)
+        graphs(bounds, function, numbers)
 
     with torch.inference_mode(), step.fabric.autocast():
         seconds = passes(score, chosen, sizes.passes)
@@ -319,16 +319,18 @@ def growth(words: int, width: int) -> dict[str, Any]:
     embedded = torch.randn(words, width).cuda()
     keys = torch.tensor([[1, 2]]).cuda()
     temperature = torch.ones((), device=embedded.device)
-    layout = Layout.of(Packing(torch.tensor([words]).cuda(), words))
+    layout = Layout.of(Arrangement.of(np.array([words]), words), embedded.device)
+    sentence = Sentences(embedded, layout)
     parameters = list(encoder.parameters())
 
     def train(_: Tensor) -> Tensor:
-        encoding = encoder.encode_rows(embedded, layout, keys=keys, temperature=temperature)
+        encoding = encoder(sentence, draw=Draw(keys, temperature))
         return torch.autograd.grad(encoding.vector.sum(), parameters)[0]
 
     def infer(_: Tensor) -> Tensor:
         with torch.inference_mode():
-            return encoder.encode_rows(embedded, layout).vector
+            vector: Tensor = encoder(sentence, draw=Draw()).vector
+            return vector
 
     row: dict[str, Any] = {"impl": "fused", "words": words}
     nothing = np.zeros(1, dtype=np.int64)
@@ -404,7 +406,7 @@ GROUPS = {
     "merge, backward loop": ("undo_kernel", "send_kernel"),
     "merge, outside its loops": (
         *("begin_kernel", "first_layer_kernel", "score_backward_kernel", "children_kernel"),
-        *("roots_kernel", "layout_kernel"),
+        *("roots_kernel", "find_rows_kernel"),
     ),
     "leaf LSTM, loops": ("lstm_fwd_kernel", "lstm_bwd"),
     "large products": ("gemm", "cutlass", "splitKreduce", "gemv", "nvjet"),
@@ -458,7 +460,7 @@ def roofline(batches: str, sizes: Sizes) -> dict[str, Any]:
         if event.device_type.name == "CUDA"
     ]
     spent = {group: us * 1e-6 / len(chosen) for group, us in attributed(kernels).items()}
-    counted = [work(model, step.data, rows) for rows in chosen]
+    counted = [work(model, step.on_device, rows) for rows in chosen]
     flops, moved = (statistics.mean(figure) for figure in zip(*counted, strict=True))
     name = torch.cuda.get_device_name()
     peak = next((figure for key, figure in PEAKS.items() if key in name), None)
@@ -475,7 +477,7 @@ def roofline(batches: str, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def work(model: SentenceModel, data: RowData, rows: NDArray[np.int64]) -> tuple[float, float]:
+def work(model: SentenceModel, data: DeviceSplit, rows: NDArray[np.int64]) -> tuple[float, float]:
     """Return the operations of the products of one training step, and the bytes that it moves.
 
     A sentence of L words has 3L - 6 candidates at most; fewer if it merges at its ends. Bytes are

@@ -10,7 +10,7 @@ from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
 
 if TYPE_CHECKING:
-    from gumbeltree.heads.head import Answer
+    from gumbeltree.nn.heads.head import Answer
     from gumbeltree.text.lines import Line
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from gumbeltree.heads.head import Evaluation
+from gumbeltree.nn.heads.head import Evaluation
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example, Report, Task
 from gumbeltree.tasks.table import split as divide

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gumbeltree.cli.app import Json, app
-from gumbeltree.heads import HEADS
+from gumbeltree.nn.heads import HEADS
 
 if TYPE_CHECKING:
     from gumbeltree.config import Recipe, Settings

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from gumbeltree.analysis.gold import Gold, GoldExample
     from gumbeltree.analysis.metrics_report import Accuracy, Comparison
-    from gumbeltree.heads.class_evaluation import Bucket
     from gumbeltree.model import SentenceModel
+    from gumbeltree.nn.heads.class_evaluation import Bucket
     from gumbeltree.tasks.example import Report, Task
 
 

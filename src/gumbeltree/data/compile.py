@@ -17,7 +17,7 @@ from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.prepared import Prepared, Say
 from gumbeltree.data.split import Split
 from gumbeltree.fetch import home
-from gumbeltree.heads import HEADS
+from gumbeltree.nn.heads import HEADS
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example, Report, Task
 from gumbeltree.tasks.table import split as divide

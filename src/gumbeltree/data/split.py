@@ -9,30 +9,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gumbeltree.layout import Arrangement, Layout, Sentences
+
 
 class Batch(NamedTuple):
-    """Examples that are read together, padded.
+    """Examples that are read together.
 
     Attributes:
-        rows: which examples of the split, int64 `[B]`.
-        ids: for each column of sentences, word ids `[B, T]`, zero beyond the end.
-        lengths: for each column, words per sentence, int64 `[B]`.
-        labels: classes, int64 `[B]`.
+        own: the number of each sentence, int64 `[columns * examples]`: that of its example, and
+            for second sentences the number of examples added.
+        sentences: word ids; the first sentences of all examples, then the second ones.
+        targets: what the head should say, `[examples]`.
     """
 
-    rows: Tensor
-    ids: tuple[Tensor, ...]
-    lengths: tuple[Tensor, ...]
-    labels: Tensor
-
-    def to(self, device: torch.device) -> "Batch":
-        """Return the batch with its ids, lengths and labels on a device."""
-        return Batch(
-            self.rows,
-            tuple(x.to(device, non_blocking=True) for x in self.ids),
-            tuple(x.to(device, non_blocking=True) for x in self.lengths),
-            self.labels.to(device, non_blocking=True),
-        )
+    own: Tensor
+    sentences: Sentences
+    targets: Tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,21 +52,27 @@ class Split:
         counts: NDArray[np.int64] = np.diff(self.starts)[self.sentences]
         return counts
 
-    def batch(self, rows: Sequence[int] | NDArray[np.int64]) -> Batch:
-        """Return the examples of `rows`, padded to the longest sentence of each column."""
+    def own(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of each sentence of examples; see `Batch`."""
+        columns = self.sentences.shape[1]
+        numbers: NDArray[np.int64] = (rows + len(self) * np.arange(columns)[:, None]).reshape(-1)
+        return numbers
+
+    def batch(
+        self, rows: Sequence[int] | NDArray[np.int64], device: torch.device | str | None = None
+    ) -> Batch:
+        """Return the examples of `rows` on a device."""
         rows = np.asarray(rows, dtype=np.int64)
-        ids, lengths = [], []
-        for column in self.sentences[rows].T:
-            starts = self.starts[column]
-            counts = self.starts[column + 1] - starts
-            places = np.arange(counts.max(initial=1))
-            inside = places < counts[:, None]
-            padded = np.zeros(inside.shape, dtype=np.int64)  # [B, T]
-            padded[inside] = self.words[(starts[:, None] + places)[inside]]
-            ids.append(torch.from_numpy(padded))
-            lengths.append(torch.from_numpy(counts))
-        labels = torch.from_numpy(self.labels[rows])
-        return Batch(torch.from_numpy(rows), tuple(ids), tuple(lengths), labels)
+        sentences = self.sentences[rows].T.reshape(-1)
+        starts = self.starts[sentences]
+        lengths = self.starts[sentences + 1] - starts
+        arrangement = Arrangement.of(lengths, int(lengths.max(initial=1)))
+        ids = arrangement.rows(self.words, starts[arrangement.sentence]).astype(np.int64)
+        own, words, targets = (
+            torch.from_numpy(x).to(device, non_blocking=True)
+            for x in (self.own(rows), ids, self.labels[rows])
+        )
+        return Batch(own, Sentences(words, Layout.of(arrangement, device)), targets)
 
 
 def by_length(split: Split, words: int, examples: int = 1024) -> Iterator[NDArray[np.int64]]:

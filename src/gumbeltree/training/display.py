@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from torch import Tensor
 
-from gumbeltree.heads.head import Head
+from gumbeltree.nn.heads.head import Head
 
 
 class Display:

@@ -23,10 +23,10 @@ from gumbeltree.config import Recipe, TrainingConfig
 from gumbeltree.data.compile import with_labels
 from gumbeltree.data.prepared import Prepared, check_fit
 from gumbeltree.data.split import Split, shuffled
-from gumbeltree.estimators.gumbel import annealed_temperature
 from gumbeltree.evaluate import Evaluator, ScoreError, merge_orders
-from gumbeltree.heads.head import Evaluation
 from gumbeltree.model import SentenceModel
+from gumbeltree.nn.estimators.temperature import annealed_temperature
+from gumbeltree.nn.heads.head import Evaluation
 from gumbeltree.signals import StopRequest
 from gumbeltree.store import load, save
 from gumbeltree.training.display import Display
@@ -40,7 +40,7 @@ from gumbeltree.training.folder import (
     saving,
 )
 from gumbeltree.training.start import new_model, start_fabric
-from gumbeltree.training.step import CapturedStep, EagerStep, Step, why_not_captured
+from gumbeltree.training.step import CapturedStep, Step, why_not_captured
 from gumbeltree.training.stopping import InterruptedRunError
 from gumbeltree.training.tensorboard import TensorBoard
 
@@ -176,8 +176,8 @@ class _Run:
         )
         train = self.splits["train"]
         if reason is None:
-            return CapturedStep(self.fabric, self.model, optimizer, train, self.config)
-        return EagerStep(self.fabric, self.module, self.model, self.optimizer, train, self.config)
+            return CapturedStep(self.fabric, self.module, self.model, optimizer, train, self.config)
+        return Step(self.fabric, self.module, self.model, self.optimizer, train, self.config)
 
     def train(self) -> dict[str, Any]:
         """Train to the end, or until stopped."""

@@ -8,7 +8,7 @@ generator's state has to be kept.
 import torch
 from torch import Tensor
 
-from gumbeltree.estimators.keyed_noise import mixed_number, sentence_keys
+from gumbeltree.noise import mixed_number, sentence_keys
 
 
 def example_keys(seed: int, epoch: int, rows: Tensor, columns: int) -> Tensor:

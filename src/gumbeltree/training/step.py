@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,31 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gumbeltree.config import TrainingConfig
-from gumbeltree.data.rows import RowBatch, RowData, Shape
-from gumbeltree.data.split import Split
-from gumbeltree.graphs import Graphs, outside_graphs
-from gumbeltree.model import SentenceModel
-from gumbeltree.ops.overlap import Overlap
+from gumbeltree.data.device_split import DeviceSplit
+from gumbeltree.data.split import Batch, Split
+from gumbeltree.device.graphs import Graphs
+from gumbeltree.device.overlap import Overlap
+from gumbeltree.model import ModelOutput, SentenceModel
+from gumbeltree.states import Draw
 from gumbeltree.training.noise import example_keys, step_seed
 
 
-class Step(Protocol):
+class Step:
     """Updates the weights on some examples, and adds up losses and gradient norms.
 
-    Attributes:
-        loss: sum of the examples' losses, float64; the loop sets it back to zero.
-        norm: sum of the gradients' norms before clipping, float64.
-    """
-
-    loss: Tensor
-    norm: Tensor
-
-    def __call__(self, rows: NDArray[np.int64], epoch: int, step: int) -> None:
-        """Do one update on the examples of `rows`, this process's share of them."""
-
-
-class EagerStep:
-    """Runs operation by operation: any model, any device, several processes.
+    Operation by operation, it takes any model, any device and several processes.
 
     Args:
         fabric: of the device or devices.
@@ -45,6 +33,10 @@ class EagerStep:
         optimizer: as `fabric` wraps it.
         split: training examples.
         config: seed, clipping.
+
+    Attributes:
+        loss: sum of the examples' losses, float64; the loop sets it back to zero.
+        norm: sum of the gradients' norms before clipping, float64.
     """
 
     def __init__(
@@ -60,61 +52,70 @@ class EagerStep:
         self.optimizer, self.split, self.config = optimizer, split, config
         self.loss = torch.zeros((), dtype=torch.float64, device=fabric.device)
         self.norm = torch.zeros((), dtype=torch.float64, device=fabric.device)
+        self.columns = split.sentences.shape[1]
 
     def __call__(self, rows: NDArray[np.int64], epoch: int, step: int) -> None:
-        """Do one update."""
-        config, fabric = self.config, self.fabric
-        rank, world = fabric.global_rank, fabric.world_size
+        """Do one update on the examples of `rows`, this process's share of them."""
+        rank, world = self.fabric.global_rank, self.fabric.world_size
         mine = rows[rank::world]
         # fewer examples than processes: one is read twice, and counts once
         weight = 1.0 if len(mine) else 0.0
-        batch = self.split.batch(mine if len(mine) else rows[:1]).to(fabric.device)
-        keys = example_keys(config.seed, epoch, batch.rows.to(fabric.device), len(batch.ids))
-        torch.manual_seed(step_seed(config.seed, step, rank))
-        columns = zip(batch.ids, batch.lengths, strict=True)
-        scores = self.module(*(x for column in columns for x in column), noise=keys)
-        total = weight * self.model.head.loss(scores, batch.labels).sum()
+        mine = mine if len(mine) else rows[:1]
+        batch = self.split.batch(mine, self.fabric.device)
+        own = torch.from_numpy(mine).to(self.fabric.device)
+        keys = example_keys(self.config.seed, epoch, own, self.columns)
+        torch.manual_seed(step_seed(self.config.seed, step, rank))
         # processes' gradients are averaged: this makes it the mean over all examples
-        fabric.backward(total * (world / len(rows)))
-        norm = clip(self.model, config.clip)
+        self._update(batch, Draw(keys), weight, world / len(rows))
+
+    def _update(self, batch: Batch, draw: Draw, weight: float, share: float) -> None:
+        """Turn a batch into new weights.
+
+        Args:
+            batch: what to read.
+            draw: how choices are made.
+            weight: of the batch's loss.
+            share: of the loss' sum in what is minimised.
+        """
+        total = weight * self._losses(batch, self.module(batch.sentences, draw)).sum()
+        self.fabric.backward(total * share)
+        norm = clip(self.model, self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.loss += total.detach()
         self.norm += norm
 
+    def _losses(self, batch: Batch, found: ModelOutput) -> Tensor:
+        """Return the loss of each example `[B]`."""
+        output = found.output
+        if output.dtype.itemsize < 4:
+            output = output.float()
+        losses: Tensor = self.model.head.loss(output, batch.targets)
+        return losses
 
-class CapturedStep:
-    """Runs the whole update as one CUDA graph, from ids to new weights.
 
-    Batches of similar sizes share a graph; see `graphs.Graphs`. The very first batch runs operation
-    by operation, as does one that first gives a parameter a gradient, with the same result.
+class CapturedStep(Step):
+    """Runs the whole update as one CUDA graph, from numbers to new weights.
 
-    Args:
-        fabric: of the device.
-        model: what is trained.
-        optimizer: torch's own, capturable.
-        split: training examples.
-        config: seed, clipping.
+    Batches of similar sizes share a graph; see `device.graphs.Graphs`. The very first batch runs
+    operation by operation, with the same result. Arguments are those of `Step`; the optimizer is
+    torch's own, capturable.
     """
 
     def __init__(
         self,
         fabric: Fabric,
+        module: nn.Module,
         model: SentenceModel,
         optimizer: torch.optim.Optimizer,
         split: Split,
         config: TrainingConfig,
     ) -> None:
+        super().__init__(fabric, module, model, optimizer, split, config)
         device = fabric.device
-        self.fabric, self.model, self.optimizer, self.config = fabric, model, optimizer, config
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)
-        self.norm = torch.zeros((), dtype=torch.float64, device=device)
-        self.data = RowData(split, device)
+        self.on_device = DeviceSplit(split, device)
         self.graphs = Graphs(device, at_once=True)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.updated: set[int] = set()
-        """Places of parameters for which the optimizer has made what it keeps."""
-        self.columns = split.sentences.shape[1]
         self.examples = torch.arange(len(split), device=device)
         self.keys = torch.zeros((self.columns * len(split), 2), dtype=torch.int64, device=device)
         self.epoch = -1
@@ -130,24 +131,27 @@ class CapturedStep:
             self.epoch = epoch
         self.rate.set(self.optimizer.param_groups[0]["lr"])
         self.temperature.set(getattr(self.model.encoder, "temperature", 1.0))
-        shape, numbers = self.data.place(rows)
-        torch.manual_seed(step_seed(self.config.seed, step, 0))
-        self.graphs(shape, lambda numbers: self._update(numbers, shape), numbers)
+        bounds, numbers = self.on_device.place(rows)
+        # what is to last must not be made in a graph: it would be made anew in each replay, in
+        # memory that other graphs overwrite
+        self.model.encoder.prepare(bounds.T)
+        make_state(self.optimizer, self.parameters)
 
-    def _update(self, numbers: Tensor, shape: Shape) -> None:
-        batch = self.data.read(numbers, shape)
+        def function(numbers: Tensor) -> None:
+            batch = self.on_device.read(numbers, bounds, self.overlap)
+            draw = Draw(self.keys[batch.own], self.temperature.tensor)
+            self._update(batch, draw, 1.0, 1 / len(rows))
+
+        torch.manual_seed(step_seed(self.config.seed, step, 0))
+        self.graphs(bounds, function, numbers)
+
+    def _update(self, batch: Batch, draw: Draw, weight: float, share: float) -> None:
+        """Turn a batch into new weights, without any value that Python would have to know."""
         with self.overlap or contextlib.nullcontext():
             with self.fabric.autocast():
-                scores = self._scores(batch)
-            if scores.dtype.itemsize < 4:
-                scores = scores.float()
-            total = self.model.head.loss(scores, batch.labels).sum()
-            gradients = torch.autograd.grad(
-                total / shape.examples, self.parameters, allow_unused=True
-            )
-        new = {i for i, x in enumerate(gradients) if x is not None} - self.updated
-        if new:
-            outside_graphs(self.fabric.device)
+                found = self.model(batch.sentences, draw)
+            total = self._losses(batch, found).sum()
+            gradients = torch.autograd.grad(total * share, self.parameters, allow_unused=True)
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         try:
@@ -156,14 +160,13 @@ class CapturedStep:
             for group in groups:
                 group["lr"] = self.rate.tensor
             self.optimizer.step()
-            self.updated |= new
         finally:
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
             for p in self.parameters:
                 p.grad = None
             # whoever else uses the optimizer has clipped already
-            self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+            self.optimizer.grad_scale = None
         self.loss += total.detach()
         self.norm += norm
 
@@ -190,16 +193,8 @@ class CapturedStep:
         norm = nn.utils.get_total_norm(gradients)
         # torch's fused optimizers divide by this as they read the gradients: one pass less
         scale = ((norm.float() + 1e-6) / self.config.clip).clamp(min=1.0)
-        self.optimizer.grad_scale = scale  # type: ignore[attr-defined]
+        self.optimizer.grad_scale = scale
         return norm
-
-    def _scores(self, batch: RowBatch) -> Tensor:
-        return self.model.score_rows(
-            batch.ids,
-            batch.layout,
-            keys=self.keys[batch.own],
-            temperature=self.temperature.tensor,
-        )
 
 
 class _Number:
@@ -213,6 +208,31 @@ class _Number:
         if value != self.value:
             self.tensor.fill_(value)
             self.value = value
+
+
+def make_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
+    """Make what an optimizer keeps of parameters that it never updated, as before the first update.
+
+    Optimizers make it at a parameter's first gradient, which may come in the middle of a graph.
+    """
+    new = [p for p in parameters if p not in optimizer.state]
+    if not new:
+        return
+    groups = optimizer.param_groups
+    rates = [group["lr"] for group in groups]
+    for p in new:
+        p.grad = torch.zeros_like(p)
+    for group in groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for p in new:
+        p.grad = None
+        # also where it keeps nothing, so that it is asked once
+        for x in optimizer.state[p].values():
+            if isinstance(x, Tensor):
+                x.zero_()
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
 
 
 def clip(model: nn.Module, limit: float) -> Tensor:
@@ -229,4 +249,4 @@ def why_not_captured(fabric: Fabric, model: SentenceModel) -> str | None:
         return f"{fabric.world_size} processes train together"
     if torch.is_anomaly_enabled():
         return "torch's anomaly detection looks at every gradient as it comes"
-    return model.why_not_rows(sample=True)
+    return model.why_not_captured(sample=True)

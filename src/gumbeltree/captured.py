@@ -1,0 +1,76 @@
+"""Sentences encoded by captured CUDA graphs, so that Python costs little a batch."""
+
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gumbeltree.device.find_rows import find_rows
+from gumbeltree.device.graphs import Graphs, torch_settings
+from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, joined
+from gumbeltree.states import VECTORS, Draw, Encoding, Keep
+
+
+class CapturedEncoder:
+    """Encodes batches of ids, greedy trees; batches of similar sizes share a graph.
+
+    Threads may share it, one at a time; their CUDA streams must be one.
+
+    Args:
+        model: a `SentenceModel` on a CUDA device that can be captured. It is not kept.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.graphs = Graphs(model.embedding.weight.device)
+        self.places = places(model)
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        # a copy of the model makes graphs of its own
+        return nothing, ()
+
+    def fits(self, model: nn.Module) -> bool:
+        """Return whether all weights are still where the graphs read them."""
+        return self.places == places(model)
+
+    def __call__(self, model: Any, ids: Sequence[Sequence[int]], keep: Keep = VECTORS) -> Encoding:
+        """Return vectors `[B, D]`, orders `[B, T-1]`, and what else is to be kept."""
+        bounds, numbers = placed(ids)
+
+        def function(numbers: Tensor) -> Encoding:
+            B, T, cap = bounds
+            words, lengths, sentence, rank, start = numbers.split([cap, B, B, B, T + 1])
+            found = find_rows(cap, start, lengths)
+            layout = Layout(cap, start, lengths, sentence, rank, found=found)
+            encoding: Encoding = model.encode_batch(Sentences(words, layout), Draw(), keep)
+            return encoding
+
+        with self.lock:
+            model.encoder.prepare(bounds.T)
+            found: Encoding = self.graphs((bounds, keep, torch_settings()), function, numbers)
+            # the next call overwrites what a graph returns
+            return found.map(Tensor.clone)
+
+
+def placed(ids: Sequence[Sequence[int]]) -> tuple[Bounds, NDArray[np.int64]]:
+    """Return the bounds of some sentences and, as numbers, their ids in rows and their layout."""
+    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+    bounds = Bounds.of(lengths)
+    arrangement = Arrangement.of(lengths, bounds.T)
+    rows = np.zeros(bounds.cap, dtype=np.int64)
+    rows[: int(lengths.sum())] = arrangement.rows(*joined(ids, arrangement))
+    return bounds, np.concatenate([rows, *arrangement])
+
+
+def places(model: nn.Module) -> tuple[int, ...]:
+    """Return where the weights and buffers of a model lie in memory."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return tuple(x.data_ptr() for x in tensors)
+
+
+def nothing() -> None:
+    """Return None, as which graphs are copied and pickled."""

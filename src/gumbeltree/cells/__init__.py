@@ -1,5 +1,0 @@
-"""Composition cells: (left, right) -> parent. One file per cell, one line here."""
-
-from gumbeltree.registry import Registry
-
-CELLS = Registry("cell", {"treelstm": "gumbeltree.cells.treelstm:TreeLSTMCell"})

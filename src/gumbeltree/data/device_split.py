@@ -1,0 +1,52 @@
+"""A split on the device, whose batches are a few numbers: what captured graphs read."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gumbeltree.data.split import Batch, Split
+from gumbeltree.device.find_rows import find_rows
+from gumbeltree.device.overlap import Overlap
+from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences
+
+
+class DeviceSplit:
+    """The words and targets of a split on a device.
+
+    Args:
+        split: what to read.
+        device: where to.
+    """
+
+    def __init__(self, split: Split, device: torch.device) -> None:
+        self.split = split
+        self.lengths = np.diff(split.starts)
+        self.words = torch.from_numpy(split.words.astype(np.int32)).to(device)
+        self.targets = torch.from_numpy(split.labels).to(device)
+
+    def place(
+        self, rows: NDArray[np.int64], rounded: bool = True
+    ) -> tuple[Bounds, NDArray[np.int64]]:
+        """Return the bounds of a batch and the numbers that say which it is.
+
+        Args:
+            rows: examples of the split.
+            rounded: let batches of similar sizes have the same bounds.
+        """
+        sentences = self.split.sentences[rows].T.reshape(-1)  # [columns * examples]
+        lengths = self.lengths[sentences]
+        bounds = Bounds.of(lengths, rounded)
+        arrangement = Arrangement.of(lengths, bounds.T)
+        firsts = self.split.starts[sentences[arrangement.sentence]]
+        numbers = np.concatenate([self.split.own(rows), firsts, *arrangement])
+        return bounds, numbers.astype(np.int64, copy=False)
+
+    def read(self, numbers: Tensor, bounds: Bounds, overlap: Overlap | None = None) -> Batch:
+        """Return the batch that `place` described; nothing is read back from the device."""
+        B, T, cap = bounds
+        own, firsts, lengths, sentence, rank, start = numbers.split([B, B, B, B, B, T + 1])
+        found = find_rows(cap, start, lengths, self.words, firsts)
+        layout = Layout(cap, start, lengths, sentence, rank, found=found, overlap=overlap)
+        examples = B // self.split.sentences.shape[1]
+        return Batch(own, Sentences(found.ids, layout), self.targets[own[:examples]])

@@ -1,0 +1,60 @@
+"""Encoders that build no tree, to compare with: a bag of words and an LSTM."""
+
+import torch
+from torch import nn
+
+from gumbeltree.config import EncoderConfig
+from gumbeltree.layout import Sentences
+from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.nn.leaves import LEAVES
+from gumbeltree.ops.lstm import why_not_kernels
+from gumbeltree.states import Draw, Encoding, Keep
+
+
+class BagEncoder(Encoder):
+    """The mean over words of W x + b: any order of the words gives the same vector.
+
+    Args:
+        config: `embedding_dim` and `hidden_dim` are used.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.word = nn.Linear(config.embedding_dim, config.hidden_dim)
+        nn.init.kaiming_normal_(self.word.weight)
+        nn.init.zeros_(self.word.bias)
+
+    def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
+        """Return the mean of each sentence `[B, D]`."""
+        words, layout = sentences.words, sentences.layout
+        ranks = torch.cat([layout.rank.new_tensor(range(n)) for n in layout.active])
+        total = words.new_zeros((layout.B, words.shape[1])).index_add(0, ranks, words)
+        mean = self.word(total / layout.lengths[:, None])
+        return Encoding(mean[layout.rank])
+
+
+class LSTMEncoder(Encoder):
+    """The last state of the leaf LSTM of Eq. 13, without any merge.
+
+    Args:
+        config: `embedding_dim`, `hidden_dim`, `leaf_init` and `impl` are used.
+    """
+
+    capturable = True
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.leaf = LEAVES["lstm"](config.embedding_dim, config.hidden_dim, config.leaf_init)
+
+    def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
+        """Return the last state of each sentence `[B, D]`."""
+        layout = sentences.layout
+        states = self.leaf(sentences.words, layout, self.config.impl)
+        last = layout.start[layout.lengths - 1] + torch.arange(layout.B, device=states.device)
+        return Encoding(states[last, : self.config.hidden_dim][layout.rank])
+
+    def why_not_captured(self, sample: bool) -> str | None:
+        """Return why `encode` cannot be captured: its LSTM must run by kernels."""
+        return super().why_not_captured(sample) or why_not_kernels(
+            self.leaf.weight_hh, self.config.impl
+        )

@@ -1,0 +1,122 @@
+"""What an encoder is: the part of a model that turns word vectors into sentence vectors."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gumbeltree.config import EncoderConfig
+from gumbeltree.layout import Sentences
+from gumbeltree.nn.encoders.inputs import check_finite, check_noise, check_order, check_words
+from gumbeltree.noise import is_keys, new_keys
+from gumbeltree.registry import own
+from gumbeltree.states import VECTORS, Draw, Encoding, Keep
+
+
+class Encoder(nn.Module, ABC):
+    """Base of all encoders: a subclass defines `encode`.
+
+    Args:
+        config: sizes and parts.
+    """
+
+    trees: str = "none"
+    """Trees it builds: none; fixed, the same for all words; or sampled, chosen by score."""
+    capturable: ClassVar[bool] = False
+    """Whether `encode` reads no value back from the device and asks a layout for no number of the
+    host, so that it can be captured as a CUDA graph. A subclass says so again for itself."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    def vector_dim(self) -> int:
+        """Width of the sentence vectors."""
+        return self.config.hidden_dim
+
+    @property
+    def builds_trees(self) -> bool:
+        """Whether encodings have an `order`."""
+        return self.trees != "none"
+
+    @abstractmethod
+    def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
+        """Return vectors `[B, vector_dim]` and, if it builds any, trees.
+
+        Args:
+            sentences: word vectors `[cap, E]` and where they stand. Rows beyond the words must have
+                no effect.
+            draw: how choices are made, where there are any.
+            keep: what to return beside.
+        """
+
+    def prepare(self, T: int) -> None:
+        """Make what must last and sentences of up to T words need; never called in a graph."""
+
+    def why_not_captured(self, sample: bool) -> str | None:
+        """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
+        if own(self, "capturable"):
+            return None
+        return f"{type(self).__name__} does not say that it can be captured"
+
+    def forward(
+        self,
+        words: Tensor | Sentences,
+        lengths: Tensor | None = None,
+        *,
+        draw: Draw | None = None,
+        keep: Keep = VECTORS,
+        noise: Tensor | None = None,
+        sample: bool | None = None,
+        order: Tensor | None = None,
+        details: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Encoding:
+        """Encode a batch of sentences: `Sentences`, or padded word vectors and their lengths.
+
+        Args:
+            words: word vectors, as `Sentences` or padded, `[B, T, E]`; of these, what stands beyond
+                `lengths` is never read.
+            lengths: of a padded batch, words per sentence, int64 `[B]`, each in 1..T.
+            draw: of `Sentences`, how choices are made. None: sampled with new keys in training, the
+                highest score otherwise.
+            keep: of `Sentences`, what to return beside vectors and trees.
+            noise: of a padded batch, Gumbel noise `[B, T-1, T-1]` (sentence, layer, position), used
+                when sampling; entries outside a sentence are never read. Or keys, int64 `[B, 2]`,
+                of which it is a function (`keyed_noise`) and takes no memory. If None, keys are
+                drawn.
+            sample: likewise, choose merges with noise and let gradients reach the scores; without,
+                choose the highest score, and no gradient reaches the scores through the choice.
+                Default: `self.training`.
+            order: likewise, forced merges, int64 `[B, T-1]`, instead of a choice by score.
+            details: likewise, return node states, scores and probabilities as well.
+            generator: source of the keys; torch's own if None.
+        """
+        if isinstance(words, Sentences):
+            if draw is None:
+                rows = words.words
+                keys = new_keys(len(words), rows.device, generator) if self.training else None
+                draw = Draw(keys)
+            check_finite(words)
+            self.prepare(words.layout.T)
+            return self.encode(words, draw, keep)
+        weight = next(self.parameters())
+        lengths = check_words(words, lengths, weight, self.config.embedding_dim)
+        T = words.shape[1]
+        sentences = Sentences.padded(words, lengths)
+        check_finite(sentences)
+        steps = sentences.layout.T
+        if order is not None:
+            check_order(order, lengths, weight, T)
+            sentences.order = order[:, : steps - 1]
+        if not (self.training if sample is None else sample):
+            noise = None
+        elif noise is None:
+            noise = new_keys(len(sentences), words.device, generator)
+        else:
+            check_noise(noise, lengths, weight, T, getattr(self, "temperature", 1.0))
+            noise = noise if is_keys(noise) else noise[:, : steps - 1, : steps - 1]
+        self.prepare(steps)
+        return self.encode(sentences, Draw(noise), Keep(details, details)).widened(T)

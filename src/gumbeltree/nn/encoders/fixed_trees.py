@@ -1,0 +1,88 @@
+"""Trees that do not depend on the words, to compare with learned ones."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gumbeltree.noise import NoiseLayers, is_keys, keyed_noise
+from gumbeltree.tree import Tree
+
+
+class FixedTrees:
+    """Merges for sentences of given lengths.
+
+    Args:
+        kind: left, right, balanced or random.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        # none is ever dropped: captured graphs read them
+        self.tables: dict[tuple[int, torch.device], Tensor] = {}
+
+    def __deepcopy__(self, memo: object) -> "FixedTrees":
+        return FixedTrees(self.kind)
+
+    def __reduce__(self) -> "tuple[type[FixedTrees], tuple[str]]":
+        return FixedTrees, (self.kind,)
+
+    def prepare(self, T: int, device: torch.device) -> None:
+        """Make the table for sentences of up to T words, if trees are looked up in one."""
+        place = _width(T), device
+        if self.kind in ("balanced", "random") and place not in self.tables:
+            self.tables[place] = _table(self.kind, place[0]).to(device)
+
+    def __call__(self, lengths: Tensor, T: int, noise: Tensor | None = None) -> Tensor:
+        """Return merges, int64 `[B, T-1]`, -1 past a sentence's end; `prepare` comes before.
+
+        Args:
+            lengths: words of each sentence, int64 `[B]`.
+            T: most words.
+            noise: random trees are drawn with it, a table or keys, see `NoiseLayers`. Without, each
+                length has one random tree, always the same.
+        """
+        step = torch.arange(T - 1, device=lengths.device)
+        last = lengths[:, None] - 2 - step  # the last position at each step
+        if self.kind == "left":
+            order = torch.zeros_like(last)
+        elif self.kind == "right":
+            order = last
+        elif self.kind == "random" and noise is not None:
+            order = _drawn(last, noise)
+        else:
+            # one table for many widths
+            order = self.tables[_width(T), lengths.device][lengths][:, : T - 1]
+        return torch.where(last >= 0, order, -1)
+
+
+def _drawn(last: Tensor, noise: Tensor) -> Tensor:
+    """Return uniform choices of positions up to `last`, `[B, T-1]`: the highest of many."""
+    width = last.shape[1]
+    step = torch.arange(width, device=last.device)
+    if is_keys(noise) and last.is_cuda:
+        # a table takes fewer kernels than a layer at a time
+        noise = keyed_noise(noise, width + 1)
+    if not is_keys(noise):
+        return torch.where(step <= last[:, :, None], noise, -torch.inf).argmax(-1)
+    drawn, order = NoiseLayers(noise, None, width), torch.zeros_like(last)
+    for t in range(width):
+        layer = torch.where(step <= last[:, t, None], drawn(t, len(last), width), -torch.inf)
+        order[:, t] = layer.argmax(-1)
+    return order
+
+
+def _width(T: int) -> int:
+    return 1 << (T - 1).bit_length()
+
+
+def _table(kind: str, T: int) -> Tensor:
+    """Return the merges for each length up to T, int64 `[T + 1, T - 1]`."""
+    table = torch.full((T + 1, T - 1), -1)
+    for length in range(2, T + 1):
+        if kind == "balanced":
+            order = list(Tree.balanced(map(str, range(length))).order)
+        else:
+            chance = np.random.Generator(np.random.PCG64([length]))
+            order = [int(chance.integers(left)) for left in range(length - 1, 0, -1)]
+        table[length, : length - 1] = torch.tensor(order)
+    return table

@@ -1,0 +1,32 @@
+"""Straight-through Gumbel-softmax: one-hot forward, softmax backward (Eqs. 8, 9, S11)."""
+
+import torch
+from torch import Tensor
+
+from gumbeltree.nn.estimators.estimator import LocalEstimator
+
+
+class StraightThroughGumbel(LocalEstimator):
+    """The paper's estimator."""
+
+    kernels = "st_gumbel"
+
+    def weights(self, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
+        """Return y-bar of Eq. S11: the value is one-hot at `choice`, the gradient that of Eq. 8."""
+        y = torch.softmax((logits + noise) / temperature, dim=-1)
+        y_st = torch.zeros_like(y).scatter(-1, choice[:, None], 1.0)
+        # detach(y_st - y) + y, written so that the value is exactly one-hot in floating point
+        return y_st + (y - y.detach())
+
+    def logit_gradient(
+        self, dy: Tensor, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float
+    ) -> Tensor:
+        """Return dL/da `[B, K]` from dL/dy-bar, centred on the winner.
+
+        y (dy - sum y dy) loses the winner's part to cancellation as y tends to one-hot; only
+        differences of dy matter, so take them from the winner's. A forced choice need not win:
+        what counts is the largest y.
+        """
+        y = torch.softmax((logits + noise) / temperature, dim=-1)
+        u = dy - dy.gather(-1, y.argmax(-1, keepdim=True))
+        return y * (u - (y * u).sum(-1, keepdim=True)) / temperature

@@ -1,0 +1,185 @@
+"""How good a model of classes is: accuracy with its interval, confusion, accuracy by length."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gumbeltree.nn.heads.head import Table
+
+LONGEST = (5, 10, 15, 20, 30, 40, 60)
+"""Most words of each bucket of lengths but the last, which has no end."""
+
+
+class Bucket(NamedTuple):
+    """Examples whose longest sentence has `shortest` to `longest` words."""
+
+    shortest: int
+    longest: int | None
+    """None: no end."""
+    examples: int
+    correct: int
+
+    @property
+    def name(self) -> str:
+        """Such as "6-10", or "61+"."""
+        return f"{self.shortest}+" if self.longest is None else f"{self.shortest}-{self.longest}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassEvaluation:
+    """Results of a model of classes on labelled examples; parts of one split add up.
+
+    Attributes:
+        labels: names of the classes.
+        loss: mean cross entropy, NaN without examples.
+        confusion: examples by gold class (rows) and predicted class (columns), int64 `[C, C]`.
+        predictions: predicted class of each example of the split, int64 `[examples]`, -1 where an
+            example was left out.
+        by_length: accuracy by the words of an example's longest sentence; no empty buckets.
+    """
+
+    labels: tuple[str, ...]
+    loss: float
+    confusion: NDArray[np.int64]
+    predictions: NDArray[np.int64]
+    by_length: list[Bucket]
+
+    @property
+    def count(self) -> int:
+        """Examples evaluated."""
+        return int(self.confusion.sum())
+
+    @property
+    def correct(self) -> int:
+        """Examples whose highest score is that of the gold class."""
+        return int(self.confusion.trace())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of examples that are correct, NaN without examples."""
+        return self.correct / self.count if self.count else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Ends of the 95 % interval of the accuracy; see `wilson`."""
+        return wilson(self.correct, self.count)
+
+    def __add__(self, other: "ClassEvaluation") -> "ClassEvaluation":
+        """Combine two parts of one split, such as those of two processes."""
+        if self.predictions.shape != other.predictions.shape:
+            raise ValueError(
+                f"parts must come from one split, got {len(self.predictions)} and "
+                f"{len(other.predictions)} examples; add evaluations of the same split"
+            )
+        twice = np.flatnonzero((self.predictions >= 0) & (other.predictions >= 0))
+        if len(twice):
+            raise ValueError(
+                f"parts must have no example in common, got example {twice[0]} in both; pass "
+                "different `rows` to `evaluate`"
+            )
+        # a part without examples has no loss
+        losses = [part.loss * part.count for part in (self, other) if part.count]
+        count = self.count + other.count
+        buckets: dict[tuple[int, int | None], Bucket] = {}
+        for bucket in sorted(self.by_length + other.by_length):
+            before = buckets.get(bucket[:2], Bucket(*bucket[:2], 0, 0))
+            buckets[bucket[:2]] = Bucket(
+                *bucket[:2], bucket.examples + before.examples, bucket.correct + before.correct
+            )
+        return ClassEvaluation(
+            self.labels,
+            sum(losses) / count if count else math.nan,
+            self.confusion + other.confusion,
+            np.maximum(self.predictions, other.predictions),
+            list(buckets.values()),
+        )
+
+    @property
+    def value(self) -> float:
+        """The accuracy."""
+        return self.accuracy
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the single predictions, for JSON."""
+        return {
+            "examples": self.count,
+            "correct": self.correct,
+            # JSON has no NaN
+            "accuracy": self.accuracy if self.count else None,
+            "interval_95": list(self.interval),
+            "loss": self.loss if self.count else None,
+            "labels": list(self.labels),
+            "confusion": self.confusion.tolist(),
+            "by_length": [
+                {**bucket._asdict(), "accuracy": bucket.correct / bucket.examples}
+                for bucket in self.by_length
+            ],
+        }
+
+    def summary(self) -> str:
+        """Return accuracy and loss in one line."""
+        low, high = (f"{100 * end:.2f}" for end in self.interval)
+        return (
+            f"accuracy {100 * self.accuracy:.2f} % (95 % interval {low} to {high} %), "
+            f"{self.correct:,} of {self.count:,} correct, loss {self.loss:.4f}"
+        )
+
+    def tables(self) -> list[Table]:
+        """Return the confusion of labels, and accuracy by length."""
+        counts = zip(self.labels, self.confusion.tolist(), strict=True)
+        lengths: list[tuple[str, ...]] = []
+        for bucket in self.by_length:
+            low, high = (f"{100 * end:.1f}" for end in wilson(bucket.correct, bucket.examples))
+            share = f"{100 * bucket.correct / bucket.examples:.1f}"
+            lengths.append((bucket.name, f"{bucket.examples:,}", share, f"{low} to {high}"))
+        return [
+            Table(
+                "Gold labels down, predicted labels across:",
+                ("", *self.labels),
+                [(label, *(f"{count:,}" for count in row)) for label, row in counts],
+            ),
+            Table(
+                "By words, of the longer sentence of a pair:",
+                ("words", "examples", "accuracy %", "95 % interval"),
+                lengths,
+            ),
+        ]
+
+    def answers(self) -> list[str]:
+        """Return the predicted label of each example of the split, "" where it was left out."""
+        return [self.labels[guess] if guess >= 0 else "" for guess in self.predictions.tolist()]
+
+
+def wilson(correct: int, count: int) -> tuple[float, float]:
+    """Return the ends of the 95 % Wilson score interval of a share of `count` trials.
+
+    Example:
+        >>> [round(end, 3) for end in wilson(9, 10)]
+        [0.596, 0.982]
+    """
+    if not count:
+        return 0.0, 1.0
+    z = 1.959963984540054
+    share = correct / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    spread = math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    half = z * spread / (1 + z * z / count)
+    # none and all are exact ends, whatever rounding says
+    low = 0.0 if correct == 0 else middle - half
+    high = 1.0 if correct == count else middle + half
+    return low, high
+
+
+def buckets_of(longest: NDArray[np.int64], correct: NDArray[np.bool_]) -> list[Bucket]:
+    """Count examples, and those that are correct, by the words of their longest sentence."""
+    place = np.searchsorted(LONGEST, longest)
+    size = len(LONGEST) + 1
+    counts = np.bincount(place, minlength=size).tolist()
+    right = np.bincount(place[correct], minlength=size).tolist()
+    starts = [1, *(end + 1 for end in LONGEST)]
+    ends = [*LONGEST, None]
+    buckets = map(Bucket, starts, ends, counts, right)
+    return [bucket for bucket in buckets if bucket.examples]

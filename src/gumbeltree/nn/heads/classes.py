@@ -1,0 +1,170 @@
+"""Classes of single sentences and of pairs: an MLP over sentence vectors (Eqs. 14-18)."""
+
+import itertools
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gumbeltree.config import HeadConfig
+from gumbeltree.nn.heads.class_evaluation import ClassEvaluation, buckets_of
+from gumbeltree.nn.heads.head import Head, Part
+from gumbeltree.ops.pair_features import pair_features
+from gumbeltree.states import Encoding
+
+
+class Prediction(NamedTuple):
+    """The class of a sentence or pair."""
+
+    label: str
+    probabilities: dict[str, float]
+    """Probability of each label, in the order of the model's labels."""
+    logits: tuple[float, ...]
+    """Class scores before the softmax, in the same order."""
+
+    def cells(self) -> list[str]:
+        """Return the label and its probability."""
+        return [self.label, f"{self.probabilities[self.label]:.4f}"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return label and probabilities."""
+        return {"label": self.label, "probabilities": self.probabilities}
+
+
+class ClassHead(Head):
+    """An MLP over features of the sentence vectors, and the softmax of its output.
+
+    Batch normalisation stands before dropout, on the MLP's input and output, not between its
+    hidden layers.
+
+    Args:
+        config: see `HeadConfig`.
+        vector_dim: width of the sentence vectors.
+    """
+
+    measure = "accuracy"
+    target_type = np.int64
+    parts: ClassVar[int]
+    """Width of the features, in sentence vectors."""
+
+    def __init__(self, config: HeadConfig, vector_dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.labels = config.labels
+        features = vector_dim * self.parts
+        widths = [features, *[config.hidden_dim] * config.hidden_layers]
+        normalize = nn.BatchNorm1d if config.batch_norm else lambda width: nn.Identity()
+        self.batch_norm_in = normalize(features)
+        self.hidden = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(widths))
+        self.batch_norm_out = normalize(config.hidden_dim)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(config.hidden_dim, len(config.labels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, as in the supplement."""
+        for layer in self.hidden:
+            assert isinstance(layer, nn.Linear)
+            nn.init.kaiming_normal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        nn.init.uniform_(self.output.weight, -self.config.output_range, self.config.output_range)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, *encodings: Encoding) -> Tensor:
+        """Return class scores before the softmax `[B, C]`."""
+        if len(encodings) != self.sentences:
+            raise ValueError(
+                f"{type(self).__name__} takes {self.sentences} encoding(s), one for each sentence "
+                f"of an example, got {len(encodings)}"
+            )
+        return self.classify(self.features(*(encoding.vector for encoding in encodings)))
+
+    def features(self, *vectors: Tensor) -> Tensor:
+        """Return the MLP's input `[B, parts * D]` from vectors `[B, D]`."""
+        raise NotImplementedError
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return class scores `[B, C]` of the MLP's inputs."""
+        x = self.dropout(self.batch_norm_in(features))
+        for layer in self.hidden:
+            x = layer(x).relu()
+        scores: Tensor = self.output(self.dropout(self.batch_norm_out(x)))
+        return scores
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the cross entropy of each example `[B]`; `target` holds classes, int64 `[B]`."""
+        return F.cross_entropy(output, target, reduction="none")
+
+    def answers(self, output: Tensor) -> list[Prediction]:
+        """Return the most probable class of each row, with all probabilities."""
+        logits = output.float()
+        found = []
+        for p, scores in zip(logits.softmax(-1).tolist(), logits.tolist(), strict=True):
+            label = self.labels[max(range(len(p)), key=p.__getitem__)]
+            named = dict(zip(self.labels, p, strict=True))
+            found.append(Prediction(label, named, tuple(scores)))
+        return found
+
+    def count_parameters(self) -> dict[str, int]:
+        """Return how many parameters MLP, output and batch normalisation have."""
+        counts = super().count_parameters()
+        return {
+            "mlp": counts["hidden"],
+            "output": counts["output"],
+            "batch_norm": counts["batch_norm_in"] + counts["batch_norm_out"],
+        }
+
+    def target(self, label: str) -> int:
+        """Return the number of a class."""
+        if label not in self.labels:
+            raise ValueError(
+                f"labels must be among the model's, {', '.join(self.labels)}, got {label!r}; pass "
+                "another model, or correct the label"
+            )
+        return self.labels.index(label)
+
+    def check_targets(self, targets: NDArray[Any]) -> None:
+        """Raise unless all are numbers of classes."""
+        last = len(self.labels) - 1
+        if len(targets) and not 0 <= targets.min() <= targets.max() <= last:
+            raise ValueError(
+                f"labels must lie in 0..{last} for {', '.join(self.labels)}, got {targets.min()}.."
+                f"{targets.max()}; number them by the model's labels"
+            )
+
+    def evaluation(self, part: Part) -> ClassEvaluation:
+        """Return accuracy and confusion."""
+        classes = len(self.labels)
+        classified = part.output.argmax(-1) if len(part.rows) else part.rows
+        confusion = np.zeros((classes, classes), dtype=np.int64)
+        np.add.at(confusion, (part.target, classified), 1)
+        predictions = np.full(part.size, -1, dtype=np.int64)
+        predictions[part.rows] = classified
+        buckets = buckets_of(part.longest, classified == part.target)
+        return ClassEvaluation(self.labels, part.loss, confusion, predictions, buckets)
+
+
+class SingleHead(ClassHead):
+    """Classes of single sentences (Eqs. 17-18)."""
+
+    sentences = 1
+    parts = 1
+    capturable = True
+
+    def features(self, *vectors: Tensor) -> Tensor:
+        """Return the sentence vectors."""
+        return vectors[0]
+
+
+class PairHead(ClassHead):
+    """Classes of pairs of sentences (Eqs. 14-16)."""
+
+    sentences = 2
+    parts = 4
+    capturable = True
+
+    def features(self, *vectors: Tensor) -> Tensor:
+        """Return [u; v; |u-v|; u*v]."""
+        return pair_features(*vectors)

@@ -1,0 +1,28 @@
+"""Each word by itself (Eq. 10)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gumbeltree.layout import Layout
+
+
+class AffineLeaf(nn.Module):
+    """r_i = W x_i + b. W is He normal, b zero under either `init`."""
+
+    capturable = True
+
+    def __init__(self, embedding_dim: int, hidden_dim: int, init: str = "orthogonal") -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2 * hidden_dim, embedding_dim))
+        self.bias = nn.Parameter(torch.empty(2 * hidden_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        nn.init.kaiming_normal_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
+        """Return the leaf states of `words`, `[rows, 2D]`."""
+        return F.linear(words, self.weight, self.bias)

@@ -1,0 +1,77 @@
+"""Each word with what stands before it, or on both sides of it (Eq. 13)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gumbeltree.layout import Layout
+from gumbeltree.nn.initial_weights import orthogonal_
+from gumbeltree.ops.lstm import lstm
+
+
+class LSTMLeaf(nn.Module):
+    """r_i = LSTM(x_i, r_{i-1}).
+
+    Gates in the order i, f, g, o and two bias vectors, as `torch.nn.LSTMCell`, whose parameters
+    these are by name and shape.
+
+    Args:
+        embedding_dim: width E of the words.
+        hidden_dim: width D of the states.
+        init: "orthogonal" (the authors' code: W_ih He normal, W_hh orthogonal, biases zero but for
+            the forget part of b_ih, which is one) or "he" (printed: both He normal, biases zero).
+        reverse: read from the last word to the first.
+    """
+
+    capturable = True
+
+    def __init__(
+        self, embedding_dim: int, hidden_dim: int, init: str = "orthogonal", reverse: bool = False
+    ) -> None:
+        super().__init__()
+        self.init = init
+        self.reverse = reverse
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_dim, embedding_dim))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
+        self.bias_ih = nn.Parameter(torch.empty(4 * hidden_dim))
+        self.bias_hh = nn.Parameter(torch.empty(4 * hidden_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        nn.init.kaiming_normal_(self.weight_ih)
+        nn.init.zeros_(self.bias_ih)
+        nn.init.zeros_(self.bias_hh)
+        if self.init == "he":
+            nn.init.kaiming_normal_(self.weight_hh)
+            return
+        orthogonal_(self.weight_hh)
+        D = self.weight_hh.shape[1]
+        nn.init.ones_(self.bias_ih[D : 2 * D])
+
+    def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
+        """Return the leaf states of `words`, `[rows, 2D]`."""
+        inputs = F.linear(words, self.weight_ih, self.bias_ih + self.bias_hh)
+        return lstm(inputs, self.weight_hh, layout, self.reverse, impl)
+
+
+class BidirectionalLSTMLeaf(nn.Module):
+    """Two LSTMs of width D/2, one in each direction, their states side by side."""
+
+    capturable = True
+
+    def __init__(self, embedding_dim: int, hidden_dim: int, init: str = "orthogonal") -> None:
+        super().__init__()
+        if hidden_dim % 2:
+            raise ValueError(
+                f"leaf 'bilstm' splits `hidden_dim` between two directions, so it must be even, "
+                f"got {hidden_dim}; use {hidden_dim + 1}"
+            )
+        self.forwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init)
+        self.backwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init, reverse=True)
+
+    def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
+        """Return the leaf states of `words`, `[rows, 2D]`."""
+        there = self.forwards(words, layout, impl).chunk(2, dim=-1)
+        back = self.backwards(words, layout, impl).chunk(2, dim=-1)
+        return torch.cat([there[0], back[0], there[1], back[1]], dim=-1)

@@ -1,0 +1,219 @@
+"""Backward pass of `fused`: undo the merges from the roots down, two small kernels a step.
+
+The algorithm is that of `exact_backward.py` with every node's gradient kept complete; the large
+products stand before and behind the loop.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gumbeltree.device.triton_support import (
+    WIDE,
+    Tile,
+    batched_product,
+    chain_options,
+    dot_precision,
+    operand,
+    product,
+    tile_for,
+)
+from gumbeltree.layout import Layout
+from gumbeltree.ops.merge.fused import backward_kernels as kernels
+from gumbeltree.ops.merge.fused.forward import Trees
+
+# measured on one H200
+UNDO = {
+    "tf32": Tile(64, 32, 64, 4, 3),
+    "wide": Tile(64, 64, 64, 4, 3),
+    "ieee": Tile(32, 32, 32, 4, 3),
+}
+PARTS = 3
+"""Parts of the sum over the gates: whole ones would leave most of the card idle. Twice as many for
+wide states in layouts that are not dense."""
+SHARES = (2, 512, 8)
+"""Candidates, units at most and warps of a program that works out what their scores send."""
+UNITS = {"dense": 128, "sparse": 64}
+"""Units of a program that sends to nodes, by the layout."""
+SEND = {"dense": (2, 1), "few": (4, 1), "many": (8, 4)}
+"""Its nodes and warps. Small programs are fastest, but in layouts that are not dense most would
+have nothing to do, and cost as much to start."""
+FEW = 8
+"""Layers of no more nodes are `few`, where the layout is not dense."""
+SPAN = 2
+"""Sentences of a program that works out score gradients."""
+SPLITS = 4
+"""Parts of the sum over candidates in the weight's gradient, where nothing runs beside it."""
+
+
+class Gradients(NamedTuple):
+    """Gradients of the inputs of `forward`."""
+
+    leaves: Tensor
+    weight: Tensor
+    bias: Tensor
+    query: Tensor
+
+
+class Shares(NamedTuple):
+    """What a unit of each candidate's score sends down, whatever the layer; before the loop.
+
+    Attributes:
+        dgates: to its gates, `[4 cap, 5D]`; the last cap rows are zero, for the merges.
+        v_h: to h of both children, `[3 cap, 2D]`.
+        v_c: to c of both children, `[3 cap, 2D]`.
+        weight_t: the weight transposed `[2D, 5D]`, each row in one piece.
+    """
+
+    dgates: Tensor
+    v_h: Tensor
+    v_c: Tensor
+    weight_t: Tensor
+
+
+def score_shares(
+    trees: Trees, weight: Tensor, query: Tensor, layout: Layout, precision: str
+) -> Shares:
+    """Send a unit of every score through its candidate's cell: one kernel, one product."""
+    T, cap, D = layout.T, layout.cap, query.shape[0]
+    at = layout.found
+    dgates = trees.states.new_empty((4 * cap, 5 * D))
+    v_c = trees.states.new_empty((3 * cap, 2 * D))
+    BM, units, warps = SHARES
+    BD = min(units, 1 << (D - 1).bit_length())
+    kernels.score_backward_kernel[(-(-3 * cap // BM), -(-D // BD))](
+        query, trees.states, trees.gates, trees.left, trees.right, trees.node_state, at.start,
+        dgates, v_c, T, cap, D=D, BM=BM, BD=BD, num_warps=warps,
+    )  # fmt: skip
+    # TF32 is fastest if both are stored along the sum
+    weight_t = weight.t().contiguous()
+    v_h = product(dgates[: 3 * cap], weight_t.t(), precision)
+    return Shares(dgates, v_h, v_c, weight_t)
+
+
+def backward(
+    trees: Trees,
+    weight: Tensor,
+    query: Tensor,
+    layout: Layout,
+    droot: Tensor | None,
+    *,
+    dnodes: Tensor | None = None,
+    dscores: Tensor | None = None,
+    sample: bool,
+    temperature: Tensor | None = None,
+    precision: str = "ieee",
+    scale: float = 1.0,
+    shares: Shares | None = None,
+) -> Gradients:
+    """Return the gradients of leaves, weight, bias and query.
+
+    Args:
+        trees: of the forward pass, recorded.
+        weight: `[5D, 2D]`.
+        query: the scaled query `[D]`.
+        layout: as in the forward pass.
+        droot: gradient of the roots' h by rank `[B, D]`.
+        dnodes: gradient of all nodes `[2 cap, 2D]`, each read at the layer where it is born; zero
+            where there is none.
+        dscores: gradient of the scores `[B, T-1, T-1]`, zero where there is no candidate.
+        sample: whether the forward pass sampled.
+        temperature: as in the forward pass; needed if it sampled.
+        precision: of the products: ieee, tf32 or bf16.
+        scale: of the query.
+        shares: `score_shares`, if they were already begun.
+    """
+    B, T, cap, D = layout.B, layout.T, layout.cap, query.shape[0]
+    at = layout.found
+    states, kind, device = trees.states, trees.states.dtype, trees.states.device
+    scored = (sample or dscores is not None) and T > 1
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=kind, device=device)
+
+    # every other node is somebody's child, and is written when that merge is undone
+    G = torch.empty((2 * cap, 2 * D), dtype=kind, device=device)
+    sigma = zeros(3 * cap)
+    v_h = v_c = ds = rest = sigma
+    if scored:
+        shares = shares or score_shares(trees, weight, query, layout, precision)
+        dgates, v_h, v_c, weight_t = shares
+    else:
+        dgates, weight_t = zeros(cap, 5 * D), weight.t()
+    merge_dgates = dgates[-cap:]
+    has_dnodes, has_dscores = dnodes is not None, dscores is not None
+    extra = G if dnodes is None else dnodes
+    outside = sigma if dscores is None else dscores
+    units = UNITS["dense" if layout.dense else "sparse"]
+    pieces = -(-D // units)
+    # numbers of a layer are read from one half while those of the layer below go to the other
+    numbers = torch.empty((2, B, 2, pieces, T) if sample else (2, 0), dtype=kind, device=device)
+    parts = PARTS if D <= WIDE or layout.dense else 2 * PARTS
+    parts = parts if scored else 1
+    if scored:
+        rest = torch.empty((parts - 1, cap, 2 * D), dtype=kind, device=device)
+        ds = torch.empty((B, 2, T), dtype=kind, device=device)
+    weight_t = operand(weight_t, precision)
+    tau = sigma if temperature is None else temperature
+    chain = chain_options(G, precision)
+
+    def send(t: int) -> None:
+        # by the nodes of the longest sentence at this layer
+        BJ, warps = SEND["dense" if layout.dense else "few" if T - t <= FEW else "many"]
+        kernels.send_kernel[(B, pieces, -(-(T - t) // BJ) if scored else 1)](
+            t, G, rest, extra, states, trees.gates, merge_dgates, v_h, v_c, numbers[(t + 1) % 2],
+            ds, trees.rows, trees.left, trees.right, trees.node_state, trees.chosen, trees.position,
+            sigma, at.lengths, at.start, B, T, cap, D=D, BJ=BJ, BD=units,
+            PIECES=pieces, PARTS=parts, SCORED=scored, SAMPLE=sample, HAS_DNODES=has_dnodes,
+            num_warps=warps, **chain,
+        )  # fmt: skip
+
+    tile = tile_for(UNDO, precision, G, D)
+    rows, columns = -(-B // tile.BM), -(-2 * D // tile.BN)
+    planes = -(-B // (SPAN * rows * columns)) if scored else 0
+    # nothing between this kernel and the loop, whose chain begins behind it
+    kernels.roots_kernel[(max(B, cap),)](
+        G, G if droot is None else droot.to(kind).contiguous(), at.roots, at.start, B, T,
+        D=D, BD=1 << (D - 1).bit_length(), HAS_DROOT=droot is not None, num_warps=2,
+    )  # fmt: skip
+    if T > 1:
+        send(T - 1)
+    for t in reversed(range(T - 1)):
+        kernels.undo_kernel[(rows, columns, parts + planes)](
+            t, weight_t, G, rest, merge_dgates, trees.left, trees.right, trees.chosen, at.start,
+            numbers[t % 2], trees.y, outside, layout.sentence, tau, at.lengths, ds, B, T, cap,
+            D=D, BM=tile.BM, BN=tile.BN, BK=tile.BK, PARTS=parts,
+            PRECISION=dot_precision(precision), BT=max(16, 1 << (T - t - 1).bit_length()),
+            PIECES=pieces, SPAN=SPAN, SAMPLE=sample, HAS_DSCORES=has_dscores,
+            num_warps=tile.warps, num_stages=tile.stages, **chain,
+        )  # fmt: skip
+        if scored or t > 0:
+            send(t)
+    dleaves = G[:cap] if dnodes is None else G[:cap] + dnodes[:cap]
+
+    def of_weights() -> tuple[Tensor, Tensor, Tensor]:
+        # all gates' gradients times all children, the bias as a child that is always one
+        width = -(-(2 * D + 1) // 4) * 4
+        children = torch.empty((len(dgates), width), dtype=kind, device=device)
+        kernels.children_kernel[(len(dgates),)](
+            states, trees.left, trees.right, trees.node_state, trees.chosen, sigma, at.start,
+            children, T, cap, len(dgates) - cap, D=D, WIDTH=width,
+            BW=1 << (width - 1).bit_length(), num_warps=2,
+        )  # fmt: skip
+        # alone, in parts: a product of so few rows and columns would leave most of the card idle;
+        # beside the leaves' backward pass, which leaves room, as it is
+        alone = layout.overlap is None and len(dgates) % SPLITS == 0
+        parts = SPLITS if alone else 1
+        both = batched_product(
+            dgates.view(parts, -1, 5 * D).transpose(1, 2),
+            children.view(parts, -1, width),
+            precision,
+        )
+        sums = both.sum(0) if alone else both[0]  # [5D, width]
+        dquery = (scale * sigma) @ states[cap:, :D] if scored else torch.zeros_like(query)
+        return sums[:, : 2 * D].contiguous(), sums[:, 2 * D].contiguous(), dquery
+
+    # nothing but the optimizer waits for these
+    found = of_weights() if layout.overlap is None else layout.overlap.start(of_weights)
+    return Gradients(dleaves, *found)

@@ -1,0 +1,99 @@
+"""The paper's equations, layer by layer: every candidate composed anew at every layer.
+
+Slow and plain on purpose. Runs any cell and any estimator; autograd does the backward pass.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gumbeltree.layout import Layout
+from gumbeltree.noise import NoiseLayers
+from gumbeltree.ops.merge.argmax import first_best
+from gumbeltree.ops.merge.problem import TreeProblem, TreeResult
+from gumbeltree.states import NodeState
+
+
+def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = False) -> str | None:
+    """Return why this implementation cannot run a case: it runs everything."""
+    return None
+
+
+def prepare(cell: nn.Module, query: Tensor, scale: float, layout: Layout) -> None:
+    """Return nothing: the weights are used as they are."""
+
+
+def build_tree(problem: TreeProblem) -> TreeResult:
+    """Merge each sentence into one node."""
+    layout = problem.layout
+    B, T = layout.B, layout.T
+    lengths = layout.own_lengths()  # [B]
+    state = NodeState(*map(layout.unpack, problem.leaves.chunk(2, dim=-1)))  # [B, T, D]
+    nodes, layers = [state], []
+    noisy = None
+    if problem.sample:
+        assert problem.noise is not None
+        noisy = NoiseLayers(problem.noise, None, T - 1)
+    order = torch.full((B, T - 1), -1, device=lengths.device)
+    for t in range(T - 1):
+        K = T - 1 - t
+        left = NodeState(state.h[:, :-1], state.c[:, :-1])  # [B, K, D]
+        right = NodeState(state.h[:, 1:], state.c[:, 1:])
+        # Eqs. 1-3 for every neighbouring pair
+        candidates = problem.cell(left, right)
+        # Eq. 12: validity scores; a layer's softmax is that of the estimator or of the details
+        scores = problem.scale * (
+            candidates.h.to(problem.score_dtype) * problem.query.to(problem.score_dtype)
+        ).sum(-1)
+        active = t < lengths - 1  # [B]
+        valid = torch.arange(K, device=lengths.device) < (lengths - 1 - t)[:, None]
+        # rows without any candidate get a finite one, so that no softmax meets -inf only
+        fill = torch.where(active, -torch.inf, 0.0)[:, None]
+        choice, weights = pick(problem, noisy, t, torch.where(valid, scores, fill), valid)
+        mixed = NodeState(*(mix(weights, *x) for x in zip(left, right, candidates, strict=True)))
+        # a finished sentence keeps its root at position 0
+        keep = active[:, None, None]
+        state = NodeState(*(torch.where(keep, m, old) for m, old in zip(mixed, left, strict=True)))
+        order[:, t] = torch.where(active, choice, -1)
+        if problem.keep.nodes:
+            # the node born at this layer, read at its position
+            index = choice[:, None, None].expand(-1, 1, state.h.shape[-1])
+            born = (torch.where(keep, x.gather(1, index), 0.0) for x in state)
+            nodes.append(NodeState(*born))  # [B, 1, D]
+        if problem.keep.scores:
+            layer = torch.where(valid, scores, -torch.inf)
+            layers.append(F.pad(layer, (0, t), value=-torch.inf))
+    all_nodes = all_scores = None
+    if problem.keep.nodes:
+        all_nodes = NodeState(*(torch.cat(x, dim=1) for x in zip(*nodes, strict=True)))
+    if problem.keep.scores:
+        all_scores = torch.stack(layers, 1) if layers else state.h.new_zeros((B, 0, 0))
+    return TreeResult(state.h[:, 0], order, all_nodes, all_scores)
+
+
+def pick(
+    problem: TreeProblem, noisy: NoiseLayers | None, t: int, logits: Tensor, valid: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the chosen position `[B]` and the mixing weights `[B, K]` of layer t."""
+    noise = torch.zeros_like(logits)
+    if noisy is not None:
+        # Eqs. 5-8, S8: the same noise decides the choice and stands in the softmax
+        drawn = noisy(t, *logits.shape).to(logits.dtype)
+        noise = torch.where(valid, drawn, 0.0)
+    size = problem.scale * problem.query.detach().to(logits.dtype).norm()
+    choice = first_best(logits + noise, size)
+    if problem.order is not None:
+        choice = torch.where(valid[:, 0], problem.order[:, t], 0)
+    if problem.sample:
+        return choice, problem.estimator.weights(logits, noise, choice, problem.temperature)
+    return choice, torch.zeros_like(logits).scatter(-1, choice[:, None], 1.0)
+
+
+def mix(y: Tensor, left: Tensor, right: Tensor, candidates: Tensor) -> Tensor:
+    """Return the next layer's nodes `[B, K, D]` by Eqs. S1-S7."""
+    y = y.to(candidates.dtype)[..., None]  # [B, K, 1]
+    total = y.cumsum(1)
+    m_left, m_right, m_parent = 1 - total, total - y, y
+    return m_left * left + m_right * right + m_parent * candidates

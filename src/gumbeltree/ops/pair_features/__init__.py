@@ -1,0 +1,59 @@
+"""The features of a pair, [u; v; |u-v|; u*v] (Eq. 16): one kernel each way on a CUDA device."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function
+
+from gumbeltree.device.triton_support import why_not
+
+
+def pair_features(u: Tensor, v: Tensor) -> Tensor:
+    """Return [u; v; |u-v|; u*v] `[B, 4D]` of vectors `[B, D]`."""
+    if u.dtype != v.dtype or why_not(u) is not None:
+        return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+    features: Tensor = PairFeatures.apply(u, v)
+    return features
+
+
+class PairFeatures(Function):
+    """The same by kernels."""
+
+    @staticmethod
+    def forward(u: Tensor, v: Tensor) -> Tensor:
+        """Return the features."""
+        # triton is imported when it is needed, not before
+        from gumbeltree.ops.pair_features.kernels import features_kernel
+
+        u, v = u.contiguous(), v.contiguous()
+        B, D = u.shape
+        features = u.new_empty((B, 4 * D))
+        with torch.cuda.device_of(u):
+            features_kernel[(B,)](u, v, features, D=D, BD=1 << (D - 1).bit_length())
+        return features
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Keep the vectors."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, dfeatures: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the vectors' gradients."""
+        u, v = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # to be differentiated again
+            du, dv, apart, times = dfeatures.chunk(4, dim=-1)
+            apart = apart * (u - v).sign()
+            return du + apart + times * v, dv - apart + times * u
+        from gumbeltree.ops.pair_features.kernels import features_backward_kernel
+
+        u, v = u.contiguous(), v.contiguous()
+        B, D = u.shape
+        du, dv = torch.empty_like(u), torch.empty_like(v)
+        with torch.cuda.device_of(u):
+            features_backward_kernel[(B,)](
+                *(u, v, dfeatures.contiguous(), du, dv), D=D, BD=1 << (D - 1).bit_length()
+            )
+        return du, dv
