@@ -19,6 +19,7 @@ from gumbeltree.captured import CapturedEncoder, placed
 from gumbeltree.device import triton_support
 from gumbeltree.device.graphs import Graphs
 from gumbeltree.evaluate import Evaluator, ScoreError
+from gumbeltree.layout import in_parts
 from gumbeltree.model import SentenceModel
 from gumbeltree.tree import Tree
 from tests.models import TEXTS, tiny_model
@@ -30,10 +31,10 @@ interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are 
 @given(st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=30), min_size=1, max_size=9))
 def test_placed_sentences(ids):
     bounds, numbers = placed(ids)
-    rows, lengths, order, rank, start = np.split(
-        numbers, np.cumsum([bounds.cap, len(ids), len(ids), len(ids)])
-    )
-    assert len(start) == bounds.T + 1
+    sizes = (bounds.cap, len(ids), len(ids), len(ids), bounds.T + 1)
+    parts = in_parts(torch.from_numpy(numbers), *sizes)
+    rows, lengths, order, rank, start = (part.numpy() for part in parts)
+    assert all(part.storage_offset() % 2 == 0 for part in parts)
     for sentence, place in zip(ids, rank, strict=True):
         assert rows[start[: len(sentence)] + place].tolist() == sentence
         assert lengths[place] == len(sentence)

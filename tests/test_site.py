@@ -522,7 +522,9 @@ def test_the_site_refers_to_no_other_host(site: Path) -> None:
     sources = "\n".join(
         path.read_text(encoding="utf-8") for path in [*PAGES, ROOT / "CHANGELOG.md"]
     )
-    sources += (ROOT / "src" / "gumbeltree" / "ops" / "merge" / "README.md").read_text(encoding="utf-8")
+    sources += (ROOT / "src" / "gumbeltree" / "ops" / "merge" / "README.md").read_text(
+        encoding="utf-8"
+    )
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 25
     for path in pages:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gumbeltree.device.find_rows import find_rows
 from gumbeltree.device.graphs import Graphs, torch_settings
-from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, joined
+from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, in_one, in_parts, joined
 from gumbeltree.states import VECTORS, Draw, Encoding, Keep
 
 
@@ -43,7 +43,7 @@ class CapturedEncoder:
 
         def function(numbers: Tensor) -> Encoding:
             B, T, cap = bounds
-            words, lengths, sentence, rank, start = numbers.split([cap, B, B, B, T + 1])
+            words, lengths, sentence, rank, start = in_parts(numbers, cap, B, B, B, T + 1)
             found = find_rows(cap, start, lengths)
             layout = Layout(cap, start, lengths, sentence, rank, found=found)
             encoding: Encoding = model.encode_batch(Sentences(words, layout), Draw(), keep)
@@ -63,7 +63,7 @@ def placed(ids: Sequence[Sequence[int]]) -> tuple[Bounds, NDArray[np.int64]]:
     arrangement = Arrangement.of(lengths, bounds.T)
     rows = np.zeros(bounds.cap, dtype=np.int64)
     rows[: int(lengths.sum())] = arrangement.rows(*joined(ids, arrangement))
-    return bounds, np.concatenate([rows, *arrangement])
+    return bounds, in_one(rows, *arrangement)
 
 
 def places(model: nn.Module) -> tuple[int, ...]:

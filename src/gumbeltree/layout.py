@@ -133,8 +133,8 @@ class Layout:
     def of(cls, arrangement: Arrangement, device: torch.device | str | None = None) -> "Layout":
         """Return the layout of an arrangement, without spare rows."""
         # one small copy
-        numbers = torch.from_numpy(np.concatenate(arrangement)).to(device, non_blocking=True)
-        lengths, sentence, rank, start = numbers.split([len(part) for part in arrangement])
+        numbers = torch.from_numpy(in_one(*arrangement)).to(device, non_blocking=True)
+        lengths, sentence, rank, start = in_parts(numbers, *map(len, arrangement))
         cap, steps = int(arrangement.start[-1]), int(arrangement.lengths[0])
         active = np.diff(arrangement.start)[:steps].tolist()
         return cls(cap, start, lengths, sentence, rank, active)
@@ -290,6 +290,18 @@ class Sentences:
     def with_words(self, words: Tensor) -> "Sentences":
         """Return the same sentences with other words, such as vectors instead of ids."""
         return Sentences(words, self.layout, self.order, self.node_labels, self.extras)
+
+
+def in_one(*parts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return arrays of numbers as one, each at a multiple of 16 bytes, as kernels prefer it."""
+    even = [np.append(part, 0) if len(part) % 2 else part for part in parts]
+    return np.concatenate(even).astype(np.int64, copy=False)
+
+
+def in_parts(numbers: Tensor, *sizes: int) -> list[Tensor]:
+    """Return the parts of given sizes that `in_one` put together."""
+    parts = numbers.split([size + size % 2 for size in sizes])
+    return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 
 
 def joined(

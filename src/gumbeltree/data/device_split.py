@@ -8,7 +8,7 @@ from torch import Tensor
 from gumbeltree.data.split import Batch, Split
 from gumbeltree.device.find_rows import find_rows
 from gumbeltree.device.overlap import Overlap
-from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences
+from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, in_one, in_parts
 
 
 class DeviceSplit:
@@ -39,13 +39,12 @@ class DeviceSplit:
         bounds = Bounds.of(lengths, rounded)
         arrangement = Arrangement.of(lengths, bounds.T)
         firsts = self.split.starts[sentences[arrangement.sentence]]
-        numbers = np.concatenate([self.split.own(rows), firsts, *arrangement])
-        return bounds, numbers.astype(np.int64, copy=False)
+        return bounds, in_one(self.split.own(rows), firsts, *arrangement)
 
     def read(self, numbers: Tensor, bounds: Bounds, overlap: Overlap | None = None) -> Batch:
         """Return the batch that `place` described; nothing is read back from the device."""
         B, T, cap = bounds
-        own, firsts, lengths, sentence, rank, start = numbers.split([B, B, B, B, B, T + 1])
+        own, firsts, lengths, sentence, rank, start = in_parts(numbers, B, B, B, B, B, T + 1)
         found = find_rows(cap, start, lengths, self.words, firsts)
         layout = Layout(cap, start, lengths, sentence, rank, found=found, overlap=overlap)
         examples = B // self.split.sentences.shape[1]

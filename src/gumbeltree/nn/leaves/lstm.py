@@ -51,8 +51,11 @@ class LSTMLeaf(nn.Module):
 
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
         """Return the leaf states of `words`, `[rows, 2D]`."""
-        inputs = F.linear(words, self.weight_ih, self.bias_ih + self.bias_hh)
-        return lstm(inputs, self.weight_hh, layout, self.reverse, impl)
+        bias = self.bias_ih + self.bias_hh
+        # without a name: under autocast a wider copy takes its place
+        return lstm(
+            F.linear(words, self.weight_ih, bias), self.weight_hh, layout, self.reverse, impl
+        )
 
 
 class BidirectionalLSTMLeaf(nn.Module):
