@@ -23,8 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gumbeltree.atomic import replace_file
-from gumbeltree.config import ModelConfig, Recipe, from_dict, load_recipe, recipe_names
+from gumbeltree.config import ModelConfig, Recipe, load_recipe, recipe_names
 from gumbeltree.describe import count_parameters
+from gumbeltree.migrate import current_model, current_recipe, first_encoder
+from gumbeltree.parts import ENCODERS
+from gumbeltree.settings import from_dict, part_settings
 
 RUNS = Path(__file__).parent / "results" / "runs"
 SETTINGS, METRICS, RESULT = "settings.json", "metrics.jsonl", "result.json"
@@ -58,8 +61,20 @@ def flat(data: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def complete(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe flat, with defaults for the settings that did not exist in its time."""
-    return flat(dataclasses.asdict(Recipe("", ModelConfig()))) | flat(recipe)
+    """Return a recipe flat, with defaults for the settings that did not exist in its time.
+
+    Encoders have the form of version 1, in which trees, leaf and cell are single settings of one
+    encoder, so that runs of all times can be compared.
+    """
+    now = current_recipe(recipe)
+    encoder = now.get("model", {}).get("encoder", {})
+    settings = dataclasses.asdict(part_settings(ENCODERS, "gumbel_tree", encoder, "encoder"))
+    plain = dataclasses.asdict(Recipe("", ModelConfig()))
+    del plain["model"]["encoder"]
+    found = flat(plain) | flat(now)
+    found = {key: x for key, x in found.items() if not key.startswith("model.encoder.")}
+    first = first_encoder(settings)
+    return found | {f"model.encoder.{key}": value for key, value in first.items()}
 
 
 def difference(recipe: dict[str, Any], packaged: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +201,7 @@ def _record(
             f"{METRICS} has its best accuracy at epoch {best['epoch']}, {RESULT} at "
             f"{result['best_epoch']}: they are of different runs"
         )
-    model = from_dict(ModelConfig, recipe["model"], "model")
+    model = from_dict(ModelConfig, current_model(recipe["model"]), "model")
     counts = {"trained": count_parameters(model)["total"]}
     if model.embedding.tuned:
         # <pad> and <unk> have rows of their own

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from collect_runs import RUNS, stem
+from collect_runs import RUNS, complete, stem
 from run_groups import read_records
 from write_results import spread, table
 
@@ -49,9 +49,10 @@ def learned_groups(folder: Path) -> dict[str, list[tuple[int, str, Path]]]:
     """Return task, seeds and merge orders of runs with learned trees, by experiment."""
     found: dict[str, list[tuple[int, str, Path]]] = {}
     for record in read_records(folder):
-        encoder = record["recipe"]["model"]["encoder"]
+        settings = complete(record["recipe"])
         orders = folder / f"{stem(record['recipe_name'], record['overrides'], record['seed'])}.npz"
-        if encoder.get("trees", "learned") != "learned" or encoder["kind"] != "gumbel_tree":
+        kind = settings["model.encoder.kind"], settings["model.encoder.trees"]
+        if kind != ("gumbel_tree", "learned"):
             continue
         changed = set(record["overrides"]) - {"training.anneal_rate"}
         if record["recipe_name"] not in RECIPES or changed:

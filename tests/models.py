@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from gumbeltree.config import EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
+from gumbeltree.config import EmbeddingConfig, EncoderSettings, HeadConfig, ModelConfig
 from gumbeltree.layout import Sentences
 from gumbeltree.model import SentenceModel
 from gumbeltree.ops.merge import IMPLEMENTATIONS
+from gumbeltree.parts import ENCODERS
+from gumbeltree.settings import part_settings
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 
 # interpreted kernels take minutes here; tests/ops/test_fused.py has short cases of its own
@@ -35,12 +37,21 @@ def told(sentences: Sentences) -> list[list[int]]:
     return [row[:length] for row, length in zip(padded.tolist(), lengths, strict=True)]
 
 
+def encoder_settings(**settings: object) -> EncoderSettings:
+    """Return the settings of an encoder with 5D words and 6D states; fixed trees by their name."""
+    if settings.get("trees") == "learned":
+        del settings["trees"]
+    if "trees" in settings:
+        settings["kind"] = "fixed_tree"
+    sizes = {"embedding_dim": 5, "hidden_dim": 6, **settings}
+    return part_settings(ENCODERS, "gumbel_tree", sizes, "encoder")
+
+
 def tiny_config(kind: str = "pair", **encoder: object) -> ModelConfig:
     """Return the settings of a model with 5D words and 6D states; `encoder` replaces some."""
-    sizes = {"embedding_dim": 5, "hidden_dim": 6, **encoder}
     labels = ("neutral", "entailment", "contradiction") if kind == "pair" else ("bad", "good")
     head = HeadConfig(kind, labels, hidden_dim=7, hidden_layers=2, batch_norm=True, dropout=0.3)
-    return ModelConfig(EncoderConfig(**sizes), head, EmbeddingConfig(dropout=0.3, tuned=True))
+    return ModelConfig(encoder_settings(**encoder), head, EmbeddingConfig(dropout=0.3, tuned=True))
 
 
 def tiny_model(kind: str = "pair", lower: bool = False, **encoder: object) -> SentenceModel:

@@ -27,7 +27,7 @@ from gumbeltree.web import guards, phrases, schema, service
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, Settings
 from gumbeltree.web.worker import BusyError, LateError, Worker
-from tests.models import TEXTS, WORDS, tiny_config, tiny_model
+from tests.models import TEXTS, WORDS, encoder_settings, tiny_config, tiny_model
 
 SINGLE, PAIR = tiny_model("single"), tiny_model("pair")
 SENTENCE = "the dog that barked all night sleeps ."
@@ -309,7 +309,7 @@ def test_neighbours_from_an_index(tmp_path):
 
 def test_a_baseline_has_classes_but_no_trees():
     config = tiny_config("single")
-    config = dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, kind="bag"))
+    config = dataclasses.replace(config, encoder=encoder_settings(kind="bag"))
     model = SentenceModel(config, whitespace_tokenizer(WORDS)).eval()
     client = TestClient(make_app(models={"bag": model}))
     assert ask(client, "/api/predict", model="bag", texts=["the dog"])["results"]

@@ -12,16 +12,15 @@ from torch import nn
 import gumbeltree
 from gumbeltree import Draw, Sentences
 from gumbeltree.card import model_card
-from gumbeltree.config import EncoderConfig
+from gumbeltree.config import BagConfig, EncoderSettings, LSTMConfig, LSTMLeafConfig
 from gumbeltree.describe import count_parameters, describe
 from gumbeltree.evaluate import merge_orders, split_of
 from gumbeltree.model import SentenceModel
-from gumbeltree.nn.encoders import ENCODERS
 from gumbeltree.nn.encoders.baselines import BagEncoder, LSTMEncoder
-from gumbeltree.nn.leaves import LEAVES
+from gumbeltree.parts import ENCODERS, LEAVES
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
-from tests.models import TEXTS, WORDS, tiny_config
+from tests.models import TEXTS, WORDS, encoder_settings, tiny_config
 from tests.test_use import run
 
 KINDS = {"bag": BagEncoder, "lstm": LSTMEncoder}
@@ -30,16 +29,14 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def encoder_of(kind, **settings):
-    config = EncoderConfig(kind=kind, **{"embedding_dim": 5, "hidden_dim": 6, **settings})
-    encoder = ENCODERS[kind](config).double()
+    encoder = ENCODERS[kind](encoder_settings(kind=kind, **settings)).double()
     for parameter in encoder.parameters():
         nn.init.normal_(parameter, std=0.5)
     return encoder
 
 
 def config_of(kind, head="single"):
-    config = tiny_config(head)
-    return dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, kind=kind))
+    return dataclasses.replace(tiny_config(head), encoder=encoder_settings(kind=kind))
 
 
 def model_of(kind, head="single"):
@@ -212,7 +209,7 @@ def test_lengths_of_32_bits(kind):
 
 
 def test_a_bag_starts_as_the_affine_leaf_does():
-    word = BagEncoder(EncoderConfig(200, 300, kind="bag")).word
+    word = BagEncoder(BagConfig(200, 300)).word
     # He: variance 2 / inputs, over 60,000 weights
     assert abs(float(word.weight.detach().std()) - 0.1) < 0.002
     assert float(word.weight.detach().abs().max()) > 0.3
@@ -221,14 +218,14 @@ def test_a_bag_starts_as_the_affine_leaf_does():
 
 @pytest.mark.parametrize("start", ["orthogonal", "he"])
 def test_an_lstm_starts_as_the_leaf_lstm_does(start):
-    encoder = LSTMEncoder(EncoderConfig(5, 6, kind="lstm", leaf_init=start))
+    encoder = LSTMEncoder(LSTMConfig(5, 6, init=start))
     torch.manual_seed(1)
-    leaf = LEAVES["lstm"](5, 6, start)
+    leaf = LEAVES["lstm"](5, 6, LSTMLeafConfig(start))
     torch.manual_seed(1)
-    again = LSTMEncoder(EncoderConfig(5, 6, kind="lstm", leaf_init=start))
+    again = LSTMEncoder(LSTMConfig(5, 6, init=start))
     for mine, theirs in zip(again.leaf.parameters(), leaf.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    assert encoder.config.leaf_init == start
+    assert encoder.config.init == start
 
 
 # as a part of a model
@@ -284,7 +281,7 @@ def test_nothing_tells_of_trees(tmp_path, kind):
     gumbeltree.save(model, tmp_path / "model", {})
     assert "implementation" not in describe(str(tmp_path / "model"))
     shown = run("info", tmp_path / "model").out
-    assert f"none; encoder {kind}, 6D" in shown
+    assert f"{kind}, hidden dim 6" in shown
     assert "merge" not in shown
     card = model_card(model)
     assert "latent-trees" not in card
@@ -294,6 +291,8 @@ def test_nothing_tells_of_trees(tmp_path, kind):
 
 
 class NoEncoder(nn.Module):
+    Config = EncoderSettings
+
     def __init__(self, config):
         super().__init__()
 
@@ -305,5 +304,7 @@ def test_a_module_that_is_no_encoder_is_refused(monkeypatch):
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match=r"unknown encoder 'lsmt'; known: bag, gumbel_tree, lstm"):
+    with pytest.raises(
+        ValueError, match=r"unknown encoder 'lsmt'; known: bag, fixed_tree, gumbel_tree, lstm"
+    ):
         model_of("lsmt")

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder, NodeState
-from gumbeltree.nn.cells import CELLS
+from gumbeltree.config import TreeLSTMConfig
 from gumbeltree.nn.cells.treelstm import TreeLSTMCell
 from gumbeltree.nn.estimators.st_gumbel import StraightThroughGumbel
 from gumbeltree.ops.merge import exact
+from gumbeltree.parts import CELLS
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -62,15 +63,15 @@ def test_encoder_runs_with_it(name: str) -> None:
 
 def test_treelstm_start() -> None:
     D = 200
-    he = TreeLSTMCell(D, init="he")
+    he = TreeLSTMCell(D, TreeLSTMConfig("he"))
     assert he.weight.std().item() == pytest.approx(math.sqrt(2 / (2 * D)), rel=0.02)
     assert not he.bias.any()
-    orthogonal = TreeLSTMCell(D, init="orthogonal").weight
+    orthogonal = TreeLSTMCell(D, TreeLSTMConfig("orthogonal")).weight
     torch.testing.assert_close(orthogonal.T @ orthogonal, torch.eye(2 * D), atol=1e-4, rtol=0)
 
 
 def test_forget_offset_is_one_field() -> None:
-    as_printed, as_coded = TreeLSTMCell(2, forget_offset=0.0), TreeLSTMCell(2)
+    as_printed, as_coded = TreeLSTMCell(2, TreeLSTMConfig(forget_offset=0.0)), TreeLSTMCell(2)
     as_printed.load_state_dict(as_coded.state_dict())
     with torch.no_grad():
         as_printed.bias[2:6] = 1.0

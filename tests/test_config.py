@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gumbeltree.config import (
+    AffineLeafConfig,
     DataConfig,
     EmbeddingConfig,
     EncoderConfig,
@@ -13,7 +14,7 @@ from gumbeltree.config import (
     ModelConfig,
     Recipe,
     TrainingConfig,
-    from_dict,
+    TreeLSTMConfig,
     load_recipe,
     recipe_names,
     to_json,
@@ -23,10 +24,14 @@ from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
 from gumbeltree.nn.heads.classes import PairHead
 from gumbeltree.registry import Registry, UnknownNameError, suggest
+from gumbeltree.settings import from_dict
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 
 OTHER = ModelConfig(
-    EncoderConfig(7, 9, "bilstm", "he", "treelstm", "orthogonal", 0.0, "scaled_dot", "soft", 0.5),
+    EncoderConfig(
+        *(7, 9, {"kind": "bilstm", "init": "he"}, {"init": "orthogonal", "forget_offset": 0.0}),
+        *(True, "exact", "scaled_dot", "soft", 0.5),
+    ),
     HeadConfig("single", ("schlecht", "très bien"), 11, 3, True, 0.25, 0.002),
     EmbeddingConfig(0.5, True),
 )
@@ -82,8 +87,13 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones():
         ("encoder", "temperature", False, "a number, got False"),
         ("encoder", "attention", 1, "true or false, got 1"),
         ("encoder", "attention", "yes", "true or false, got 'yes'"),
-        ("encoder", "leaf", 5, "a string, got 5"),
-        ("encoder", "cell", ["treelstm"], r"a string, got \['treelstm'\]"),
+        ("encoder", "leaf", 5, "a kind of leaf or a table of settings, got 5"),
+        (
+            "encoder",
+            "cell",
+            ["treelstm"],
+            r"a kind of cell or a table .*, got \['treelstm'\]",
+        ),
         ("head", "labels", "positive", "a list of strings, got 'positive'"),
         ("head", "labels", ["good", 1], r"a list of strings, got \['good', 1\]"),
         ("head", "labels", 3, "a list of strings, got 3"),
@@ -96,16 +106,16 @@ def test_values_of_the_wrong_type_are_refused(table, key, value, expected):
         from_dict(ModelConfig, {table: {key: value}}, "model")
 
 
-@pytest.mark.parametrize("key", ["hidden_dim", "temperature", "forget_offset"])
+@pytest.mark.parametrize("key", ["hidden_dim", "temperature"])
 def test_a_number_beyond_all_floats_is_refused(key):
     # JSON and TOML know whole numbers of any length
     with pytest.raises(ValueError, match=key):
         GumbelTreeEncoder(from_dict(EncoderConfig, {"hidden_dim": 4, key: 10**400}))
 
 
-@pytest.mark.parametrize("value", [None, 3, "encoder", [1, 2]])
+@pytest.mark.parametrize("value", [None, 3, [1, 2]])
 def test_a_value_in_place_of_a_table_is_refused(value):
-    with pytest.raises(ValueError, match=r"`model\.encoder` must be a table of settings"):
+    with pytest.raises(ValueError, match=r"`model\.encoder` must be a kind of encoder or a table"):
         from_dict(ModelConfig, {"encoder": value}, "model")
 
 
@@ -123,10 +133,9 @@ def test_a_whole_number_stands_for_a_number():
 @pytest.mark.parametrize(
     ("table", "key", "value", "nearest"),
     [
-        ("encoder", "leaf_init", "ortogonal", "orthogonal"),
-        ("encoder", "cell_init", "othogonal", "orthogonal"),
+        ("encoder.leaf", "init", "ortogonal", "orthogonal"),
+        ("encoder.cell", "init", "othogonal", "orthogonal"),
         ("encoder", "score", "scaled-dot", "scaled_dot"),
-        ("head", "kind", "pairs", "pair"),
     ],
 )
 def test_unknown_choices_are_refused_with_the_nearest_known_one(table, key, value, nearest):
@@ -134,7 +143,37 @@ def test_unknown_choices_are_refused_with_the_nearest_known_one(table, key, valu
         ValueError,
         match=f"`model.{table}.{key}` must be one of .*, got '{value}'. Did you mean '{nearest}'?",
     ):
-        from_dict(ModelConfig, {table: {key: value}}, "model")
+        from_dict(ModelConfig, nested(table, {key: value}), "model")
+
+
+def nested(path, value):
+    for step in reversed(path.split(".")):
+        value = {step: value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "nearest"),
+    [
+        ("head", "pairs", "pair"),
+        ("encoder", "gumbeltree", "gumbel_tree"),
+        ("encoder.leaf", "lsmt", "lstm"),
+        ("encoder.estimator", "st", "soft"),
+    ],
+)
+def test_unknown_parts_are_refused_with_the_nearest_known_one(path, kind, nearest):
+    message = f"`model.{path}.kind`: unknown .* '{kind}'; known: .*'{nearest}'"
+    for value in (kind, {"kind": kind}):
+        with pytest.raises(ValueError, match=message):
+            from_dict(ModelConfig, nested(path, value), "model")
+
+
+def test_a_part_is_named_or_told():
+    by_name = from_dict(EncoderConfig, {"leaf": "affine", "cell": {"init": "orthogonal"}})
+    assert by_name == EncoderConfig(leaf=AffineLeafConfig(), cell=TreeLSTMConfig("orthogonal"))
+    assert by_name == EncoderConfig(leaf="affine", cell={"init": "orthogonal"})
+    with pytest.raises(ValueError, match=r"unknown key 'encoder\.leaf\.init'"):
+        from_dict(ModelConfig, {"encoder": {"leaf": {"kind": "affine", "init": "he"}}})
 
 
 def test_missing_settings_are_named():
@@ -147,8 +186,8 @@ def test_missing_settings_are_named():
     ("setting", "pattern"),
     [
         ({"score": "scaled"}, "score.*'scaled'"),
-        ({"cell_init": "ortho"}, "cell_init.*'ortho'"),
-        ({"leaf_init": "hee"}, "leaf_init.*'hee'"),
+        ({"cell": {"init": "ortho"}}, "cell.init.*'ortho'"),
+        ({"leaf": {"init": "hee"}}, "leaf.init.*'hee'"),
         ({"leaf": "lsmt"}, "leaf.*'lsmt'.*Did you mean 'lstm'"),
         ({"leaf": None}, "leaf.*None"),
         ({"cell": "tree"}, "cell.*'tree'.*Did you mean 'treelstm'"),
@@ -162,8 +201,8 @@ def test_missing_settings_are_named():
             {"temperature": float("nan")},
             "`temperature` must be a .*finite number, got nan",
         ),
-        ({"forget_offset": float("nan")}, "forget_offset.*nan"),
-        ({"forget_offset": float("inf")}, "forget_offset.*inf"),
+        ({"cell": {"forget_offset": float("nan")}}, "forget_offset.*nan"),
+        ({"cell": {"forget_offset": float("inf")}}, "forget_offset.*inf"),
         ({"leaf": "bilstm", "hidden_dim": 5}, "must be even, got 5"),
     ],
 )
@@ -175,7 +214,6 @@ def test_encoders_refuse_settings_that_make_no_sense(setting, pattern):
 @pytest.mark.parametrize(
     ("setting", "pattern"),
     [
-        ({"kind": "pairs"}, "kind.*'pairs'"),
         ({"labels": ()}, r"labels?.*\(\)"),
         ({"labels": "abc"}, "labels.*'abc'"),
         ({"labels": ("good", "bad", "good")}, "labels.*'good'"),
@@ -207,10 +245,10 @@ def test_models_refuse_an_embedding_dropout_that_makes_no_sense(dropout):
 def test_variants():
     encoder = EncoderConfig(7, 9, leaf="affine", temperature=0.5)
     paper, reference = encoder.with_variant("paper"), encoder.with_variant("reference")
-    assert (paper.score, paper.cell_init) == ("dot", "he")
-    assert (reference.score, reference.cell_init) == ("scaled_dot", "orthogonal")
-    assert dataclasses.replace(reference, score="dot", cell_init="he") == paper
-    assert (paper.embedding_dim, paper.leaf, paper.temperature) == (7, "affine", 0.5)
+    assert (paper.score, paper.cell.init) == ("dot", "he")
+    assert (reference.score, reference.cell.init) == ("scaled_dot", "orthogonal")
+    assert dataclasses.replace(reference, score="dot", cell={"init": "he"}) == paper
+    assert (paper.embedding_dim, paper.leaf.kind, paper.temperature) == (7, "affine", 0.5)
 
 
 def test_an_unknown_variant_is_refused_with_the_nearest_known_one():

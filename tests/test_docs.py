@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
-from gumbeltree.nn.cells import CELLS
+from gumbeltree.parts import CELLS
 from gumbeltree.tasks.demo import generate
 from tests import test_cells
 

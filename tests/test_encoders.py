@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder, Tree
-from gumbeltree.nn.encoders import ENCODERS
-from gumbeltree.nn.encoders.gumbel_tree import attend
-from gumbeltree.nn.leaves import LEAVES
+from gumbeltree.nn.encoders.tree_encoder import attend
 from gumbeltree.noise import gumbel_noise
+from gumbeltree.parts import ENCODERS, LEAVES
 from tests.models import IMPLS
 
 CONFIG = EncoderConfig(embedding_dim=3, hidden_dim=4)
@@ -315,7 +314,7 @@ def test_start_of_the_leaves_and_the_query() -> None:
     forget[D : 2 * D] = 1
     assert torch.equal(e.leaf.bias_ih, forget)
     assert not e.leaf.bias_hh.any()
-    printed = GumbelTreeEncoder(EncoderConfig(E, D, leaf_init="he")).leaf
+    printed = GumbelTreeEncoder(EncoderConfig(E, D, leaf={"init": "he"})).leaf
     assert printed.weight_hh.std().item() == pytest.approx(math.sqrt(2 / D), rel=0.02)
     assert not printed.bias_ih.any()
     affine = GumbelTreeEncoder(EncoderConfig(E, D, leaf="affine")).leaf
@@ -327,7 +326,7 @@ def test_variants_differ_in_scale_and_start_only() -> None:
     paper, reference = (EncoderConfig(4, 16).with_variant(v) for v in ("paper", "reference"))
     assert {f for f in vars(paper) if getattr(paper, f) != getattr(reference, f)} == {
         "score",
-        "cell_init",
+        "cell",
     }
     encoders = [GumbelTreeEncoder(c) for c in (paper, reference)]
     encoders[1].load_state_dict(encoders[0].state_dict())

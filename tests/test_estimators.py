@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
-from gumbeltree.nn.estimators import ESTIMATORS
 from gumbeltree.nn.estimators.estimator import Estimator, LocalEstimator
 from gumbeltree.nn.estimators.temperature import annealed_temperature
 from gumbeltree.noise import gumbel_noise
 from gumbeltree.ops.merge.argmax import first_best
+from gumbeltree.parts import ESTIMATORS
 
 
 def layer(estimator: Estimator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -111,6 +111,9 @@ class OwnWeights:
     """One-hot, for autograd alone, and of no family."""
 
     weights = ESTIMATORS["st_gumbel"].weights
+
+    def __init__(self, config: object) -> None:
+        pass
 
 
 def test_a_new_estimator_is_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from gumbeltree.analysis.figure_marks import (
 )
 from gumbeltree.analysis.trace import Layer, Node, Trace, trace
 from gumbeltree.cli.app import app
-from gumbeltree.config import EncoderConfig
+from gumbeltree.config import BagConfig
 from gumbeltree.model import SentenceModel
 from gumbeltree.tree import Tree
 from tests.models import tiny_model
@@ -445,7 +445,7 @@ def test_models_without_scores_or_trees(models, tmp_path):
     assert seeded == printed
     sampled = run("draw", tmp_path / "random", "the dog sleeps", "--seed", 3).out
     assert "fixed tree (random), no scores \u00b7 sampled\n" in sampled
-    encoder = EncoderConfig(5, 6, kind="bag")
+    encoder = BagConfig(5, 6)
     old = tiny_model("single")
     bag = SentenceModel(dataclasses.replace(old.config, encoder=encoder), old.tokenizer)
     gumbeltree.save(bag, tmp_path / "bag")

@@ -7,8 +7,8 @@ from torch import nn
 
 from gumbeltree import Encoding
 from gumbeltree.config import HeadConfig
-from gumbeltree.nn.heads import HEADS
 from gumbeltree.nn.heads.classes import pair_features
+from gumbeltree.parts import HEADS
 
 EPSILON = 1e-5
 

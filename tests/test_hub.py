@@ -25,7 +25,7 @@ from gumbeltree.card import code, generated, model_card
 from gumbeltree.cli import main
 from gumbeltree.describe import describe
 from gumbeltree.hub import check_id, fetch
-from tests.models import TEXTS, tiny_config, tiny_model
+from tests.models import TEXTS, encoder_settings, tiny_config, tiny_model
 
 FILES = ["config.json", "model.safetensors", "tokenizer.json"]
 PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
@@ -596,7 +596,7 @@ def test_python_in_the_card_runs(tmp_path, monkeypatch):
 
 def test_a_baseline_claims_no_trees():
     config = tiny_config()
-    encoder = dataclasses.replace(config.encoder, kind="bag")
+    encoder = encoder_settings(kind="bag")
     config = dataclasses.replace(config, encoder=encoder)
     card = model_card(SentenceModel(config, tiny_model().tokenizer))
     assert "encoder `bag`" in card

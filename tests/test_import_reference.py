@@ -215,9 +215,9 @@ def test_the_model_returned_is_the_model_saved(place):
 def test_settings_follow_from_the_shapes(place, leaf):
     config = place.convert(state_dict(leaf, True, 3)).config
     encoder, head = config.encoder, config.head
-    assert (encoder.embedding_dim, encoder.hidden_dim, encoder.leaf) == (E, D, leaf)
+    assert (encoder.embedding_dim, encoder.hidden_dim, encoder.leaf.kind) == (E, D, leaf)
     assert (head.kind, head.hidden_dim, head.hidden_layers, head.batch_norm) == ("pair", H, 3, True)
-    assert encoder.forget_offset == 1
+    assert encoder.cell.forget_offset == 1
 
 
 # file formats

@@ -40,7 +40,7 @@ from tests.test_use import run
 ROOT = Path(__file__).parent.parent
 REPORT = ROOT / "benchmarks" / "results" / "neighbours.json"
 MODEL = tiny_model("pair")
-OTHER = tiny_model("single", forget_offset=0.0)
+OTHER = tiny_model("single", cell={"forget_offset": 0.0})
 FILES = [HEADER, VECTORS, TEXTS, OFFSETS]
 SUMMARY = "6 texts, 20 words, 2 unknown (10.0 %)\n"
 
@@ -490,7 +490,7 @@ def test_the_digest_is_of_what_vectors_depend_on(models):
     single.load_state_dict(encoder, strict=False)
     assert model_digest(single) == digest
     for other in (
-        tiny_model("pair", forget_offset=0.0),
+        tiny_model("pair", cell={"forget_offset": 0.0}),
         tiny_model("pair", lower=True),
         tiny_model("pair").double(),
         tiny_model("pair").bfloat16(),

@@ -28,7 +28,7 @@ from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example
 from gumbeltree.training.loop import train
 from gumbeltree.tree import Tree
-from tests.models import tiny_model
+from tests.models import encoder_settings, tiny_model
 from tests.test_training import small
 from tests.test_use import run
 
@@ -684,7 +684,7 @@ def test_trees_that_are_too_long(folder, tmp_path):
 
 def _without_trees():
     old = tiny_model("single")
-    encoder = dataclasses.replace(old.config.encoder, kind="lstm")
+    encoder = encoder_settings(kind="lstm")
     return SentenceModel(dataclasses.replace(old.config, encoder=encoder), old.tokenizer)
 
 

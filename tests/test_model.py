@@ -564,7 +564,7 @@ def test_noise_of_pairs_is_that_of_the_first_sentences_then_the_second(widths):
 
 
 def test_the_encoder_comes_from_the_table(monkeypatch):
-    from gumbeltree.nn.encoders import ENCODERS
+    from gumbeltree.parts import ENCODERS
 
     name = "gumbeltree.nn.encoders.gumbel_tree:GumbelTreeEncoder"
     monkeypatch.setitem(ENCODERS.table, "mine", name)
@@ -574,9 +574,10 @@ def test_the_encoder_comes_from_the_table(monkeypatch):
     config = dataclasses.replace(config, encoder=encoder)
     model = SentenceModel(config, whitespace_tokenizer(WORDS))
     assert model.encode(TEXTS).shape == (len(TEXTS), 6)
-    config = dataclasses.replace(config, encoder=dataclasses.replace(encoder, kind="min"))
-    with pytest.raises(ValueError, match="unknown encoder 'min'"):
-        SentenceModel(config, whitespace_tokenizer(WORDS))
+    with pytest.raises(ValueError, match=r"`encoder\.kind`: unknown encoder 'min'"):
+        dataclasses.replace(config, encoder=dataclasses.replace(encoder, kind="min"))
+    with pytest.raises(TypeError, match="`encoder` of kind 'bag' must be BagConfig, got Encoder"):
+        dataclasses.replace(config, encoder=dataclasses.replace(encoder, kind="bag"))
 
 
 # texts that are cut, words that are unknown

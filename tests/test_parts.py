@@ -12,26 +12,29 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import gumbeltree
-from gumbeltree import Draw, Encoding, GumbelTreeEncoder, Keep, Sentences
+from gumbeltree import Draw, EncoderConfig, Encoding, GumbelTreeEncoder, Keep, Sentences
 from gumbeltree.card import model_card
-from gumbeltree.config import TrainingConfig
+from gumbeltree.config import TrainingConfig, TreeSettings
+from gumbeltree.data.prepared import load_prepared, save_prepared
 from gumbeltree.describe import count_parameters, describe
 from gumbeltree.evaluate import evaluate, split_of
 from gumbeltree.model import SentenceModel
-from gumbeltree.nn.encoders import ENCODERS
 from gumbeltree.nn.encoders.encoder import Encoder
-from gumbeltree.nn.heads import HEADS
+from gumbeltree.nn.encoders.tree_encoder import TreeEncoder, of_choices
+from gumbeltree.nn.estimators.estimator import AdvanceEstimator
 from gumbeltree.nn.heads.classes import SingleHead
 from gumbeltree.nn.heads.head import Head, Part, Table
-from gumbeltree.nn.leaves import LEAVES
 from gumbeltree.nn.leaves.lstm import LSTMLeaf
+from gumbeltree.noise import keyed_noise
 from gumbeltree.ops.merge import Choice
+from gumbeltree.parts import ENCODERS, ESTIMATORS, HEADS, LEAVES
+from gumbeltree.settings import PartConfig
 from gumbeltree.tasks.example import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import Step
-from tests.models import TEXTS, WORDS, tiny_config
+from tests.models import TEXTS, WORDS, encoder_settings, tiny_config
 from tests.test_use import run
 
 
@@ -145,19 +148,59 @@ class NumberHead(Head):
         return f"{value:.4f}"
 
 
+class GivenTreeEncoder(TreeEncoder):
+    """A Tree-LSTM over trees that come with the sentences."""
+
+    Config = TreeSettings
+    trees = "given"
+    needs = frozenset({"order"})
+
+    @property
+    def query(self) -> Tensor:
+        return self.cell.weight.new_zeros(self.config.hidden_dim)
+
+    def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
+        return self.merge(sentences, Draw(), keep)
+
+
+class Reinforce(AdvanceEstimator):
+    """The score-function estimator; training gives the reward."""
+
+
+class AttendingHead(SingleHead):
+    """Classes of pairs: every node of one sentence looks at all nodes of the other."""
+
+    sentences = 2
+    parts = 2
+    keep = Keep(nodes=True)
+
+    def forward(self, *encodings: Encoding) -> Tensor:
+        (u, v), (m, n) = ([x.nodes.h for x in encodings], [x.mask for x in encodings])
+        scores = u @ v.transpose(1, 2)  # [B, nodes, nodes]
+        to_v = scores.masked_fill(~n[:, None], -torch.inf).softmax(2) @ v
+        to_u = scores.masked_fill(~m[..., None], -torch.inf).softmax(1).transpose(1, 2) @ u
+        first, second = ((x * there[..., None]).sum(1) for x, there in ((to_v, m), (to_u, n)))
+        return self.classify(torch.cat([first, second], dim=1).tanh())
+
+
 @pytest.fixture(autouse=True)
 def _tables(monkeypatch):
     monkeypatch.setitem(ENCODERS.table, "wide", f"{__name__}:WideEncoder")
+    monkeypatch.setitem(ENCODERS.table, "given", f"{__name__}:GivenTreeEncoder")
     monkeypatch.setitem(HEADS.table, "number", f"{__name__}:NumberHead")
+    monkeypatch.setitem(HEADS.table, "attending", f"{__name__}:AttendingHead")
+    monkeypatch.setitem(ESTIMATORS.table, "reinforce", f"{__name__}:Reinforce")
 
 
 def model_of(encoder="gumbel_tree", head="single"):
     """Return a model in evaluation mode with weights that tell sentences apart."""
-    plain = tiny_config("pair" if head == "pair" else "single")
+    plain = tiny_config("single" if head in ("single", "number") else "pair")
     config = dataclasses.replace(
         plain,
-        encoder=dataclasses.replace(plain.encoder, kind=encoder),
-        head=dataclasses.replace(plain.head, kind=head),
+        encoder=encoder_settings(kind=encoder),
+        head=PartConfig(kind=head)
+        if head == "number"
+        else dataclasses.replace(plain.head, kind=head),
     )
     torch.manual_seed(5)
     model = SentenceModel(config, whitespace_tokenizer(WORDS))
@@ -285,3 +328,204 @@ def test_the_server_answers_with_what_the_head_gives(head):
     found = json.loads(parsed)
     assert (found["classes"] is None) == (head == "number")
     assert served.about()["kind"] == head
+
+
+# a head that reads nodes
+
+
+def test_a_head_may_attend_between_sentences(tmp_path):
+    model = model_of(head="attending")
+    pairs = [TEXTS, TEXTS[::-1]]
+    answers = model.predict(*pairs)
+    # alone, or with others of other lengths
+    for i, answer in enumerate(answers):
+        (alone,) = model.predict([pairs[0][i]], [pairs[1][i]])
+        assert alone.logits == pytest.approx(answer.logits, abs=1e-5)
+    assert model.predict(*pairs, batch_size=2)[3].logits == pytest.approx(
+        answers[3].logits, abs=1e-5
+    )
+    gumbeltree.save(model, tmp_path / "model", {})
+    assert gumbeltree.load(tmp_path / "model").predict(*pairs) == answers
+    split = split_of(model, examples_of(model))
+    whole = evaluate(model, split)
+    gold = [model.head.target(example.label) for example in examples_of(model)]
+    told = model.predict([e.texts for e in examples_of(model)])
+    expected = [
+        -math.log(p.probabilities[model.labels[g]]) for p, g in zip(told, gold, strict=True)
+    ]
+    assert whole.loss == pytest.approx(np.mean(expected), rel=1e-4)
+    losses = trained(model, split)
+    assert losses[-1] < losses[0]
+
+
+def trained(model, split, steps=40, **settings):
+    """Train for some steps, and return the loss before and after."""
+    config = TrainingConfig(learning_rate=0.01, seed=3, **settings)
+    fabric = start_fabric("cpu", "32")
+    optimizer = new_optimizer(config, model, fabric.device)
+    module, wrapped = fabric.setup(model.train(), optimizer)
+    step = Step(fabric, module, model, wrapped, split, config)
+    before = evaluate(model, split).loss
+    for number in range(steps):
+        step(np.arange(len(split)), number, number)
+    return before, evaluate(model, split).loss
+
+
+# trees that come with the sentences
+
+
+def with_orders(split):
+    """Return a split whose sentences have right-branching trees."""
+    merges = [np.arange(n - 2, -1, -1) for n in np.diff(split.starts)]
+    orders = np.concatenate([np.empty(0, np.int64), *merges]).astype(np.uint16)
+    return dataclasses.replace(split, orders=orders)
+
+
+@pytest.mark.parametrize("head", ["single", "pair"])
+def test_an_encoder_over_given_trees(head, tmp_path):
+    model = model_of("given", head)
+    bare = split_of(model, examples_of(model))
+    split = with_orders(bare)
+    batch = split.batch(np.arange(len(split)))
+    encoding = model.encode_batch(batch.sentences)
+    assert torch.equal(encoding.order, batch.sentences.order)
+    fixed = SentenceModel(
+        dataclasses.replace(model.config, encoder=encoder_settings(trees="right")), model.tokenizer
+    ).eval()
+    fixed.load_state_dict(model.state_dict())
+    assert evaluate(model, split).loss == pytest.approx(evaluate(fixed, bare).loss, rel=1e-6)
+    losses = trained(model, split)
+    assert losses[-1] < losses[0]
+    message = r"the encoder 'given' needs `order` beside the words of each sentence, got none"
+    with pytest.raises(ValueError, match=message):
+        evaluate(model, bare)
+    with pytest.raises(ValueError, match=message):
+        model.encode(TEXTS)
+    assert "needs more than words" in model.why_not_captured(sample=True)
+
+
+def test_given_trees_are_kept_in_prepared_files(tmp_path):
+    recipe = gumbeltree.with_settings(gumbeltree.load_recipe("demo"), ["generate=40", "epochs=1"])
+    data = gumbeltree.prepare(recipe)
+    recipe = gumbeltree.with_settings(recipe, ["encoder.kind=given", "embedding_dim=8"])
+    with pytest.raises(ValueError, match="needs `order`"):
+        gumbeltree.train(recipe, data, tmp_path / "bare")
+    given = {name: with_orders(split) for name, split in data.splits.items()}
+    data = dataclasses.replace(data, splits=given)
+    save_prepared(data, tmp_path / "data.safetensors")
+    again = load_prepared(tmp_path / "data.safetensors")
+    assert again.fingerprint() == data.fingerprint()
+    result = gumbeltree.train(recipe, again, tmp_path / "run")
+    assert 0 <= result["dev_accuracy"] <= 1
+
+
+# an estimator whose gradient is known before the backward pass
+
+
+@pytest.mark.parametrize("impl", ["reference", "exact"])
+def test_reinforce_by_hand(impl):
+    model = model_of()
+    encoder = encoder_settings(estimator="reinforce", impl=impl)
+    config = dataclasses.replace(model.config, encoder=encoder)
+    model = SentenceModel(config, model.tokenizer).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    model.eval()
+    split = split_of(model, examples_of(model))
+    batch = split.batch(np.arange(len(split)))
+    draw = Draw(keyed_noise(torch.arange(2 * len(split)).view(-1, 2), 9))
+    found = model(batch.sentences, draw)
+    losses = model.head.loss(found.output, batch.targets)
+    # each merge's log-probability from all of its layer's scores
+    encoding = model.encode_batch(batch.sentences, draw, Keep(scores=True))
+    log_prob, entropy = [], []
+    for scores, order in zip(encoding.scores, encoding.order.tolist(), strict=True):
+        layers = [
+            scores[t, : len(order) - t][scores[t, : len(order) - t] > -math.inf].log_softmax(0)
+            for t in range(len(order))
+        ]
+        chosen = [x[k] for x, k in zip(layers, order, strict=True) if k >= 0]
+        log_prob.append(sum(chosen, torch.zeros((), dtype=torch.float64)))
+        entropy.append(-sum((x.exp() * x).sum() for x in layers))
+    torch.testing.assert_close(found.log_prob, torch.stack(log_prob))
+    torch.testing.assert_close(found.entropy, torch.stack(entropy))
+    known = losses.detach()
+    others = torch.stack([(known.sum() - x) / (len(known) - 1) for x in known])
+    objective = losses.sum() + ((known - others) * torch.stack(log_prob)).sum()
+    objective = objective - 0.3 * torch.stack(entropy).sum()
+    fabric = start_fabric("cpu", "32")
+    settings = TrainingConfig(entropy=0.3)
+    step = Step(fabric, model, model, None, split, settings)
+    parameters = list(model.parameters())
+    expected = torch.autograd.grad(objective, parameters, allow_unused=True, retain_graph=True)
+    gradients = torch.autograd.grad(step._objective(losses, found), parameters, allow_unused=True)
+    for (name, _), one, other in zip(model.named_parameters(), expected, gradients, strict=True):
+        torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
+    query = [name for name, _ in model.named_parameters()].index("encoder.query")
+    assert gradients[query].abs().max() > 0
+
+
+def test_reinforce_is_unbiased():
+    """The mean of many gradients is that of the loss, averaged over all trees."""
+    torch.manual_seed(0)
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator="reinforce")).double()
+    for parameter in encoder.parameters():
+        nn.init.normal_(parameter, std=0.8)
+    words = torch.randn(1, 3, 3, dtype=torch.float64)
+    lengths, target = torch.tensor([3]), torch.randn(4, dtype=torch.float64)
+    expected = 0.0
+    for order in ([[0, 0]], [[1, 0]]):
+        forced = encoder(words, lengths, order=torch.tensor(order), sample=False, details=True)
+        log_prob, _ = of_choices(forced.scores, forced.order)
+        expected = expected + (log_prob.exp() * (forced.vector - target).square().sum(1)).sum()
+    (wanted,) = torch.autograd.grad(expected, encoder.query)
+    many = 4000
+    found = encoder(words.expand(many, -1, -1), lengths.expand(many))
+    losses = (found.vector - target).square().sum(1)
+    assert len({tuple(order) for order in found.order.tolist()}) == 2
+    known = losses.detach()
+    weights = (known - (known.sum() - known) / (many - 1)) / many
+    (gradient,) = torch.autograd.grad(
+        losses.mean() + (weights * found.log_prob).sum(), encoder.query
+    )
+    torch.testing.assert_close(gradient, wanted, rtol=0.1, atol=0.05 * float(wanted.abs().max()))
+
+
+def test_reinforce_trains():
+    model = model_of()
+    config = dataclasses.replace(
+        model.config, encoder=encoder_settings(estimator="reinforce", hidden_dim=6)
+    )
+    torch.manual_seed(1)
+    model = SentenceModel(config, model.tokenizer)
+    split = split_of(model, examples_of(model))
+    losses = trained(model, split, entropy=0.01)
+    assert losses[-1] < losses[0]
+
+
+class Lossy(WideEncoder):
+    """Adds losses of its own: that of its vectors' size."""
+
+    def encode(self, *arguments: Any) -> Encoding:
+        found = super().encode(*arguments)
+        return dataclasses.replace(found, losses={"size": found.vector.square().sum(1)})
+
+
+@pytest.mark.parametrize("head", ["single", "pair"])
+def test_a_recipe_weighs_the_losses_of_an_encoder(head, monkeypatch):
+    monkeypatch.setitem(ENCODERS.table, "wide", f"{__name__}:Lossy")
+    sizes = []
+    for weight in ({}, {"size": 0.0}, {"size": 30.0}):
+        model = model_of("wide", head)
+        split = split_of(model, examples_of(model))
+        batch = split.batch(np.arange(len(split)))
+        found = model(batch.sentences)
+        assert found.losses["size"].shape == (len(split),)
+        trained(model, split, steps=60, losses=weight)
+        vectors = model.eval().encode_batch(batch.sentences).vector.detach()
+        sizes.append(float(vectors.square().sum()))
+    assert sizes[2] < sizes[0] < sizes[1]
+    recipe = gumbeltree.with_settings(gumbeltree.load_recipe("demo"), ["losses.size=0.5"])
+    assert recipe.training.losses == {"size": 0.5}
+    with pytest.raises(ValueError, match=r"`training\.losses\.size` must be a number, got 'much'"):
+        gumbeltree.with_settings(recipe, ["training.losses.size=much"])

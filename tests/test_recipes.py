@@ -125,8 +125,8 @@ def test_recipes_follow_the_paper(name):
     recipe = load_recipe(name)
     encoder, head = recipe.model.encoder, recipe.model.head
     assert encoder == encoder.with_variant("paper")
-    assert encoder.leaf == ("affine" if name.endswith("affine") else "lstm")
-    assert encoder.estimator == "st_gumbel"
+    assert encoder.leaf.kind == ("affine" if name.endswith("affine") else "lstm")
+    assert encoder.estimator.kind == "st_gumbel"
     assert encoder.temperature == 1.0
     if name.startswith("snli"):
         assert f"{encoder.hidden_dim}d" in name

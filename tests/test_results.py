@@ -197,7 +197,7 @@ def test_differences(collector):
     # an older run that knew no annealing did not anneal, and one of now may
     old = json.loads(json.dumps(packaged))
     del old["training"]["anneal_rate"]
-    del old["model"]["encoder"]["leaf_init"]
+    del old["model"]["encoder"]["leaf"]
     assert collector.difference(old, packaged) == {}
     recipe = dataclasses.asdict(with_settings(load_recipe("snli-300d"), ["anneal_rate=1e-4"]))
     assert collector.difference(recipe, old) == {"training.anneal_rate": 1e-4}

@@ -26,10 +26,8 @@ from typer.testing import CliRunner
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.cli import app
 from gumbeltree.config import load_recipe, with_settings
-from gumbeltree.nn.cells import CELLS
-from gumbeltree.nn.encoders import ENCODERS
-from gumbeltree.nn.estimators import ESTIMATORS
 from gumbeltree.ops.merge import exact
+from gumbeltree.parts import CELLS, ENCODERS, ESTIMATORS
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.demo import generate
 from tests import test_cells

@@ -58,7 +58,7 @@ def assert_same(one, other):
     [
         ("pair", {}),
         ("single", {"leaf": "affine", "score": "scaled_dot"}),
-        ("pair", {"leaf": "bilstm", "attention": True, "forget_offset": 0.0}),
+        ("pair", {"leaf": "bilstm", "attention": True, "cell": {"forget_offset": 0.0}}),
         ("single", {"estimator": "soft", "impl": "reference", "temperature": 0.5}),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_folder_holds_three_files(saved):
     config = json.loads((saved / "config.json").read_text(encoding="utf-8"))
     assert config == {
         "format": "gumbeltree",
-        "format_version": 1,
+        "format_version": 2,
         "gumbeltree_version": __version__,
         "model": json.loads(json.dumps(dataclasses.asdict(tiny_config()))),
         "provenance": {"corpus": "none, drawn at random"},
@@ -201,10 +201,10 @@ def test_json_of_something_else_is_refused(folder, content):
         load(folder)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", True, None])
 def test_another_format_version_is_refused(folder, version):
     edit(folder / "config.json", lambda config: config.update(format_version=version))
-    with pytest.raises(ValueError, match=f"has format version {version!r}, .* reads version 1"):
+    with pytest.raises(ValueError, match=f"has format version {version!r}, .* reads 1 to 2;"):
         load(folder)
 
 
@@ -243,7 +243,7 @@ def test_unknown_settings_are_refused(folder, change, dotted, nearest):
         ("encoder", "leaf", "lsmt"),
         ("encoder", "cell", "tree"),
         ("encoder", "temperature", 0),
-        ("encoder", "forget_offset", float("nan")),
+        ("encoder", "cell", {"forget_offset": float("nan")}),
         ("head", "labels", ["a", "a", "b"]),
         ("head", "dropout", 2),
     ],

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gumbeltree.analysis.trace import span_probabilities, trace, trace_many
-from gumbeltree.config import EncoderConfig, ModelConfig
+from gumbeltree.config import BagConfig, ModelConfig
 from gumbeltree.model import SentenceModel
 from gumbeltree.tree import Tree
 from tests.models import tiny_model
@@ -199,6 +199,6 @@ def test_bad_input(model):
         trace(model, [TEXT])
     with pytest.raises(ValueError, match="text 1 must hold at least one word"):
         trace_many(model, [TEXT, "  "])
-    config = ModelConfig(EncoderConfig(5, 6, kind="bag"))
+    config = ModelConfig(BagConfig(5, 6))
     with pytest.raises(ValueError, match="this model builds no tree: its encoder is 'bag'"):
         trace(SentenceModel(config, model.tokenizer), TEXT)

@@ -15,10 +15,12 @@ from torch.nn import functional as F
 import gumbeltree
 from gumbeltree import load
 from gumbeltree.code_version import code_version
-from gumbeltree.config import TrainingConfig, load_recipe, with_settings
+from gumbeltree.config import Recipe, TrainingConfig, load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
 from gumbeltree.data.prepared import load_prepared
 from gumbeltree.evaluate import evaluate
+from gumbeltree.migrate import current_recipe
+from gumbeltree.settings import from_dict
 from gumbeltree.states import Draw
 from gumbeltree.training import loop
 from gumbeltree.training import step as steps
@@ -605,7 +607,7 @@ def test_a_run_begun_before_code_was_recorded_does_not_claim_it(tmp_path):
     state = folder.load_checkpoint()
     del state["progress"]["code"]
     folder.save_checkpoint(state)
-    recipe = gumbeltree.config.from_dict(gumbeltree.config.Recipe, folder.settings["recipe"])
+    recipe = from_dict(Recipe, current_recipe(folder.settings["recipe"]))
     data = load_prepared(frozen / "prepared.safetensors")
     result = train(recipe, data, run, recipe_name="demo", resume=True)
     unknown = {"commit": None, "clean": None, "source": None}

@@ -24,6 +24,10 @@ ABOUT = """A [Gumbel Tree-LSTM](https://arxiv.org/abs/1707.02786): it merges two
 or phrases at a time into one, chooses the pair by itself, and so turns a sentence into a binary
 tree and a vector. The trees are learned from the task alone, without parse trees."""
 
+FIXED = """A baseline of gumbeltree: it merges words into a binary tree that does not depend on
+them ({shape}), to be compared with the learned ones of a
+[Gumbel Tree-LSTM](https://arxiv.org/abs/1707.02786)."""
+
 BASELINE = """A baseline of gumbeltree, encoder `{kind}`: it turns a sentence into a vector
 without a tree, to be compared with a [Gumbel Tree-LSTM](https://arxiv.org/abs/1707.02786)."""
 
@@ -65,7 +69,7 @@ def model_card(
     about, kind = model.provenance, model.config.encoder.kind
     license = license or _identifier(about, "license")
     language = language or _identifier(about, "language")
-    trees = model.encoder.builds_trees
+    trees, learned = model.encoder.builds_trees, model.encoder.trees == "sampled"
     recipe = _dict(about, "recipe")
     rest = {key: x for key, x in about.items() if key not in ("recipe", "metrics", "sources")}
     sections = {
@@ -77,13 +81,15 @@ def model_card(
         "Data and licences": _table(("source", "what its makers ask for"), _sources(about)),
         "Results": _results(about),
         "A tree": _tree(model) if trees else "",
-        "Limits": (TREES if trees else "") + LIMITS.format(words=model.config.max_words),
+        "Limits": learned * TREES + LIMITS.format(words=model.config.max_words),
         "Citation": CITATION.format(version=__version__),
     }
     header = _header(model, name, license, language)
     body = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
     title = f"# {name or 'A model of sentences'}"
-    what = ABOUT if trees else BASELINE.format(kind=kind)
+    shape = model.encoder.shape_of_trees
+    about_trees = {"sampled": ABOUT, "none": BASELINE.format(kind=kind)}
+    what = about_trees.get(model.encoder.trees, FIXED.format(shape=shape))
     return "\n\n".join([f"---\n{header}\n---", title, what, *body, MARK]) + "\n"
 
 

@@ -1,84 +1,125 @@
-"""Settings as frozen dataclasses, read strictly from TOML and JSON."""
+"""The settings of everything, recipes, and `--set`."""
 
 import dataclasses
 import json
 import math
 import tomllib
-import typing
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from gumbeltree.nn.heads import HEADS
+from gumbeltree.migrate import current_recipe, current_setting
+from gumbeltree.parts import CELLS, ENCODERS, ESTIMATORS, HEADS, LEAVES
 from gumbeltree.registry import UnknownNameError, suggest
+from gumbeltree.settings import (
+    PartConfig,
+    Settings,
+    from_dict,
+    kind_of,
+    part,
+    part_settings,
+    setting,
+)
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "paper": {"score": "dot", "cell_init": "he"},
-    "reference": {"score": "scaled_dot", "cell_init": "orthogonal"},
+    "paper": {"score": "dot", "init": "he"},
+    "reference": {"score": "scaled_dot", "init": "orthogonal"},
 }
-"""The two models under one name: as published, and the authors' last version. Where print and the
-code of the time disagree (forget gates, leaf LSTM), both variants follow the code."""
+"""Score and start of the cell in the two models under one name: as published, and the authors' last
+version. Where print and the code of the time disagree (forget gates, leaf LSTM), both variants
+follow the code."""
 
 WIDEST = 2**20
 """No width is larger: a weight of that size would need terabytes."""
 
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
+@dataclass(frozen=True)
+class TreeLSTMConfig(Settings):
+    """The binary Tree-LSTM cell."""
 
-def setting(
-    default: Any, *, choices: Iterable[str] = (), low: float | None = None, high: float = math.inf
-) -> Any:
-    """Return a field with a default and what its value may be: named choices, or low..high."""
-    return field(default=default, metadata={"choices": choices, "low": low, "high": high})
+    init: str = setting("he", choices=("he", "orthogonal"))
+    """Start of its weight: he (paper) or orthogonal (reference)."""
+    forget_offset: float = setting(1.0, low=-math.inf)
+    """Added to the forget gates before the sigmoid; printed as 0, 1 in all of the code."""
+    kind: str = kind_of("treelstm")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Base of all settings: values are checked however they were made."""
+class AffineLeafConfig(Settings):
+    """Each word by itself (Eq. 10)."""
 
-    def __post_init__(self) -> None:
-        kinds = typing.get_type_hints(type(self))
-        for f in dataclasses.fields(self):
-            value = check(kinds[f.name], getattr(self, f.name), f.name, f.metadata)
-            object.__setattr__(self, f.name, value)
+    kind: str = kind_of("affine")
 
 
 @dataclass(frozen=True)
-class EncoderConfig(Settings):
-    """From word vectors to sentence vector and tree."""
+class LSTMLeafConfig(Settings):
+    """Each word with what stands before it (Eq. 13)."""
+
+    init: str = setting("orthogonal", choices=("orthogonal", "he"))
+    """Its start: orthogonal W_hh, forget bias 1 (the authors' code), or he (printed)."""
+    kind: str = kind_of("lstm")
+
+
+@dataclass(frozen=True)
+class BidirectionalLSTMLeafConfig(LSTMLeafConfig):
+    """Each word with what stands on both sides of it, D/2 a direction."""
+
+    kind: str = kind_of("bilstm")
+
+
+@dataclass(frozen=True)
+class StraightThroughConfig(PartConfig):
+    """One-hot forward, softmax backward (Eqs. 8, 9, S11)."""
+
+    kind: str = kind_of("st_gumbel")
+
+
+@dataclass(frozen=True)
+class SoftConfig(PartConfig):
+    """A mixture of all candidates, forward and backward (Eq. 8)."""
+
+    kind: str = kind_of("soft")
+
+
+@dataclass(frozen=True)
+class EncoderSettings(Settings):
+    """What all encoders have: from word vectors to sentence vectors."""
 
     embedding_dim: int = setting(300, low=1, high=WIDEST)
     """Width E of the word vectors."""
     hidden_dim: int = setting(300, low=1, high=WIDEST)
-    """Width D of the tree's states."""
-    leaf: str = "lstm"
-    """Leaf transformation: affine (Eq. 10), lstm (Eq. 13) or bilstm (D/2 a direction)."""
-    leaf_init: str = setting("orthogonal", choices=("orthogonal", "he"))
-    """Leaf LSTM's start: orthogonal W_hh, forget bias 1 (the authors' code), or he (printed)."""
-    cell: str = "treelstm"
+    """Width D of the states."""
+    kind: str = kind_of("")
+    """Which encoder this is."""
+
+
+@dataclass(frozen=True)
+class TreeSettings(EncoderSettings):
+    """What all encoders have that merge words into a tree."""
+
+    leaf: Any = part(LEAVES, "lstm")
+    """Leaf transformation: affine (Eq. 10), lstm (Eq. 13) or bilstm."""
+    cell: Any = part(CELLS, "treelstm")
     """Composition cell."""
-    cell_init: str = setting("he", choices=("he", "orthogonal"))
-    """Start of the cell's weight: he (paper) or orthogonal (reference)."""
-    forget_offset: float = setting(1.0, low=-math.inf)
-    """Added to the cell's forget gates before the sigmoid; printed as 0, 1 in all of the code."""
-    score: str = setting("dot", choices=("dot", "scaled_dot"))
-    """Validity score: dot, q.h (paper), or scaled_dot, q.h / sqrt(D) (reference)."""
-    estimator: str = "st_gumbel"
-    """How the choice of a merge is differentiated."""
-    temperature: float = 1.0
-    """Of the softmax in the backward pass."""
     attention: bool = False
     """Pool all tree nodes by attention instead of taking the root."""
     impl: str = "auto"
     """Implementation of the merge: auto, fused, exact or reference."""
-    trees: str = setting("learned", choices=("learned", "left", "right", "balanced", "random"))
-    """learned, or trees that do not depend on the words: left- and right-branching, balanced (each
-    node split in half, the larger half on the left), or random (drawn anew at each reading in
-    training, fixed for each length otherwise)."""
-    kind: str = "gumbel_tree"
-    """The paper's encoder, gumbel_tree, or a baseline that builds no tree: bag or lstm."""
+
+
+@dataclass(frozen=True)
+class EncoderConfig(TreeSettings):
+    """The paper's encoder, which learns its trees."""
+
+    score: str = setting("dot", choices=("dot", "scaled_dot"))
+    """Validity score: dot, q.h (paper), or scaled_dot, q.h / sqrt(D) (reference)."""
+    estimator: Any = part(ESTIMATORS, "st_gumbel")
+    """How the choice of a merge is differentiated."""
+    temperature: float = 1.0
+    """Of the softmax in the backward pass."""
+    kind: str = kind_of("gumbel_tree")
 
     def with_variant(self, variant: str) -> Self:
         """Return a copy with the fields of the variant `paper` or `reference`."""
@@ -87,14 +128,44 @@ class EncoderConfig(Settings):
                 f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}."
                 f"{suggest(variant, list(VARIANTS))}"
             )
-        return dataclasses.replace(self, **VARIANTS[variant])
+        fields = VARIANTS[variant]
+        cell = dataclasses.replace(self.cell, init=fields["init"])
+        return dataclasses.replace(self, score=fields["score"], cell=cell)
+
+
+@dataclass(frozen=True)
+class FixedTreeConfig(TreeSettings):
+    """Trees that do not depend on the words, to compare with learned ones."""
+
+    trees: str = setting("balanced", choices=("left", "right", "balanced", "random"))
+    """Left- and right-branching, balanced (each node split in half, the larger half on the left),
+    or random (drawn anew at each reading in training, fixed for each length otherwise)."""
+    kind: str = kind_of("fixed_tree")
+
+
+@dataclass(frozen=True)
+class BagConfig(EncoderSettings):
+    """A bag of words."""
+
+    kind: str = kind_of("bag")
+
+
+@dataclass(frozen=True)
+class LSTMConfig(EncoderSettings):
+    """An LSTM without any merge."""
+
+    init: str = setting("orthogonal", choices=("orthogonal", "he"))
+    """Its start, see `LSTMLeafConfig`."""
+    impl: str = "auto"
+    """By kernels where they run (auto, fused), or by operations of torch (exact, reference)."""
+    kind: str = kind_of("lstm")
 
 
 @dataclass(frozen=True)
 class HeadConfig(Settings):
     """From sentence vectors to classes."""
 
-    kind: str = setting("pair", choices=HEADS)
+    kind: str = "pair"
     """pair: two sentences, [u; v; |u-v|; u*v] (Eqs. 14-16); single: one (Eqs. 17-18)."""
     labels: tuple[str, ...] = ("neutral", "entailment", "contradiction")
     """Names of the classes, in the order of the outputs."""
@@ -124,8 +195,8 @@ class EmbeddingConfig(Settings):
 class ModelConfig(Settings):
     """A whole model: embedding, encoder and head."""
 
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    head: HeadConfig = field(default_factory=HeadConfig)
+    encoder: Any = part(ENCODERS, "gumbel_tree")
+    head: Any = part(HEADS, "pair")
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     max_words: int = setting(1024, low=1)
     """Longer sentences are cut to this many words, in training and in use; how many is reported."""
@@ -194,6 +265,11 @@ class TrainingConfig(Settings):
     """The learning rate is halved after more than this many evaluations without a better one."""
     stop_after: int = setting(0, low=0)
     """Training ends after this many evaluations without a better one; 0: only after `epochs`."""
+    entropy: float = setting(0.0, low=0)
+    """Weight of the entropy of sampled trees, to be kept high, for estimators that have its
+    gradient from log-probabilities."""
+    losses: dict[str, float] = field(default_factory=dict)
+    """Weights of losses that an encoder adds to the head's, by name; 1 for those not named here."""
     anneal_rate: float = setting(0.0, low=0)
     """Temperature max(0.5, exp(-rate * step)); 0: the model's own temperature throughout."""
     precision: str = setting("32", choices=("32", "tf32", "bf16", "64"))
@@ -215,60 +291,10 @@ class Recipe(Settings):
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
-def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
-    """Build settings from a dict; name unknown keys and wrong values by dotted path."""
-    if not isinstance(data, dict):
-        raise ValueError(f"`{path or cls.__name__}` must be a table of settings, got {data!r}")
-    kinds = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    values = {}
-    for key, value in data.items():
-        dotted = f"{path}.{key}" if path else str(key)
-        if key not in fields:
-            known = list(fields)
-            raise ValueError(
-                f"unknown key '{dotted}'; known: {', '.join(known)}.{suggest(str(key), known)}"
-            )
-        if dataclasses.is_dataclass(kinds[key]):
-            values[key] = from_dict(typing.cast("type[Any]", kinds[key]), value, dotted)
-        else:
-            values[key] = check(kinds[key], value, dotted, fields[key].metadata)
-    optional = {f.name for f in fields.values() if f.default is not MISSING}
-    optional |= {f.name for f in fields.values() if f.default_factory is not MISSING}
-    missing = [name for name in fields if name not in values and name not in optional]
-    if missing:
-        raise ValueError(f"`{path or cls.__name__}` lacks {', '.join(missing)}")
-    return cls(**values)
-
-
-def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
-    """Return `value` as `kind`, or raise with what was expected at `path`."""
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list | tuple) or not all(isinstance(x, str) for x in value):
-            raise ValueError(f"`{path}` must be a list of strings, got {value!r}")
-        if not value or len(set(value)) < len(value):
-            raise ValueError(f"`{path}` must be different strings, at least one, got {value!r}")
-        return tuple(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            value = float(value)
-        except OverflowError:
-            raise ValueError(f"`{path}` must be a number a float can hold, got {value}") from None
-    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise ValueError(f"`{path}` must be {KINDS.get(kind, kind.__name__)}, got {value!r}")
-    choices, low = limits.get("choices"), limits.get("low")
-    if choices and value not in choices:
-        raise ValueError(
-            f"`{path}` must be one of {', '.join(choices)}, got {value!r}."
-            f"{suggest(value, list(choices))}"
-        )
-    if low is not None and not (low <= value <= limits["high"] and math.isfinite(value)):
-        high = limits["high"]
-        bounds = f"at least {low}" if high == math.inf or value < low else f"in {low}..{high}"
-        raise ValueError(
-            f"`{path}` must be {bounds if low > -math.inf else 'finite'}, got {value!r}"
-        )
-    return value
+PARTS = {
+    "encoder": ENCODERS, "head": HEADS, "leaf": LEAVES, "cell": CELLS, "estimator": ESTIMATORS,
+}  # fmt: skip
+"""Tables of the parts that settings name."""
 
 
 def recipe_names() -> list[str]:
@@ -292,7 +318,7 @@ def load_recipe(name: str | Path) -> Recipe:
             f"unknown recipe {name!r}; known: {', '.join(known)}.{suggest(name, known)}"
         )
     try:
-        recipe: Recipe = from_dict(Recipe, tomllib.loads(content.decode("utf-8")))
+        recipe: Recipe = from_dict(Recipe, current_recipe(tomllib.loads(content.decode("utf-8"))))
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     return recipe
@@ -304,39 +330,57 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     Args:
         recipe: what to change.
         settings: such as "training.batch_size=64"; the value is read as TOML, or as a string where
-            it is none. The end of the name suffices where it is unique: "batch_size=64".
+            it is none. The end of the name suffices where it is unique: "batch_size=64". The name
+            of a part stands for its kind: "leaf=affine"; a part of another kind keeps the settings
+            that both have.
     """
     data = dataclasses.asdict(recipe)
-    keys = list(_leaves(data))
     for given in settings:
         name, equals, text = given.partition("=")
-        name = name.strip()
-        if not equals or not name:
+        if not equals or not name.strip():
             raise ValueError(
                 f"`--set` takes key=value, got {given!r}; write such as training.batch_size=64"
             )
-        matches = [key for key in keys if key == name or key.endswith("." + name)]
-        if len(matches) != 1:
-            near = suggest(name, keys) or suggest(name, [key.rpartition(".")[2] for key in keys])
-            raise ValueError(
-                f"`{name}` is {' as well as '.join(matches)}; write the whole name"
-                if matches
-                else f"unknown key '{name}' in --set {given};{near or ' see `gumbeltree info`'}"
-            )
-        *path, last = matches[0].split(".")
-        table = data
-        for part in path:
-            table = table[part]
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):
-            value = text.strip()
-        if isinstance(table[last], str) and not isinstance(value, str):
-            # a column may be called 0, and precision=64 is a name
-            value = text.strip()
-        table[last] = value
+        for today, value in current_setting(name.strip(), text):
+            _set(data, today, value, given)
+            # another kind of a part has other settings
+            data = dataclasses.asdict(from_dict(Recipe, data))
     changed: Recipe = from_dict(Recipe, data)
     return changed
+
+
+def _set(data: dict[str, Any], name: str, text: str, given: str) -> None:
+    """Set one value in nested tables; see `with_settings`."""
+    keys = list(_leaves(data))
+    matches = [key for key in keys if key == name or key.endswith("." + name)]
+    matches = matches or [key for key in keys if f".{key}".endswith(f".{name}.kind")]
+    before, named, loss = name.rpartition("losses.")
+    if not matches and named and before in ("", "training."):
+        matches = [f"training.losses.{loss}"]
+    if len(matches) != 1:
+        near = suggest(name, keys) or suggest(name, [key.rpartition(".")[2] for key in keys])
+        raise ValueError(
+            f"`{name}` is {' as well as '.join(matches)}; write the whole name"
+            if matches
+            else f"unknown key '{name}' in --set {given};{near or ' see `gumbeltree info`'}"
+        )
+    *path, last = matches[0].split(".")
+    table = data
+    for step in path:
+        table = table[step]
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        value = text.strip()
+    if isinstance(table.get(last), str) and not isinstance(value, str):
+        # a column may be called 0, and precision=64 is a name
+        value = text.strip()
+    if last == "kind" and path[-1] in PARTS:
+        own = part_settings(PARTS[path[-1]], "", value, ".".join(path))
+        shared = {field.name for field in dataclasses.fields(own)}
+        for key in table.keys() - shared:
+            del table[key]
+    table[last] = value
 
 
 def _leaves(data: dict[str, Any], path: str = "") -> Iterator[str]:

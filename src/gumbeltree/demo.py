@@ -1,6 +1,5 @@
 """The demonstration: train on made-up reviews beside two baselines, and look at the trees."""
 
-import dataclasses
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -82,8 +81,7 @@ def run(out: Path, quick: bool = False, quiet: bool = False) -> None:
 
 
 def _with_kind(recipe: Recipe, kind: str) -> Recipe:
-    encoder = dataclasses.replace(recipe.model.encoder, kind=kind)
-    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, encoder=encoder))
+    return with_settings(recipe, [f"encoder.kind={kind}"])
 
 
 def _held_out(prepared: Prepared) -> list[tuple[str, str]]:

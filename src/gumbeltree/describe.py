@@ -7,12 +7,8 @@ from typing import Any
 import torch
 
 from gumbeltree.config import ModelConfig, load_recipe, recipe_names
-from gumbeltree.nn.cells import CELLS
-from gumbeltree.nn.encoders import ENCODERS
-from gumbeltree.nn.estimators import ESTIMATORS
-from gumbeltree.nn.heads import HEADS
-from gumbeltree.ops.merge import choose
 from gumbeltree.packaged import about_packaged, packaged_folder, packaged_names
+from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import suggest
 from gumbeltree.store import CONFIG, find_model, hub_hint, model_config, read_config
 
@@ -60,11 +56,10 @@ def describe(name: str) -> dict[str, Any]:
 
 def _implementation(config: ModelConfig) -> dict[str, Any]:
     """Return which implementation merges, and why, under its key; nothing without merges."""
-    if ENCODERS[config.encoder.kind].trees == "none":
-        return {}
-    cell, estimator = CELLS[config.encoder.cell](1), ESTIMATORS[config.encoder.estimator]()
-    choice = choose(config.encoder.impl, cell, estimator, sample=True)
-    return {"implementation": choice._asdict()}
+    with torch.device("meta"):
+        encoder = ENCODERS[config.encoder.kind](config.encoder)
+    explain = getattr(encoder, "explain", None)
+    return {} if explain is None else {"implementation": explain(sample=True)._asdict()}
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:

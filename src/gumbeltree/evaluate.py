@@ -61,6 +61,8 @@ class Evaluator:
     ) -> None:
         self.model, self.split = model, split
         model.head.check_columns(split.sentences.shape[1])
+        if len(split):
+            model.encoder.check_needs(split.batch([0]).sentences)
         self.rows = np.arange(len(split)) if rows is None else _checked_rows(rows, len(split))
         part = dataclasses.replace(
             split, sentences=split.sentences[self.rows], labels=split.labels[self.rows]

@@ -287,6 +287,10 @@ class Sentences:
         rows = torch.from_numpy(arrangement.rows(places, arrangement.sentence * T)).to(device)
         return cls(words.flatten(0, 1).index_select(0, rows), Layout.of(arrangement, device))
 
+    def with_order(self, order: Tensor) -> "Sentences":
+        """Return the same sentences with given merges."""
+        return Sentences(self.words, self.layout, order, self.node_labels, self.extras)
+
     def with_words(self, words: Tensor) -> "Sentences":
         """Return the same sentences with other words, such as vectors instead of ids."""
         return Sentences(words, self.layout, self.order, self.node_labels, self.extras)

@@ -18,10 +18,9 @@ from gumbeltree.captured import CapturedEncoder
 from gumbeltree.config import ModelConfig
 from gumbeltree.hub import HubModel
 from gumbeltree.layout import Sentences
-from gumbeltree.nn.encoders import ENCODERS
 from gumbeltree.nn.encoders.encoder import Encoder
-from gumbeltree.nn.heads import HEADS
 from gumbeltree.nn.heads.head import Answer
+from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import own
 from gumbeltree.states import VECTORS, Draw, Encoding, Keep
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader, batches, chunks
@@ -43,6 +42,8 @@ class ModelOutput(NamedTuple):
     estimator needs it."""
     entropy: Tensor | None = None
     """Entropy of the choices, likewise."""
+    losses: dict[str, Tensor] = {}  # noqa: RUF012
+    """Losses of the encoder's own, `[B]` each, by name."""
 
 
 class SentenceModel(nn.Module, HubModel):
@@ -115,16 +116,20 @@ class SentenceModel(nn.Module, HubModel):
         encoding = self.encode_batch(sentences, draw, self.head.keep)
         columns = encoding.chunk(self.head.sentences)
         output: Tensor = self.head(*columns)
-        if encoding.log_prob is None:
-            return ModelOutput(output)
-        assert encoding.entropy is not None
-        sums = (x.view(len(columns), -1).sum(0) for x in (encoding.log_prob, encoding.entropy))
-        return ModelOutput(output, *sums)
+
+        def of_examples(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.view(len(columns), -1).sum(0)
+
+        losses = {name: x.view(len(columns), -1).sum(0) for name, x in encoding.losses.items()}
+        log_prob, entropy = of_examples(encoding.log_prob), of_examples(encoding.entropy)
+        return ModelOutput(output, log_prob, entropy, losses)
 
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why the forward pass cannot be captured as a CUDA graph, or None if it can."""
         if not own(self.head, "capturable"):
             return f"{type(self.head).__name__} does not say that it can be captured"
+        if self.encoder.needs:
+            return f"{type(self.encoder).__name__} needs more than words, which graphs do not read"
         reason: str | None = self.encoder.why_not_captured(sample)
         return reason
 
@@ -232,7 +237,7 @@ class SentenceModel(nn.Module, HubModel):
         if not self.encoder.builds_trees:
             raise ValueError(
                 f"{name} builds no tree: its encoder is {self.config.encoder.kind!r}; give a model "
-                "whose encoder is 'gumbel_tree'"
+                "with another one, such as 'gumbel_tree'"
             )
 
     def _check_weights(self) -> None:
@@ -292,7 +297,7 @@ class SentenceModel(nn.Module, HubModel):
     def _is_captured(self) -> bool:
         """Return whether sentences are encoded by captured graphs."""
         device = self.embedding.weight.device
-        return device.type == "cuda" and self.encoder.why_not_captured(sample=False) is None
+        return device.type == "cuda" and self.why_not_captured(sample=False) is None
 
     def _encode(
         self, sentences: Sequence[Sentence], batch_size: int, keep: Keep = VECTORS

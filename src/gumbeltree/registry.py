@@ -28,11 +28,20 @@ class UnknownNameError(KeyError, ValueError):
 
 
 class Registry(Mapping[str, Any]):
-    """Mapping from a published name to the object at "module:attribute"."""
+    """Mapping from a published name to the object at "module:attribute".
 
-    def __init__(self, kind: str, table: dict[str, str]) -> None:
+    Args:
+        kind: what these are, for messages.
+        table: "module:attribute" by name.
+        settings: likewise, the settings of some of them, so that they can be had without the part.
+    """
+
+    def __init__(
+        self, kind: str, table: dict[str, str], settings: dict[str, str] | None = None
+    ) -> None:
         self.kind = kind
         self.table = table
+        self._settings = settings or {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.table:
@@ -40,11 +49,23 @@ class Registry(Mapping[str, Any]):
             raise UnknownNameError(
                 f"unknown {self.kind} {name!r}; known: {', '.join(known)}.{suggest(name, known)}"
             )
-        module, attribute = self.table[name].split(":")
-        return getattr(import_module(module), attribute)
+        return _found(self.table[name])
+
+    def settings(self, name: str) -> Any:
+        """Return the class of a part's settings: its own `Config`, or one of its kind alone."""
+        from gumbeltree.settings import PartConfig
+
+        if name in self._settings and name in self.table:
+            return _found(self._settings[name])
+        return getattr(self[name], "Config", PartConfig)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.table)
 
     def __len__(self) -> int:
         return len(self.table)
+
+
+def _found(place: str) -> Any:
+    module, attribute = place.split(":")
+    return getattr(import_module(module), attribute)

@@ -1,8 +1,8 @@
 """The records that travel through the package: node states, encodings, and how they are made."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -68,6 +68,8 @@ class Encoding:
     """Log-probability of each sentence's sampled choices, `[B]`, where the estimator needs it."""
     entropy: Tensor | None = None
     """Entropy of each sentence's layers, summed, `[B]`, likewise."""
+    losses: Mapping[str, Tensor] = field(default_factory=dict)
+    """Losses of the encoder's own, `[B]` each, by name; `training.losses` weighs them."""
 
     @property
     def probabilities(self) -> Tensor | None:
@@ -78,6 +80,8 @@ class Encoding:
         """Return what a function makes of each tensor, such as some of its rows."""
 
         def of(x: Any) -> Any:
+            if isinstance(x, Mapping):
+                return {name: function(loss) for name, loss in x.items()}
             return NodeState(*map(function, x)) if isinstance(x, NodeState) else function(x)
 
         there = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

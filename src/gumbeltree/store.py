@@ -15,10 +15,12 @@ from torch import Tensor
 
 from gumbeltree import __version__
 from gumbeltree.atomic import replace_file
-from gumbeltree.config import ModelConfig, from_dict
+from gumbeltree.config import ModelConfig
+from gumbeltree.migrate import FORMAT_VERSION, current_model
 from gumbeltree.model import SentenceModel
 from gumbeltree.packaged import packaged_folder, packaged_hint
 from gumbeltree.registry import suggest
+from gumbeltree.settings import from_dict
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ def save(
             ) from error
     config = {
         "format": "gumbeltree",
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "gumbeltree_version": __version__,
         "model": dataclasses.asdict(model.config),
         "provenance": model.provenance if provenance is None else provenance,
@@ -151,11 +153,14 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict) or config.get("format") != "gumbeltree":
         raise ValueError(f'{path} is not a gumbeltree model: expected "format": "gumbeltree"')
-    if config.get("format_version") != 1:
+    version = config.get("format_version")
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {config.get('format_version')!r}, this gumbeltree "
-            f"({__version__}) reads version 1; install a newer one"
+            f"{path} has format version {version!r}, this gumbeltree ({__version__}) reads 1 to "
+            f"{FORMAT_VERSION}; install a newer one"
         )
+    if version == 1 and isinstance(config.get("model"), dict):
+        config["model"] = current_model(config["model"])
     unknown = sorted(config.keys() - KEYS)
     if unknown:
         raise ValueError(
@@ -195,6 +200,9 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
             model = SentenceModel(config, tokenizer)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
+    if model.encoder.trees == "fixed":
+        # version 1 had a query vector that nothing read
+        weights.pop("encoder.query", None)
     model.to(_restored(weights, folder / WEIGHTS))
     check_fit(model.state_dict(), weights, str(folder / WEIGHTS))
     model.to_empty(device=device).load_state_dict(weights)

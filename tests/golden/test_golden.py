@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from gumbeltree.nn.leaves import LEAVES
+from gumbeltree.parts import LEAVES
 from tests.golden.make import FILE, compute
 from tests.models import IMPLS
 

@@ -16,16 +16,20 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
+from gumbeltree.config import EncoderSettings
 from gumbeltree.device import triton_support
 from gumbeltree.layout import Arrangement, Layout, Sentences
 from gumbeltree.nn.cells.treelstm import TreeLSTMCell
+from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
 from gumbeltree.nn.estimators.soft import SoftGumbel
 from gumbeltree.nn.estimators.st_gumbel import StraightThroughGumbel
 from gumbeltree.noise import gumbel_noise, keyed_noise, sentence_keys
 from gumbeltree.ops.lstm import fused as fused_lstm
 from gumbeltree.ops.merge import choose, fused
 from gumbeltree.ops.merge.problem import TreeProblem
+from gumbeltree.parts import ENCODERS
 from gumbeltree.states import Draw
+from tests.models import encoder_settings
 from tests.ops.comparison import TEMPERATURES, Case, cases, errors, make_inputs, run
 
 pytest.importorskip("triton")
@@ -219,9 +223,13 @@ def rows_of(lengths: list[int], T: int, cap: int) -> Layout:
     return Layout(cap, start, sizes, sentence, rank)
 
 
-def rows_encoder(dtype: torch.dtype = torch.float64, **settings: object) -> GumbelTreeEncoder:
+def made(config: EncoderSettings) -> TreeEncoder:
+    return ENCODERS[config.kind](config)
+
+
+def rows_encoder(dtype: torch.dtype = torch.float64, **settings: object) -> TreeEncoder:
     generator = torch.Generator().manual_seed(4)
-    encoder = GumbelTreeEncoder(EncoderConfig(3, 6, impl="fused", **settings)).to(dtype)
+    encoder = made(encoder_settings(embedding_dim=3, impl="fused", **settings)).to(dtype)
     with torch.no_grad():
         for p in encoder.parameters():
             p.copy_(torch.randn(p.shape, generator=generator) * 0.7)
@@ -229,7 +237,7 @@ def rows_encoder(dtype: torch.dtype = torch.float64, **settings: object) -> Gumb
 
 
 def run_rows(
-    encoder: GumbelTreeEncoder, words: Tensor, layout: Layout, keys: Tensor | None
+    encoder: TreeEncoder, words: Tensor, layout: Layout, keys: Tensor | None
 ) -> dict[str, Tensor]:
     """Encode rows; return the order, the vectors, and the gradients of words and parameters."""
     words = words.clone().requires_grad_()
@@ -268,7 +276,7 @@ def test_rows_equal_padded_sentences(settings: dict[str, object], sample: bool) 
     packed = Sentences.padded(padded, torch.tensor(lengths)).words
     words = torch.cat([packed.detach(), torch.zeros(cap - 12, 3)]).double()
     found = run_rows(encoder, words, layout, keys if sample else None)
-    plain = GumbelTreeEncoder(dataclasses.replace(encoder.config, impl="exact")).double()
+    plain = made(dataclasses.replace(encoder.config, impl="exact")).double()
     plain.load_state_dict(encoder.state_dict())
     plain.temperature = 0.5
     noise = keyed_noise(keys, T)

@@ -29,6 +29,8 @@ from gumbeltree.analysis.index_files import (
     write_folder,
     write_header,
 )
+from gumbeltree.config import EncoderConfig
+from gumbeltree.migrate import first_encoder
 from gumbeltree.model import SentenceModel, checked_texts
 from gumbeltree.text.ids import TextCounts
 
@@ -327,12 +329,13 @@ class _Distinct:
 
 def model_digest(model: SentenceModel) -> str:
     """Return what tells models apart whose vectors differ: not of the head, nor of the device."""
-    config = model.config.encoder
-    # a setting that a later version adds has a default that changes nothing
+    # in the form that indexes have always had; a setting that a later version adds has a default
+    # that changes nothing
+    usual = first_encoder(dataclasses.asdict(EncoderConfig()))
     settings = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(config)
-        if field.name != "impl" and getattr(config, field.name) != field.default
+        name: value
+        for name, value in first_encoder(dataclasses.asdict(model.config.encoder)).items()
+        if name != "impl" and value != usual.get(name)
     }
     digest = hashlib.sha256(json.dumps([settings, model.config.max_words]).encode())
     digest.update(model.tokenizer.to_str().encode())

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gumbeltree import __version__
 from gumbeltree.array_file import write_rows
 from gumbeltree.atomic import replace_file
-from gumbeltree.config import from_dict
+from gumbeltree.settings import from_dict
 
 HEADER, VECTORS, TEXTS, OFFSETS = "index.json", "vectors.npy", "texts.txt", "offsets.npy"
 APPROXIMATE = "approximate.faiss"

@@ -14,8 +14,8 @@ from gumbeltree.analysis.gold import Gold, GoldExample
 from gumbeltree.analysis.metrics import F1, Bracketing, SelfF1, Shape
 from gumbeltree.evaluate import evaluate, merge_orders, split_of
 from gumbeltree.model import SentenceModel
-from gumbeltree.nn.encoders import ENCODERS
 from gumbeltree.nn.heads.class_evaluation import LONGEST, Bucket, ClassEvaluation
+from gumbeltree.parts import ENCODERS
 from gumbeltree.store import CONFIG, model_config
 from gumbeltree.tasks.example import Task, shown
 from gumbeltree.text.ids import TextCounts

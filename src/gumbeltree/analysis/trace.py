@@ -165,7 +165,7 @@ def trace_many(
     model.check_builds_trees()
     check_temperature(temperature)
     sentences, cuts = _read(model, texts, pretokenized)
-    trees = model.config.encoder.trees
+    trees = model.encoder.shape_of_trees
     unknown = TextReader(model.tokenizer, model.config.max_words).unknown
     found: dict[int, Trace] = {}
     for rows in _few(sentences):
@@ -186,7 +186,7 @@ def trace_many(
                 unknown,
                 temperature,
                 # a seed changes no tree that is always the same
-                seed is not None and trees in ("learned", "random"),
+                seed is not None and model.encoder.draws_trees,
                 encoding["order"][i],
                 encoding["scores"][i],
                 encoding["vector"][i],

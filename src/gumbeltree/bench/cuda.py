@@ -486,11 +486,12 @@ def work(model: SentenceModel, data: DeviceSplit, rows: NDArray[np.int64]) -> tu
     """
     encoder = model.config.encoder
     D, E = encoder.hidden_dim, encoder.embedding_dim
+    lstm = encoder.leaf.kind == "lstm"
     lengths = data.lengths[data.split.sentences[rows].T.reshape(-1)]
     N, merges = int(lengths.sum()), int((lengths - 1).sum())
     candidates = int(np.where(lengths > 2, 3 * lengths - 6, lengths - 1).sum())
     # per word, forward and backward: inputs (no gradient of fixed vectors) and states
-    leaf = N * 2 * (2 * E * 4 * D + 3 * D * 4 * D) if encoder.leaf == "lstm" else N * 8 * E * D
+    leaf = N * 2 * (2 * E * 4 * D + 3 * D * 4 * D) if lstm else N * 8 * E * D
     # a root, and a word that is one, has nothing to be merged with
     project = (N + merges - len(lengths)) * 2 * D * 10 * D
     share = candidates * 2 * 5 * D * 2 * D
@@ -499,14 +500,14 @@ def work(model: SentenceModel, data: DeviceSplit, rows: NDArray[np.int64]) -> tu
     mlp = sum(p.numel() for p in model.head.parameters() if p.dim() == 2)
     flops = leaf + project + share + undo + weight + 3 * 2 * len(rows) * mlp
     # a word's vector, inputs, gates and their gradients, states twice
-    words = N * (3 * E + 9 * 4 * D + 6 * 2 * D) if encoder.leaf == "lstm" else N * (3 * E + 6 * D)
+    words = N * (3 * E + 9 * 4 * D + 6 * 2 * D) if lstm else N * (3 * E + 6 * D)
     # products with the weights; of each candidate gates, states and what its score sends down
     forward = (N + merges) * 2 * 10 * D + candidates * (2 * 5 * D + 4 * 2 * D)
     backward = (candidates + merges) * (3 * 5 * D + 2 * 2 * D) + candidates * 4 * 2 * D
     # in a layer of n nodes each is read and written, with two shares and three states of 2D
     layers = int((lengths * (lengths + 1) // 2 - 1).sum()) * 7 * 2 * D
     steps = int(lengths.max())
-    matrices = steps * (2 * 10 * D * D + (8 * D * D if encoder.leaf == "lstm" else 0))
+    matrices = steps * (2 * 10 * D * D + (8 * D * D if lstm else 0))
     # weight, gradient and two moments: the norm, clipping, the update
     update = 10 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     numbers = words + forward + backward + layers + matrices + update + 6 * mlp

@@ -31,6 +31,6 @@ def import_reference_command(
     model = import_reference(checkpoint, vocabulary, out, variant, lower)
     encoder = model.config.encoder
     typer.echo(
-        f"{out}: {encoder.hidden_dim}D, leaf {encoder.leaf}, "
+        f"{out}: {encoder.hidden_dim}D, leaf {encoder.leaf.kind}, "
         f"{model.embedding.num_embeddings:,} words, labels {', '.join(model.labels)}"
     )

@@ -51,21 +51,28 @@ def info(
         {
             "words": f"{encoder['embedding_dim']}D, "
             + ("tuned" if about["model"]["embedding"]["tuned"] else "fixed"),
-            **(
-                {
-                    "tree": f"{encoder['hidden_dim']}D, leaf {encoder['leaf']}, cell "
-                    f"{encoder['cell']}, score {encoder['score']}, temperature "
-                    f"{encoder['temperature']:g}"
-                }
-                if choice
-                else {"tree": f"none; encoder {encoder['kind']}, {encoder['hidden_dim']}D"}
-            ),
-            "head": f"{head['kind']}, {head['hidden_layers']} x {head['hidden_dim']}, "
-            f"labels {', '.join(head['labels'])}",
+            "encoder": _settings(encoder, "embedding_dim", "impl"),
+            "head": _settings(head),
             **({"merge": f"{choice['name']}: {choice['reason']}"} if choice else {}),
             **({"model": _trained(about["pretrained"])} if "pretrained" in about else {}),
         },
     )
+
+
+def _settings(part: dict[str, Any], *left_out: str) -> str:
+    """Return a part's kind and its settings, those of its own parts by their kinds."""
+    shown = []
+    for name, value in part.items():
+        if name in (*left_out, "kind"):
+            continue
+        if isinstance(value, dict):
+            value = value["kind"]
+        elif isinstance(value, list | tuple):
+            value = ", ".join(value)
+        elif isinstance(value, float):
+            value = f"{value:g}"
+        shown.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join([part["kind"], *shown])
 
 
 def _trained(about: dict[str, Any]) -> str:

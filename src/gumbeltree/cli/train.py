@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from gumbeltree.cli.app import Json, app
-from gumbeltree.nn.heads import HEADS
+from gumbeltree.parts import HEADS
 
 if TYPE_CHECKING:
-    from gumbeltree.config import Recipe, Settings
+    from gumbeltree.config import Recipe
+from gumbeltree.settings import Settings
 
 Data = Annotated[
     Path | None,
@@ -251,9 +252,9 @@ def check_settled(option: str, asked: "Settings", plain: "Settings", actual: "Se
         plain: those of the recipe.
         actual: those that will count.
     """
-    for name, value in dataclasses.asdict(asked).items():
-        settled = getattr(actual, name)
-        if value not in (getattr(plain, name), settled):
+    for name in (field.name for field in dataclasses.fields(asked)):
+        value, settled = getattr(asked, name), getattr(actual, name, None)
+        if value not in (getattr(plain, name, None), settled):
             raise ValueError(
                 f"{option} comes with {name} = {settled!r}, got {value!r} for it as well; leave "
                 "that out, or make the other anew"

@@ -17,7 +17,7 @@ from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.prepared import Prepared, Say
 from gumbeltree.data.split import Split
 from gumbeltree.fetch import home
-from gumbeltree.nn.heads import HEADS
+from gumbeltree.parts import HEADS
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.example import Example, Report, Task
 from gumbeltree.tasks.table import split as divide
@@ -413,6 +413,8 @@ def with_labels(recipe: Recipe, prepared: Prepared) -> Recipe:
             f"the recipe is for {kinds[pair]}, the data has {kinds[prepared.pair]}; take another "
             f"recipe, or --set head.kind={fitting[0]}"
         )
+    if not hasattr(head, "labels"):
+        return recipe
     if head.labels != LABELS_FROM_DATA and set(head.labels) != set(prepared.labels):
         raise ValueError(
             f"the recipe has the labels {', '.join(head.labels)}, the data has "

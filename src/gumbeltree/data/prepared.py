@@ -18,8 +18,9 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from gumbeltree.atomic import replace_file
-from gumbeltree.config import DataConfig, Recipe, from_dict
+from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.split import Split
+from gumbeltree.settings import from_dict
 from gumbeltree.text.tokenizer import UNKNOWN
 
 FORMAT = "gumbeltree-prepared-1"
@@ -115,6 +116,8 @@ def _arrays(prepared: Prepared) -> Iterator[tuple[str, NDArray[Any]]]:
         yield f"{name}.starts", split.starts
         yield f"{name}.sentences", split.sentences
         yield f"{name}.labels", split.labels
+        if split.orders is not None:
+            yield f"{name}.orders", split.orders
     if prepared.vectors is not None:
         yield "vectors", prepared.vectors
 
@@ -181,6 +184,7 @@ def load_prepared(path: str | Path) -> Prepared:
                 np.concatenate([[0], np.cumsum(arrays[f"{name}.lengths"].astype(np.int64))]),
                 arrays[f"{name}.sentences"],
                 arrays[f"{name}.labels"].astype(np.int64),
+                arrays.get(f"{name}.orders"),
             )
             for name in sorted(names, key=("train", "dev", "test").index)
         }

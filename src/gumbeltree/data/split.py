@@ -35,13 +35,16 @@ class Split:
         words: ids of all distinct sentences, one after the other, unsigned integers.
         starts: where each sentence starts in `words`, and the end of the last, int64.
         sentences: which sentences an example has, int32 `[examples, columns]`.
-        labels: class of each example, int64 `[examples]`.
+        labels: class of each example, int64 `[examples]`, or what else its head asks for.
+        orders: given merges of all sentences, one after the other, length - 1 each, where the data
+            bring trees.
     """
 
     words: NDArray[np.unsignedinteger]
     starts: NDArray[np.int64]
     sentences: NDArray[np.int32]
     labels: NDArray[np.int64]
+    orders: NDArray[np.unsignedinteger] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -72,7 +75,22 @@ class Split:
             torch.from_numpy(x).to(device, non_blocking=True)
             for x in (self.own(rows), ids, self.labels[rows])
         )
-        return Batch(own, Sentences(words, Layout.of(arrangement, device)), targets)
+        order = self._order(sentences, lengths)
+        if order is not None:
+            order = order.to(device, non_blocking=True)
+        return Batch(own, Sentences(words, Layout.of(arrangement, device), order), targets)
+
+    def _order(self, sentences: NDArray[np.int32], lengths: NDArray[np.int64]) -> Tensor | None:
+        """Return the given merges of sentences, int64 `[B, T-1]`, -1 past their ends."""
+        if self.orders is None:
+            return None
+        # a sentence has one merge fewer than words
+        first = self.starts[sentences] - sentences
+        step = np.arange(int(lengths.max(initial=1)) - 1)
+        inside = step < (lengths - 1)[:, None]
+        order = np.full(inside.shape, -1, dtype=np.int64)
+        order[inside] = self.orders[(first[:, None] + step)[inside]]
+        return torch.from_numpy(order)
 
 
 def by_length(split: Split, words: int, examples: int = 1024) -> Iterator[NDArray[np.int64]]:

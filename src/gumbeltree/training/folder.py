@@ -9,6 +9,7 @@ dev_orders.npz     its merges of the development sentences, written at the end
 result.json        written last of all
 """
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -27,6 +28,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from gumbeltree.atomic import replace_file
+from gumbeltree.config import Recipe
+from gumbeltree.migrate import FORMAT_VERSION, current_recipe
+from gumbeltree.settings import from_dict
 from gumbeltree.store import CONFIG, TOKENIZER, WEIGHTS
 
 SETTINGS, CHECKPOINT, METRICS = "settings.json", "last.checkpoint", "metrics.jsonl"
@@ -82,7 +86,9 @@ class RunFolder:
     def _check(self) -> None:
         there = check_free(self.path, self.resume)
         if there:
-            self._compare(self.read(SETTINGS))
+            before = self.read(SETTINGS)
+            self._note_former(before)
+            self._compare(before)
         self._clean()
         if not there:
             self.write(SETTINGS, self.settings)
@@ -96,8 +102,36 @@ class RunFolder:
             for name in (WEIGHTS, TOKENIZER):
                 (self.path / MODEL / name).unlink(missing_ok=True)
 
+    def _note_former(self, before: dict[str, Any]) -> None:
+        """Bring the settings of a run that an earlier version began into today's form."""
+        version = before.setdefault("format_version", 1)
+        if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+            raise ValueError(
+                f"{self.path / SETTINGS} has format version {version!r}, this gumbeltree reads "
+                f"versions 1 to {FORMAT_VERSION}; go on with a newer one"
+            )
+        if version == 1:
+            before["former"] = _former(before)
+            before["format_version"] = FORMAT_VERSION
+            if isinstance(before.get("recipe"), dict):
+                recipe = from_dict(Recipe, current_recipe(before["recipe"]), "recipe")
+                # tuples come back from JSON as lists
+                before["recipe"] = json.loads(json.dumps(dataclasses.asdict(recipe)))
+            kinds = _flat(before)
+            if ("recipe.model.encoder.kind", "fixed_tree") in kinds and self.has(CHECKPOINT):
+                raise ValueError(
+                    f"{self.path} holds an unfinished run with fixed trees of gumbeltree 0.1.0, "
+                    "whose state had a query vector; finish it with that version, or start anew in "
+                    "another folder"
+                )
+        if "former" in before:
+            # what the state of such a run says that it belongs to
+            self.settings = {**self.settings, "former": before["former"]}
+
     def _compare(self, before: dict[str, Any]) -> None:
         old, new = dict(_flat(before)), dict(_flat(self.settings))
+        for settings in (old, new):
+            settings.pop("format_version", None)
         for key in sorted(old.keys() | new.keys()):
             name = key.removeprefix("recipe.")
             if old.get(key) != new.get(key) and name not in CHANGEABLE:
@@ -179,7 +213,7 @@ class RunFolder:
             )
         except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
             raise ValueError(f"{path} cannot be read ({error}); start anew") from error
-        if state.pop("run", None) != self._run():
+        if state.pop("run", None) not in (self._run(), _former(self.read(SETTINGS))):
             raise ValueError(
                 f"{path} belongs to another run than {self.path / SETTINGS}; put back its own, or "
                 "start anew in another folder"
@@ -187,11 +221,7 @@ class RunFolder:
         return state
 
     def _run(self) -> str:
-        """Return a digest of the settings that a resumed run must share."""
-        rows = [
-            row for row in _flat(self.settings) if row[0].removeprefix("recipe.") not in CHANGEABLE
-        ]
-        return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()[:32]
+        return _digest(self.settings)
 
     def cut_metrics(self, size: int) -> None:
         """Drop the lines that came after the state that is resumed: they will come again."""
@@ -207,6 +237,19 @@ class RunFolder:
             plain = {k: None if isinstance(v, float) and v != v else v for k, v in line.items()}
             file.write(json.dumps(plain).encode() + b"\n")
             return file.tell()
+
+
+def _former(settings: dict[str, Any]) -> str:
+    """Return the digest that version 1 gave the settings of a run, "" if it did not begin it."""
+    first = settings.get("format_version", 1) == 1
+    return str(settings.get("former", _digest(settings) if first else ""))
+
+
+def _digest(settings: dict[str, Any]) -> str:
+    """Return a digest of the settings that a resumed run must share."""
+    left_out = (*CHANGEABLE, "format_version", "former")
+    rows = [row for row in _flat(settings) if row[0].removeprefix("recipe.") not in left_out]
+    return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()[:32]
 
 
 def check_free(path: Path, resume: bool) -> bool:

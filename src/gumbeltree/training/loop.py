@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import json
 import logging
 import math
 import operator
@@ -24,6 +25,7 @@ from gumbeltree.data.compile import with_labels
 from gumbeltree.data.prepared import Prepared, check_fit
 from gumbeltree.data.split import Split, shuffled
 from gumbeltree.evaluate import Evaluator, ScoreError, merge_orders
+from gumbeltree.migrate import FORMAT_VERSION
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.estimators.temperature import annealed_temperature
 from gumbeltree.nn.heads.head import Evaluation
@@ -111,13 +113,14 @@ def train(
     recipe = dataclasses.replace(recipe, data=prepared.data)
     fabric = start_fabric(device, recipe.training.precision)
     settings: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
         "recipe_name": recipe_name,
         "recipe": dataclasses.asdict(recipe),
         "data_digest": prepared.fingerprint(),
         "init_digest": _digest(init) if init is not None else "",
     }
     # tuples come back from JSON as lists
-    settings["recipe"]["model"]["head"]["labels"] = list(recipe.model.head.labels)
+    settings = json.loads(json.dumps(settings))
     with contextlib.ExitStack() as stack:
         folder = RunFolder(out, settings, resume)
         if fabric.is_global_zero:
@@ -150,6 +153,8 @@ class _Run:
         self.progress = Progress()
         dtype = torch.float64 if self.config.precision == "64" else torch.float32
         self.model = new_model(recipe.model, prepared, self.config.seed, init, dtype)
+        # once, before anything is trained
+        self.model.encoder.check_needs(self.splits["train"].batch([0]).sentences)
         optimizer = new_optimizer(self.config, self.model, fabric.device)
         self.best: SentenceModel | None = None
         self.unsaved = False
@@ -236,7 +241,11 @@ class _Run:
     def _batches(self, epoch: int) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
         # batch normalisation needs two examples in every process; otherwise the batches are the
         # same over however many processes
-        least = 2 * self.fabric.world_size if self.recipe.model.head.batch_norm else 1
+        least = (
+            2 * self.fabric.world_size
+            if getattr(self.recipe.model.head, "batch_norm", False)
+            else 1
+        )
         config, split = self.config, self.splits["train"]
         return shuffled(split, config.batch_size, config.seed, epoch, least, config.pool)
 
@@ -443,7 +452,7 @@ class _Run:
                 evaluation = self._evaluation(best, name)
                 result[f"{name}_{measure}"] = evaluation.value
                 result[f"{name}_loss"] = evaluation.loss
-        result["labels"] = list(self.recipe.model.head.labels)
+        result["labels"] = list(best.labels)
         result["versions"] = versions()
         result["code"] = self.progress.code
         result["machine"] = machine(self.fabric.device)

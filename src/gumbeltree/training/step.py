@@ -77,8 +77,10 @@ class Step:
             weight: of the batch's loss.
             share: of the loss' sum in what is minimised.
         """
-        total = weight * self._losses(batch, self.module(batch.sentences, draw)).sum()
-        self.fabric.backward(total * share)
+        found = self.module(batch.sentences, draw)
+        losses = self._losses(batch, found)
+        total = weight * losses.sum()
+        self.fabric.backward(weight * self._objective(losses, found) * share)
         norm = clip(self.model, self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -92,6 +94,23 @@ class Step:
             output = output.float()
         losses: Tensor = self.model.head.loss(output, batch.targets)
         return losses
+
+    def _objective(self, losses: Tensor, found: ModelOutput) -> Tensor:
+        """Return what is minimised: the head's losses `[B]`, those of the encoder, and surrogates.
+
+        Where choices have log-probabilities, an example's reward is its loss with the sign turned,
+        compared with the mean of the others: its gradient is then that of the expected loss
+        (Williams 1992), and an example's own choices do not move what it is compared with.
+        """
+        total = losses.sum()
+        for name, own in found.losses.items():
+            total = total + self.config.losses.get(name, 1.0) * own.sum()
+        if found.log_prob is not None and found.entropy is not None:
+            known = losses.detach()
+            others = (known.sum() - known) / max(1, len(known) - 1)
+            total = total + ((known - others) * found.log_prob).sum()
+            total = total - self.config.entropy * found.entropy.sum()
+        return total
 
 
 class CapturedStep(Step):
@@ -150,8 +169,10 @@ class CapturedStep(Step):
         with self.overlap or contextlib.nullcontext():
             with self.fabric.autocast():
                 found = self.model(batch.sentences, draw)
-            total = self._losses(batch, found).sum()
-            gradients = torch.autograd.grad(total * share, self.parameters, allow_unused=True)
+            losses = self._losses(batch, found)
+            total = losses.sum()
+            objective = self._objective(losses, found) * share
+            gradients = torch.autograd.grad(objective, self.parameters, allow_unused=True)
         groups = self.optimizer.param_groups
         rates = [group["lr"] for group in groups]
         try:

@@ -1,5 +1,1 @@
-"""Composition cells: (left, right) -> parent. One file per cell, one line here."""
-
-from gumbeltree.registry import Registry
-
-CELLS = Registry("cell", {"treelstm": "gumbeltree.nn.cells.treelstm:TreeLSTMCell"})
+"""Composition cells: (left, right) -> parent. Made from the width D and their settings."""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumbeltree.config import TreeLSTMConfig
 from gumbeltree.nn.initial_weights import orthogonal_
 from gumbeltree.states import NodeState
 
@@ -15,17 +16,17 @@ class TreeLSTMCell(nn.Module):
 
     Args:
         hidden_dim: state width D.
-        init: "he" (the paper) or "orthogonal" (the authors' last version), of `weight`.
-        forget_offset: added to both forget gates before the sigmoid. The paper prints none; the
-            authors' code always adds 1.
+        config: the start of `weight`, and what is added to both forget gates before the sigmoid.
     """
+
+    Config = TreeLSTMConfig
 
     kernels = "treelstm"
 
-    def __init__(self, hidden_dim: int, init: str = "he", forget_offset: float = 1.0) -> None:
+    def __init__(self, hidden_dim: int, config: TreeLSTMConfig | None = None) -> None:
         super().__init__()
-        self.init = init
-        self.forget_offset = forget_offset
+        config = config or TreeLSTMConfig()
+        self.init, self.forget_offset = config.init, config.forget_offset
         self.weight = nn.Parameter(torch.empty(5 * hidden_dim, 2 * hidden_dim))
         self.bias = nn.Parameter(torch.empty(5 * hidden_dim))
         self.reset_parameters()

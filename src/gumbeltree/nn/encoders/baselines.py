@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from gumbeltree.config import EncoderConfig
+from gumbeltree.config import BagConfig, LSTMConfig, LSTMLeafConfig
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
-from gumbeltree.nn.leaves import LEAVES
+from gumbeltree.nn.leaves.lstm import LSTMLeaf
 from gumbeltree.ops.lstm import why_not_kernels
 from gumbeltree.states import Draw, Encoding, Keep
 
@@ -15,10 +15,12 @@ class BagEncoder(Encoder):
     """The mean over words of W x + b: any order of the words gives the same vector.
 
     Args:
-        config: `embedding_dim` and `hidden_dim` are used.
+        config: see `BagConfig`.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    Config = BagConfig
+
+    def __init__(self, config: BagConfig) -> None:
         super().__init__(config)
         self.word = nn.Linear(config.embedding_dim, config.hidden_dim)
         nn.init.kaiming_normal_(self.word.weight)
@@ -37,14 +39,16 @@ class LSTMEncoder(Encoder):
     """The last state of the leaf LSTM of Eq. 13, without any merge.
 
     Args:
-        config: `embedding_dim`, `hidden_dim`, `leaf_init` and `impl` are used.
+        config: see `LSTMConfig`.
     """
 
+    Config = LSTMConfig
     capturable = True
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: LSTMConfig) -> None:
         super().__init__(config)
-        self.leaf = LEAVES["lstm"](config.embedding_dim, config.hidden_dim, config.leaf_init)
+        sizes = config.embedding_dim, config.hidden_dim
+        self.leaf = LSTMLeaf(*sizes, LSTMLeafConfig(config.init))
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the last state of each sentence `[B, D]`."""

@@ -1,12 +1,12 @@
 """What an encoder is: the part of a model that turns word vectors into sentence vectors."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from gumbeltree.config import EncoderConfig
+from gumbeltree.config import EncoderSettings
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.inputs import check_finite, check_noise, check_order, check_words
 from gumbeltree.noise import is_keys, new_keys
@@ -21,25 +21,41 @@ class Encoder(nn.Module, ABC):
         config: sizes and parts.
     """
 
-    trees: str = "none"
-    """Trees it builds: none; fixed, the same for all words; or sampled, chosen by score."""
+    Config: ClassVar[type[EncoderSettings]] = EncoderSettings
+    """Its settings."""
+    trees: ClassVar[str] = "none"
+    """Trees it builds: none; given, by data or caller; fixed, the same for all words; or sampled,
+    chosen by score."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What sentences must bring beside their words, such as "order"."""
     capturable: ClassVar[bool] = False
     """Whether `encode` reads no value back from the device and asks a layout for no number of the
     host, so that it can be captured as a CUDA graph. A subclass says so again for itself."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
 
     @property
     def vector_dim(self) -> int:
         """Width of the sentence vectors."""
-        return self.config.hidden_dim
+        width: int = self.config.hidden_dim
+        return width
 
     @property
     def builds_trees(self) -> bool:
         """Whether encodings have an `order`."""
         return self.trees != "none"
+
+    @property
+    def shape_of_trees(self) -> str:
+        """Which trees these are, in a word; "" without any."""
+        return {"none": "", "sampled": "learned"}.get(self.trees, self.trees)
+
+    @property
+    def draws_trees(self) -> bool:
+        """Whether trees depend on noise."""
+        return self.trees == "sampled"
 
     @abstractmethod
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
@@ -51,6 +67,15 @@ class Encoder(nn.Module, ABC):
             draw: how choices are made, where there are any.
             keep: what to return beside.
         """
+
+    def check_needs(self, sentences: Sentences) -> None:
+        """Raise unless sentences bring what the encoder needs beside their words."""
+        for name in sorted(self.needs):
+            if getattr(sentences, name, None) is None and name not in sentences.extras:
+                raise ValueError(
+                    f"the encoder {self.config.kind!r} needs `{name}` beside the words of each "
+                    "sentence, got none; give it with the data, or take another encoder"
+                )
 
     def prepare(self, T: int) -> None:
         """Make what must last and sentences of up to T words need; never called in a graph."""
@@ -99,6 +124,7 @@ class Encoder(nn.Module, ABC):
                 rows = words.words
                 keys = new_keys(len(words), rows.device, generator) if self.training else None
                 draw = Draw(keys)
+            self.check_needs(words)
             check_finite(words)
             self.prepare(words.layout.T)
             return self.encode(words, draw, keep)
@@ -110,7 +136,7 @@ class Encoder(nn.Module, ABC):
         steps = sentences.layout.T
         if order is not None:
             check_order(order, lengths, weight, T)
-            sentences.order = order[:, : steps - 1]
+            sentences = sentences.with_order(order[:, : steps - 1])
         if not (self.training if sample is None else sample):
             noise = None
         elif noise is None:
@@ -118,5 +144,6 @@ class Encoder(nn.Module, ABC):
         else:
             check_noise(noise, lengths, weight, T, getattr(self, "temperature", 1.0))
             noise = noise if is_keys(noise) else noise[:, : steps - 1, : steps - 1]
+        self.check_needs(sentences)
         self.prepare(steps)
         return self.encode(sentences, Draw(noise), Keep(details, details)).widened(T)

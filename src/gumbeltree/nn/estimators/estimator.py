@@ -12,8 +12,23 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from gumbeltree.settings import PartConfig
 
-class LocalEstimator(ABC):
+
+class _Estimator:
+    """What all have: settings.
+
+    Args:
+        config: of the class `Config`; None for its defaults.
+    """
+
+    Config: ClassVar[type[Any]] = PartConfig
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = self.Config() if config is None else config
+
+
+class LocalEstimator(_Estimator, ABC):
     """One-hot weights, whose logits' gradient follows from dy of the same layer.
 
     The forward pass then never mixes candidates, so `exact` can run it.
@@ -36,7 +51,7 @@ class LocalEstimator(ABC):
         return found
 
 
-class AdvanceEstimator:
+class AdvanceEstimator(_Estimator):
     """One-hot weights without a gradient: the logits' gradient is known before the backward pass.
 
     The encoding then has `log_prob` and `entropy` of the choices, and training weighs them by how
@@ -51,7 +66,7 @@ class AdvanceEstimator:
         return torch.zeros_like(logits).scatter(-1, choice[:, None], 1.0)
 
 
-class SoftEstimator(ABC):
+class SoftEstimator(_Estimator, ABC):
     """Weights that mix candidates: every node then changes at every layer.
 
     Only `reference` can run it; its gradient is the derivative of its forward pass.

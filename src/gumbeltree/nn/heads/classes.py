@@ -44,6 +44,7 @@ class ClassHead(Head):
         vector_dim: width of the sentence vectors.
     """
 
+    Config = HeadConfig
     measure = "accuracy"
     target_type = np.int64
     parts: ClassVar[int]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gumbeltree.settings import PartConfig
 from gumbeltree.states import VECTORS, Encoding, Keep
 
 
@@ -86,6 +87,8 @@ class Head(nn.Module, ABC):
     A head is made from its settings and the width of the sentence vectors.
     """
 
+    Config: ClassVar[type[Any]] = PartConfig
+    """Its settings."""
     sentences: ClassVar[int] = 1
     """Sentences of an example, and so encodings that `forward` takes."""
     keep: ClassVar[Keep] = VECTORS

@@ -1,5 +1,7 @@
 """Each word by itself (Eq. 10)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -8,11 +10,11 @@ from gumbeltree.layout import Layout
 
 
 class AffineLeaf(nn.Module):
-    """r_i = W x_i + b. W is He normal, b zero under either `init`."""
+    """r_i = W x_i + b. W is He normal, b zero."""
 
     capturable = True
 
-    def __init__(self, embedding_dim: int, hidden_dim: int, init: str = "orthogonal") -> None:
+    def __init__(self, embedding_dim: int, hidden_dim: int, config: Any = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(2 * hidden_dim, embedding_dim))
         self.bias = nn.Parameter(torch.empty(2 * hidden_dim))

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumbeltree.config import BidirectionalLSTMLeafConfig, LSTMLeafConfig
 from gumbeltree.layout import Layout
 from gumbeltree.nn.initial_weights import orthogonal_
 from gumbeltree.ops.lstm import lstm
@@ -18,18 +19,24 @@ class LSTMLeaf(nn.Module):
     Args:
         embedding_dim: width E of the words.
         hidden_dim: width D of the states.
-        init: "orthogonal" (the authors' code: W_ih He normal, W_hh orthogonal, biases zero but for
-            the forget part of b_ih, which is one) or "he" (printed: both He normal, biases zero).
+        config: its start, "orthogonal" (the authors' code: W_ih He normal, W_hh orthogonal, biases
+            zero but for the forget part of b_ih, which is one) or "he" (printed: both He normal,
+            biases zero).
         reverse: read from the last word to the first.
     """
 
+    Config = LSTMLeafConfig
     capturable = True
 
     def __init__(
-        self, embedding_dim: int, hidden_dim: int, init: str = "orthogonal", reverse: bool = False
+        self,
+        embedding_dim: int,
+        hidden_dim: int,
+        config: LSTMLeafConfig | None = None,
+        reverse: bool = False,
     ) -> None:
         super().__init__()
-        self.init = init
+        self.init = (config or LSTMLeafConfig()).init
         self.reverse = reverse
         self.weight_ih = nn.Parameter(torch.empty(4 * hidden_dim, embedding_dim))
         self.weight_hh = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
@@ -61,17 +68,23 @@ class LSTMLeaf(nn.Module):
 class BidirectionalLSTMLeaf(nn.Module):
     """Two LSTMs of width D/2, one in each direction, their states side by side."""
 
+    Config = BidirectionalLSTMLeafConfig
     capturable = True
 
-    def __init__(self, embedding_dim: int, hidden_dim: int, init: str = "orthogonal") -> None:
+    def __init__(
+        self,
+        embedding_dim: int,
+        hidden_dim: int,
+        config: BidirectionalLSTMLeafConfig | None = None,
+    ) -> None:
         super().__init__()
         if hidden_dim % 2:
             raise ValueError(
                 f"leaf 'bilstm' splits `hidden_dim` between two directions, so it must be even, "
                 f"got {hidden_dim}; use {hidden_dim + 1}"
             )
-        self.forwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init)
-        self.backwards = LSTMLeaf(embedding_dim, hidden_dim // 2, init, reverse=True)
+        self.forwards = LSTMLeaf(embedding_dim, hidden_dim // 2, config)
+        self.backwards = LSTMLeaf(embedding_dim, hidden_dim // 2, config, reverse=True)
 
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
         """Return the leaf states of `words`, `[rows, 2D]`."""

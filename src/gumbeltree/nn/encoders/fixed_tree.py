@@ -1,11 +1,61 @@
-"""Trees that do not depend on the words, to compare with learned ones."""
+"""An encoder whose trees do not depend on the words, to compare with learned ones."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gumbeltree.config import FixedTreeConfig
+from gumbeltree.layout import Sentences
+from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
 from gumbeltree.noise import NoiseLayers, is_keys, keyed_noise
+from gumbeltree.states import Draw, Encoding, Keep
 from gumbeltree.tree import Tree
+
+
+class FixedTreeEncoder(TreeEncoder):
+    """Merge the words of each sentence into a tree that only its length decides, or chance.
+
+    Args:
+        config: sizes and parts; see `FixedTreeConfig`.
+    """
+
+    Config = FixedTreeConfig
+    trees = "fixed"
+    capturable = True
+
+    def __init__(self, config: FixedTreeConfig) -> None:
+        super().__init__(config)
+        self.orders = FixedTrees(config.trees)
+        if config.impl != "fused":
+            # of what the kernels need, the device is not known yet
+            self.explain()
+
+    @property
+    def query(self) -> Tensor:
+        """Zero: no candidate is ever scored."""
+        return next(self.parameters()).new_zeros(self.config.hidden_dim)
+
+    @property
+    def shape_of_trees(self) -> str:
+        """Which trees these are: left, right, balanced or random."""
+        return self.orders.kind
+
+    @property
+    def draws_trees(self) -> bool:
+        """Whether trees depend on noise."""
+        return self.orders.kind == "random"
+
+    def prepare(self, T: int) -> None:
+        """Make the table of trees, if there is one."""
+        self.orders.prepare(T, next(self.parameters()).device)
+
+    def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
+        """Return vectors and trees; by `sentences.order`, where that is given."""
+        if sentences.order is None:
+            layout = sentences.layout
+            order = self.orders(layout.own_lengths(), layout.T, draw.noise)
+            sentences = sentences.with_order(order)
+        return self.merge(sentences, Draw(), keep)
 
 
 class FixedTrees:

@@ -1,0 +1,138 @@
+"""What all encoders share that merge words into a tree: leaves, cell, merges, pooling."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gumbeltree.config import TreeSettings
+from gumbeltree.layout import Sentences
+from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.ops.merge import IMPLEMENTATIONS, Choice, choose, report
+from gumbeltree.ops.merge.problem import TreeProblem
+from gumbeltree.parts import CELLS, LEAVES
+from gumbeltree.registry import own
+from gumbeltree.states import Draw, Encoding, Keep
+
+
+class TreeEncoder(Encoder):
+    """Leaf transformation and cell, and what follows from the merges.
+
+    Args:
+        config: sizes and parts.
+    """
+
+    estimator: Any = None
+    """How the choice of a merge is differentiated, where there is a choice."""
+    query: Any
+    """The query vector that scores candidates, `[D]`."""
+
+    def __init__(self, config: TreeSettings) -> None:
+        super().__init__(config)
+        D = config.hidden_dim
+        self.leaf = LEAVES[config.leaf.kind](config.embedding_dim, D, config.leaf)
+        self.cell = CELLS[config.cell.kind](D, config.cell)
+
+    def explain(self, sample: bool | None = None) -> Choice:
+        """Return which implementation of the merge runs, and why."""
+        sample = self.training if sample is None else sample
+        sample = sample and self.estimator is not None
+        return choose(self.config.impl, self.cell, self.estimator, sample)
+
+    def why_not_captured(self, sample: bool) -> str | None:
+        """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
+        for part in (self, self.leaf):
+            if not own(part, "capturable"):
+                return f"{type(part).__name__} does not say that it can be captured"
+        choice = self.explain(sample)
+        return None if choice.name == "fused" else f"it merges with {choice.name!r}"
+
+    def merge(
+        self,
+        sentences: Sentences,
+        draw: Draw,
+        keep: Keep,
+        scale: float = 1.0,
+        temperature: float | Tensor = 1.0,
+    ) -> Encoding:
+        """Merge the words of each sentence; by `sentences.order`, where that is given.
+
+        Args:
+            sentences: word vectors.
+            draw: sampled only where there is an estimator.
+            keep: what to return beside vectors and trees.
+            scale: factor of every score.
+            temperature: of the softmax in the backward pass.
+        """
+        layout = sentences.layout
+        choice = self.explain(draw.sampled)
+        report(choice)
+        impl = IMPLEMENTATIONS[choice.name]
+        query: Tensor = self.query
+        operands = impl.prepare(self.cell, query, scale, layout)
+        # products may be narrow under autocast; states stay as wide as the weights
+        leaves = self.leaf(sentences.words, layout, choice.name).to(query.dtype)
+        weighed = draw.sampled and not getattr(self.estimator, "local", True)
+        result = impl.build_tree(
+            TreeProblem(
+                leaves,
+                layout,
+                self.cell,
+                query,
+                scale,
+                self.estimator,
+                temperature,
+                draw.sampled,
+                draw.noise,
+                sentences.order,
+                Keep(keep.nodes or self.config.attention, keep.scores or weighed),
+                operands,
+            )
+        )
+        vector, weights = result.vector, None
+        mask = None if result.nodes is None else layout.node_mask()
+        if self.config.attention:
+            assert mask is not None
+            vector, weights = attend(result.nodes.h, mask)
+        found = Encoding(vector, result.order)
+        if weighed:
+            log_prob, entropy = of_choices(result.scores, result.order)
+            found = dataclasses.replace(found, log_prob=log_prob, entropy=entropy)
+        if keep.nodes:
+            found = dataclasses.replace(found, nodes=result.nodes, mask=mask, attention=weights)
+        return dataclasses.replace(found, scores=result.scores) if keep.scores else found
+
+
+def attend(h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Pool all nodes of each tree: softmax of h_n . mean(h), weighted sum.
+
+    Args:
+        h: nodes `[B, 2T-1, D]`, zero where there is none.
+        mask: where there is one, bool `[B, 2T-1]`.
+
+    Returns:
+        Vectors `[B, D]` and weights `[B, 2T-1]`.
+    """
+    wide = h.to(torch.promote_types(h.dtype, torch.float32))
+    mean = wide.sum(1) / mask.sum(1)[:, None]
+    scores = (wide * mean[:, None]).sum(-1)
+    weights = torch.softmax(scores.masked_fill(~mask, -torch.inf), dim=1)
+    return (weights[..., None] * wide).sum(1).to(h.dtype), weights
+
+
+def of_choices(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-probability and entropy of the merges of each tree, each `[B]`.
+
+    Args:
+        scores: of each layer, `[B, T-1, T-1]`, -inf where there is no candidate.
+        order: merges, int64 `[B, T-1]`, -1 past a sentence's end.
+    """
+    exists = scores > -torch.inf
+    made = exists.any(-1)  # [B, T-1]
+    # a layer past the end has no candidate at all: give its softmax something finite
+    logs = torch.where(made[..., None], scores, 0.0).log_softmax(-1)
+    logs = torch.where(exists, logs, 0.0)
+    chosen = logs.gather(-1, order.clamp(min=0)[..., None])[..., 0]
+    entropy = -(logs.exp() * logs * exists).sum((-1, -2))
+    return torch.where(made, chosen, 0.0).sum(-1), entropy

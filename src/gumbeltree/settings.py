@@ -1,0 +1,153 @@
+"""Settings as frozen dataclasses, checked however they are made, and read strictly from tables."""
+
+import dataclasses
+import math
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field
+from typing import Any
+
+from gumbeltree.registry import Registry, UnknownNameError, suggest
+
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+
+
+def setting(
+    default: Any, *, choices: Iterable[str] = (), low: float | None = None, high: float = math.inf
+) -> Any:
+    """Return a field with a default and what its value may be: named choices, or low..high."""
+    return field(default=default, metadata={"choices": choices, "low": low, "high": high})
+
+
+def kind_of(name: str) -> Any:
+    """Return a field for the kind of a part, by keyword only."""
+    return field(default=name, kw_only=True)
+
+
+def part(table: Registry, default: str) -> Any:
+    """Return a field for a part of a table, which has settings of its own.
+
+    Its value is these settings, or a table of them, in which `kind` names the part; the name alone
+    stands for the part with its defaults.
+
+    Args:
+        table: of the part.
+        default: its kind unless another is named.
+    """
+    return field(
+        default_factory=lambda: table.settings(default)(),
+        metadata={"part": table, "default": default},
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base of all settings: values are checked however they were made."""
+
+    def __post_init__(self) -> None:
+        kinds = typing.get_type_hints(type(self))
+        for f in dataclasses.fields(self):
+            value = check(kinds[f.name], getattr(self, f.name), f.name, f.metadata)
+            object.__setattr__(self, f.name, value)
+
+
+@dataclass(frozen=True)
+class PartConfig(Settings):
+    """Settings of a part that has none but its name."""
+
+    kind: str = kind_of("")
+    """Its name in the table."""
+
+
+def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
+    """Build settings from a dict; name unknown keys and wrong values by dotted path."""
+    if not isinstance(data, dict):
+        raise ValueError(f"`{path or cls.__name__}` must be a table of settings, got {data!r}")
+    kinds = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    values = {}
+    for key, value in data.items():
+        dotted = f"{path}.{key}" if path else str(key)
+        if key not in fields:
+            known = list(fields)
+            raise ValueError(
+                f"unknown key '{dotted}'; known: {', '.join(known)}.{suggest(str(key), known)}"
+            )
+        if dataclasses.is_dataclass(kinds[key]) and "part" not in fields[key].metadata:
+            values[key] = from_dict(typing.cast("type[Any]", kinds[key]), value, dotted)
+        else:
+            values[key] = check(kinds[key], value, dotted, fields[key].metadata)
+    optional = {f.name for f in fields.values() if f.default is not MISSING}
+    optional |= {f.name for f in fields.values() if f.default_factory is not MISSING}
+    missing = [name for name in fields if name not in values and name not in optional]
+    if missing:
+        raise ValueError(f"`{path or cls.__name__}` lacks {', '.join(missing)}")
+    return cls(**values)
+
+
+def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
+    """Return `value` as `kind`, or raise with what was expected at `path`."""
+    if "part" in limits:
+        return part_settings(limits["part"], limits["default"], value, path)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple) or not all(isinstance(x, str) for x in value):
+            raise ValueError(f"`{path}` must be a list of strings, got {value!r}")
+        if not value or len(set(value)) < len(value):
+            raise ValueError(f"`{path}` must be different strings, at least one, got {value!r}")
+        return tuple(value)
+    if typing.get_origin(kind) is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"`{path}` must be a table of numbers, got {value!r}")
+        return {str(key): check(float, x, f"{path}.{key}", {"low": 0, "high": math.inf})
+                for key, x in value.items()}  # fmt: skip
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError(f"`{path}` must be a number a float can hold, got {value}") from None
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise ValueError(f"`{path}` must be {KINDS.get(kind, kind.__name__)}, got {value!r}")
+    choices, low = limits.get("choices"), limits.get("low")
+    if choices and value not in choices:
+        raise ValueError(
+            f"`{path}` must be one of {', '.join(choices)}, got {value!r}."
+            f"{suggest(value, list(choices))}"
+        )
+    if low is not None and not (low <= value <= limits["high"] and math.isfinite(value)):
+        high = limits["high"]
+        bounds = f"at least {low}" if high == math.inf or value < low else f"in {low}..{high}"
+        raise ValueError(
+            f"`{path}` must be {bounds if low > -math.inf else 'finite'}, got {value!r}"
+        )
+    return value
+
+
+def part_settings(table: Registry, default: str, value: Any, path: str) -> Any:
+    """Return the settings of a part, given as such, as a table of them, or as its kind alone."""
+    if isinstance(value, Settings):
+        kind = getattr(value, "kind", "")
+        expected = _settings_of(table, kind, path)
+        if not isinstance(value, expected):
+            raise TypeError(
+                f"`{path}` of kind {kind!r} must be {expected.__name__}, got "
+                f"{type(value).__name__}; make settings of that class"
+            )
+        return value
+    if isinstance(value, str):
+        value = {"kind": value}
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"`{path}` must be a kind of {table.kind} or a table of settings, got {value!r}"
+        )
+    kind = value.get("kind", default)
+    if not isinstance(kind, str):
+        raise ValueError(f"`{path}.kind` must be a string, got {kind!r}")
+    return from_dict(_settings_of(table, kind, path), {**value, "kind": kind}, path)
+
+
+def _settings_of(table: Registry, kind: str, path: str) -> type[Settings]:
+    try:
+        own: type[Settings] = table.settings(kind)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"`{path}.kind`: {error}") from None
+    return own
