@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from gumbeltree.tasks.example import Report
 from gumbeltree.tasks.snli import SNLI
+from gumbeltree.text.files import Report
 
 PAIRS, PREMISES, HYPOTHESES = 549_367, 150_736, 480_040
 

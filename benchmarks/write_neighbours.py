@@ -21,7 +21,8 @@ import gumbeltree
 from gumbeltree.analysis.index import Index
 from gumbeltree.atomic import replace_file
 from gumbeltree.model import SentenceModel
-from gumbeltree.tasks.example import Report, checked_object, read_lines
+from gumbeltree.tasks.checks import checked_object
+from gumbeltree.text.files import Report, read_lines
 
 ROOT = Path(__file__).parent.parent
 K = 5

@@ -27,7 +27,7 @@ from write_results import spread, table
 import gumbeltree
 from gumbeltree.analysis import gold, metrics, metrics_plot, metrics_report
 from gumbeltree.analysis.gold import Gold, GoldExample
-from gumbeltree.analysis.metrics_report import Comparison, Sentence
+from gumbeltree.analysis.metrics_report import Comparison, ParsedSentence
 from gumbeltree.atomic import replace_file
 from gumbeltree.cli.scores import find_file
 from gumbeltree.model import SentenceModel
@@ -79,13 +79,13 @@ def own_words(
 
 def with_words(
     path: Path, rows: Sequence[tuple[str, list[str]]], trees: dict[str, Gold]
-) -> list[Sentence]:
+) -> list[ParsedSentence]:
     """Return a run's trees of the sentences whose gold tree has the words that the model read."""
     _, found = metrics_report.read_orders(path)
     if [len(each.words) for each in found] != [len(words) for _, words in rows]:
         raise ValueError(f"{path}: expected merges of the sentences of the development file")
     return [
-        Sentence(tuple(words), each.spans)
+        ParsedSentence(tuple(words), each.spans)
         for (text, words), each in zip(rows, found, strict=True)
         if text in trees and trees[text].words == tuple(words)
     ]
@@ -168,7 +168,7 @@ def measure_task(
 
 def stability(
     own: dict[str, list[tuple[int, str, Path]]],
-    parsed: dict[str, list[Sentence]],
+    parsed: dict[str, list[ParsedSentence]],
     comparison: Comparison,
 ) -> dict[str, Any]:
     """Return the self-F1 of the seeds of each experiment, and of random trees."""
@@ -190,7 +190,7 @@ def across(
     task: str,
     models: dict[str, SentenceModel],
     own: dict[str, list[tuple[int, str, Path]]],
-    parsed: dict[str, list[Sentence]],
+    parsed: dict[str, list[ParsedSentence]],
     chosen: Sequence[Gold],
 ) -> dict[str, Any]:
     """Return the F1 of the other task's packaged model with each seed of this task's recipe."""
@@ -202,7 +202,7 @@ def across(
     return {"recipe": recipe, "other": other, "each": values, "sentence": metrics.mean(values)}
 
 
-def brackets(trees: Iterable[Sentence]) -> list[metrics.Bracketing]:
+def brackets(trees: Iterable[ParsedSentence]) -> list[metrics.Bracketing]:
     """Return trees as they are compared by default."""
     return [metrics.bracketing(*tree) for tree in trees]
 

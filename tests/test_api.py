@@ -25,7 +25,7 @@ from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.web import api as api_module
 from gumbeltree.web import guards, phrases, schema, service
 from gumbeltree.web.api import create_app
-from gumbeltree.web.limits import LIMITS, Settings
+from gumbeltree.web.limits import LIMITS, ServerSettings
 from gumbeltree.web.worker import BusyError, LateError, Worker
 from tests.models import TEXTS, WORDS, encoder_settings, tiny_config, tiny_model
 
@@ -37,7 +37,7 @@ JSON = {"Content-Type": "application/json"}
 def make_app(settings=None, models=None, **others):
     """An application of tiny models, with no log unless it is asked for."""
     models = {"single": SINGLE, "pair": PAIR} if models is None else models
-    return create_app(models, settings or Settings(access_log=False), **others)
+    return create_app(models, settings or ServerSettings(access_log=False), **others)
 
 
 @pytest.fixture(scope="module")
@@ -498,7 +498,7 @@ def test_a_body_whose_length_is_declared_too_large_is_not_read(monkeypatch):
 
 
 def test_a_body_that_comes_too_slowly_is_refused():
-    app = make_app(Settings(client_seconds=0.1, access_log=False))
+    app = make_app(ServerSettings(client_seconds=0.1, access_log=False))
     sent, _ = call_asgi(app, pieces(1000, 1), JSON, wait=0.03)
     assert sent[0]["status"] == 408
     assert b"within 0.1 seconds" in sent[1]["body"]
@@ -541,7 +541,7 @@ def test_nothing_more_is_computed_once_an_answer_is_too_large(monkeypatch):
 
 
 def test_a_client_that_does_not_take_its_answer_is_left():
-    app = make_app(Settings(client_seconds=0.2, access_log=False))
+    app = make_app(ServerSettings(client_seconds=0.2, access_log=False))
     sent = []
 
     async def main():
@@ -569,7 +569,7 @@ def test_a_client_that_does_not_take_its_answer_is_left():
 
 def test_work_ends_when_its_client_hangs_up():
     began, ended = threading.Event(), threading.Event()
-    app = make_app(Settings(access_log=False))
+    app = make_app(ServerSettings(access_log=False))
 
     async def main():
         messages = [{"type": "http.request", "body": json.dumps(OK).encode()}]
@@ -657,7 +657,7 @@ def test_every_response_has_the_headers(client):
         assert "access-control-allow-origin" not in headers
 
 
-HOSTS = Settings(hosts=("127.0.0.1", "localhost", "[::1]", "trees.example"), access_log=False)
+HOSTS = ServerSettings(hosts=("127.0.0.1", "localhost", "[::1]", "trees.example"), access_log=False)
 
 
 @pytest.mark.parametrize(
@@ -693,7 +693,7 @@ def test_other_web_sites_get_nothing_unless_they_are_named():
     response = closed.post("/api/parse", json=OK, headers=origin)
     assert not [name for name in response.headers if name.startswith("access-control")]
 
-    settings = Settings(origins=("https://example.org",), token="a" * 20, access_log=False)
+    settings = ServerSettings(origins=("https://example.org",), token="a" * 20, access_log=False)
     opened = TestClient(make_app(settings))
     response = opened.options("/api/parse", headers=wish)
     assert response.status_code == 200
@@ -709,7 +709,7 @@ def test_other_web_sites_get_nothing_unless_they_are_named():
 
 
 def test_the_token():
-    client = TestClient(make_app(Settings(token="s3cret-token", access_log=False)))
+    client = TestClient(make_app(ServerSettings(token="s3cret-token", access_log=False)))
     assert client.get("/api/health").status_code == 200
     wrong = [None, "", "s3cret-token", "Bearer", "Bearer s3cret-toke", "Basic s3cret-token"]
     for value in [*wrong, "Bearer s3cret-token2", "Bearer s\xe9cret"]:
@@ -727,7 +727,7 @@ def test_the_token():
 
 
 def test_behind_a_proxy_that_gives_it_a_path():
-    app = make_app(Settings(root_path="/trees", token="a" * 20, access_log=False))
+    app = make_app(ServerSettings(root_path="/trees", token="a" * 20, access_log=False))
     client = TestClient(app, root_path="/trees")
     assert client.get("/trees/api/health").status_code == 200
     assert client.get("/trees/api/models").status_code == 401
@@ -738,7 +738,7 @@ def test_behind_a_proxy_that_gives_it_a_path():
 
 
 def test_the_page_and_its_files():
-    app = make_app(Settings(page=True, token="a" * 20, access_log=False))
+    app = make_app(ServerSettings(page=True, token="a" * 20, access_log=False))
     client = TestClient(app)
     page = client.get("/")
     assert page.status_code == 200
@@ -856,7 +856,7 @@ def test_a_text_in_which_the_tokenizer_finds_nothing():
 
 
 def test_the_access_log_has_no_texts():
-    client = TestClient(make_app(Settings(token="tttttttt")))
+    client = TestClient(make_app(ServerSettings(token="tttttttt")))
     headers = {"Authorization": "Bearer tttttttt"}
     with heard("gumbeltree.web.access") as records:
         client.post("/api/encode?secret=1", json={**OK, "texts": ["secret"]}, headers=headers)
@@ -938,7 +938,7 @@ def test_a_poisoned_text_fails_nobody_else(broken):
 
 
 def test_nothing_is_mixed_up():
-    app = make_app(Settings(access_log=False, linger=0.005))
+    app = make_app(ServerSettings(access_log=False, linger=0.005))
     texts = [f"{a} {b} {c}" for a in WORDS[:4] for b in WORDS[4:7] for c in WORDS[7:10]]
     vectors = dict(zip(texts, PAIR.encode(texts), strict=True))
 
@@ -958,7 +958,7 @@ def test_nothing_is_mixed_up():
 
 
 def test_a_full_queue_answers_at_once(broken):
-    app = make_app(Settings(queue=2, access_log=False), models={"m": broken})
+    app = make_app(ServerSettings(queue=2, access_log=False), models={"m": broken})
     broken.encode.gate.clear()
 
     def run(number):
@@ -981,7 +981,7 @@ def test_a_full_queue_answers_at_once(broken):
 
 
 def test_too_many_requests_at_a_time(broken):
-    app = make_app(Settings(requests=1, access_log=False), models={"m": broken})
+    app = make_app(ServerSettings(requests=1, access_log=False), models={"m": broken})
     broken.encode.gate.clear()
 
     def run(number):
@@ -998,7 +998,7 @@ def test_too_many_requests_at_a_time(broken):
 
 
 def test_who_waits_too_long_is_told_and_the_work_is_dropped(broken):
-    app = make_app(Settings(timeout=0.3, access_log=False), models={"m": broken})
+    app = make_app(ServerSettings(timeout=0.3, access_log=False), models={"m": broken})
     broken.encode.gate.clear()
 
     def run(text):

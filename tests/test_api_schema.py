@@ -9,11 +9,11 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 
 from gumbeltree.web.api import SCHEMA, create_app
-from gumbeltree.web.limits import Settings
+from gumbeltree.web.limits import ServerSettings
 from tests.models import tiny_model
 
 APP = create_app(
-    {"single": tiny_model("single"), "pair": tiny_model("pair")}, Settings(access_log=False)
+    {"single": tiny_model("single"), "pair": tiny_model("pair")}, ServerSettings(access_log=False)
 )
 # what a document cannot say: as many second texts as first ones for pairs, and none else; spans
 # that are nodes of the sentence's tree

@@ -18,7 +18,7 @@ from gumbeltree.evaluate import merge_orders, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.baselines import BagEncoder, LSTMEncoder
 from gumbeltree.parts import ENCODERS, LEAVES
-from gumbeltree.tasks.example import Example
+from gumbeltree.tasks.task import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from tests.models import TEXTS, WORDS, encoder_settings, tiny_config
 from tests.test_use import run

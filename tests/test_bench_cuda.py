@@ -18,7 +18,7 @@ from gumbeltree.text.tokenizer import treebank_tokenizer, whitespace_tokenizer
 
 
 def test_made_up_pairs_have_the_lengths_of_snli() -> None:
-    split = cuda.snli_like(cuda.Sizes(examples=20_000))
+    split = cuda.snli_like(cuda.CudaSizes(examples=20_000))
     text = (resources.files("gumbeltree") / "bench" / "snli_lengths.json").read_text("utf-8")
     for column, side in enumerate(("premise", "hypothesis")):
         counts = np.array(json.loads(text)[side], dtype=float)
@@ -35,7 +35,7 @@ def test_made_up_pairs_have_the_lengths_of_snli() -> None:
 
 
 def test_made_up_sentences() -> None:
-    sizes = cuda.Sizes(sentences=400, vocabulary=300)
+    sizes = cuda.CudaSizes(sentences=400, vocabulary=300)
     texts = list(cuda.sentences(sizes))
     assert len(texts) == 400
     assert texts == list(cuda.sentences(sizes))

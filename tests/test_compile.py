@@ -18,7 +18,7 @@ from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data import compile as module
 from gumbeltree.data.compile import prepare, vocabulary, with_labels
 from gumbeltree.data.prepared import check_fit, load_prepared, save_prepared
-from gumbeltree.tasks.example import BadLineError
+from gumbeltree.text.files import BadLineError
 from gumbeltree.text.tokenizer import pretokenized, treebank_tokenizer, whitespace_tokenizer
 from tests.models import told
 

@@ -11,7 +11,8 @@ import pytest
 
 from gumbeltree.tasks import demo
 from gumbeltree.tasks.demo import Demo, combine, evaluate, generate
-from gumbeltree.tasks.example import BadLineError, Example, Report
+from gumbeltree.tasks.task import Example
+from gumbeltree.text.files import BadLineError, Report
 from gumbeltree.tree import Tree
 
 # worked by hand; + is positive

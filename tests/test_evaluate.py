@@ -17,7 +17,7 @@ from gumbeltree.evaluate import Evaluator, evaluate, split_of
 from gumbeltree.layout import Sentences
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.heads.class_evaluation import Bucket, ClassEvaluation, wilson
-from gumbeltree.tasks.example import Example
+from gumbeltree.tasks.task import Example
 from gumbeltree.text.ids import TextCounts
 from tests.models import TEXTS, WORDS, tiny_model
 

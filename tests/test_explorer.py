@@ -69,11 +69,11 @@ def serving(
     import uvicorn
 
     from gumbeltree.web.api import create_app
-    from gumbeltree.web.limits import Settings
+    from gumbeltree.web.limits import ServerSettings
 
     indexes = {} if index is None else {"sst2-100d": index}
     models = {"sst2-100d": model, **others}
-    app = create_app(models, Settings(page=True, access_log=False), indexes)
+    app = create_app(models, ServerSettings(page=True, access_log=False), indexes)
     config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", port))

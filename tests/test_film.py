@@ -13,7 +13,7 @@ import pytest
 
 import gumbeltree
 from gumbeltree.analysis.figure_layout import HEADER, MARGIN
-from gumbeltree.analysis.figure_marks import BLUE, YELLOW, Label, Shape, channels, ramp
+from gumbeltree.analysis.figure_marks import BLUE, YELLOW, Label, PathMark, channels, ramp
 from gumbeltree.analysis.film import MOST_WORDS, Film, draw_film, film
 from gumbeltree.analysis.film_gif import palette
 from gumbeltree.analysis.film_layout import BARS, CHOICE, RUNNER_UP, reel
@@ -38,7 +38,7 @@ def bars(shown, picture):
     found = {}
     for mark in at(shown, picture):
         # the small squares of the caption are 9 wide
-        if isinstance(mark, Shape) and mark.path[-1][0] == "Z":
+        if isinstance(mark, PathMark) and mark.path[-1][0] == "Z":
             for i in range(0, len(mark.path), 5):
                 (x, y), (right, _), (_, bottom) = (place for _, place in mark.path[i : i + 3])
                 if abs(right - x - 9) > 1e-6:
@@ -144,7 +144,7 @@ def test_lines_below_the_words_cover_them_at_all_times():
         lines = sorted(
             (mark.path[0][1][0], mark.path[1][1][0])
             for mark in at(shown, picture)
-            if isinstance(mark, Shape) and mark.stroke == "muted"
+            if isinstance(mark, PathMark) and mark.stroke == "muted"
         )
         assert len(lines) == 9 - picture
         assert all(left[1] < right[0] for left, right in pairwise(lines))

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gumbeltree.tasks import TASKS
-from gumbeltree.tasks.example import BadLineError, Report
 from gumbeltree.tasks.table import Table
+from gumbeltree.text.files import BadLineError, Report
 from gumbeltree.text.vectors import first_words, read_vectors
 
 PAIR = {"gold_label": "neutral", "sentence1": "A cat.", "sentence2": "It is."}

@@ -7,7 +7,7 @@ import pytest
 
 from gumbeltree.analysis import gold
 from gumbeltree.analysis.gold import Gold, parse_brackets, read_examples, read_trees, tree_task
-from gumbeltree.tasks.example import BadLineError, MismatchError, Report
+from gumbeltree.text.files import BadLineError, MismatchError, Report
 
 
 def write(folder, *lines, name="trees.txt"):

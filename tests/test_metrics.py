@@ -17,15 +17,15 @@ from rich.console import Console
 import gumbeltree
 from gumbeltree.analysis import metrics, metrics_plot, metrics_report
 from gumbeltree.analysis.gold import Gold, GoldExample
-from gumbeltree.analysis.metrics import Bracketing, Shape, bracketing, f1
-from gumbeltree.analysis.metrics_report import Sentence
+from gumbeltree.analysis.metrics import Bracketing, TreeShape, bracketing, f1
+from gumbeltree.analysis.metrics_report import ParsedSentence
 from gumbeltree.cli.trees import _print
 from gumbeltree.config import HeadConfig, ModelConfig
 from gumbeltree.data.compile import prepare
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.heads.class_evaluation import Bucket
 from gumbeltree.tasks import TASKS
-from gumbeltree.tasks.example import Example
+from gumbeltree.tasks.task import Example
 from gumbeltree.training.loop import train
 from gumbeltree.tree import Tree
 from tests.models import encoder_settings, tiny_model
@@ -199,22 +199,22 @@ def test_self_f1_of_three_hand_made_models():
 
 
 def test_depth_and_branching_by_hand():
-    assert metrics.shape(four(LEFT)) == Shape(3, 1, 0, 0)
-    assert metrics.shape(four(RIGHT)) == Shape(3, 0, 1, 0)
-    assert metrics.shape(four(HALVES)) == Shape(2, 0, 0, 1)
+    assert metrics.shape(four(LEFT)) == TreeShape(3, 1, 0, 0)
+    assert metrics.shape(four(RIGHT)) == TreeShape(3, 0, 1, 0)
+    assert metrics.shape(four(HALVES)) == TreeShape(2, 0, 0, 1)
     # ((a (b c)) d): right below, left above
-    assert metrics.shape(four(MIDDLE)) == Shape(3, 0.5, 0.5, 0)
+    assert metrics.shape(four(MIDDLE)) == TreeShape(3, 0.5, 0.5, 0)
     # means of depths, shares of all nodes: left 2 of 3, both 1 of 3
-    assert metrics.shape(four(LEFT, HALVES)) == Shape(2.5, pytest.approx(2 / 3), 0, 1 / 3)
+    assert metrics.shape(four(LEFT, HALVES)) == TreeShape(2.5, pytest.approx(2 / 3), 0, 1 / 3)
 
 
 def test_shape_of_small_and_flat_trees():
     word, pair = bracketing(("a",), []), bracketing(("a", "b"), [])
-    assert metrics.shape([word, pair]) == Shape(0.5, None, None, None)
+    assert metrics.shape([word, pair]) == TreeShape(0.5, None, None, None)
     # three children: depth counts, branching does not
-    assert metrics.shape([bracketing("abc", [])]) == Shape(1, None, None, None)
-    assert metrics.shape([]) == Shape(None, None, None, None)
-    assert metrics.shape([bracketing((".",), [])]) == Shape(None, None, None, None)
+    assert metrics.shape([bracketing("abc", [])]) == TreeShape(1, None, None, None)
+    assert metrics.shape([]) == TreeShape(None, None, None, None)
+    assert metrics.shape([bracketing((".",), [])]) == TreeShape(None, None, None, None)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -274,7 +274,7 @@ def _gold(tree, place="here"):
 
 
 def _sentence(tree):
-    return Sentence(tree.words, tree.spans)
+    return ParsedSentence(tree.words, tree.spans)
 
 
 def test_a_comparison():
@@ -768,7 +768,9 @@ def test_words_are_found_again(script, tmp_path):
         "d e-f": Gold(("d", "e-f"), frozenset(), "here"),
     }
     # the second has other words in its gold tree
-    assert script.with_words(path, rows, trees) == [Sentence(("A", "b", "c"), ((0, 2), (0, 3)))]
+    assert script.with_words(path, rows, trees) == [
+        ParsedSentence(("A", "b", "c"), ((0, 2), (0, 3)))
+    ]
     with pytest.raises(ValueError, match="expected merges of the sentences"):
         script.with_words(path, rows[:1], trees)
 

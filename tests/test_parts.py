@@ -23,13 +23,13 @@ from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.nn.encoders.tree_encoder import TreeEncoder, of_choices
 from gumbeltree.nn.estimators.estimator import AdvanceEstimator
 from gumbeltree.nn.heads.classes import SingleHead
-from gumbeltree.nn.heads.head import Head, Part, Table
+from gumbeltree.nn.heads.head import Head, Part, ResultTable
 from gumbeltree.nn.leaves.lstm import LSTMLeaf
 from gumbeltree.noise import keyed_noise
 from gumbeltree.ops.merge import Choice
 from gumbeltree.parts import ENCODERS, ESTIMATORS, HEADS, LEAVES
 from gumbeltree.settings import PartConfig
-from gumbeltree.tasks.example import Example
+from gumbeltree.tasks.task import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
@@ -99,7 +99,7 @@ class NumberEvaluation:
     def summary(self) -> str:
         return f"pearson {self.value:.4f}, loss {self.loss:.4f}"
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ResultTable]:
         return []
 
     def answers(self) -> list[str]:

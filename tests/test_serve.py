@@ -30,7 +30,7 @@ from gumbeltree.analysis.trace import trace
 from gumbeltree.cli import main
 from gumbeltree.web import processes, protocol, server, service
 from gumbeltree.web.api import create_app
-from gumbeltree.web.limits import LIMITS, Settings
+from gumbeltree.web.limits import LIMITS, ServerSettings
 from tests.models import TEXTS, tiny_model
 from tests.test_use import Result
 
@@ -211,7 +211,7 @@ def test_indexes_find_their_models(tmp_path):
 def running(app, **options):
     """A server in a thread; gives its port."""
     listener = server.listen("127.0.0.1", 0)
-    plan = server.Plan(models=(), settings=Settings(**options))
+    plan = server.ServerPlan(models=(), settings=ServerSettings(**options))
     running = uvicorn.Server(uvicorn.Config(app, **server._options(plan, "127.0.0.1")))
     thread = threading.Thread(target=running.run, args=[[listener]])
     thread.start()
@@ -225,7 +225,7 @@ def running(app, **options):
 @pytest.fixture(scope="module")
 def port():
     hosts = server.allowed_hosts("127.0.0.1", [])
-    settings = Settings(access_log=False, client_seconds=0.5, hosts=hosts)
+    settings = ServerSettings(access_log=False, client_seconds=0.5, hosts=hosts)
     with running(create_app({"single": SINGLE, "pair": PAIR}, settings)) as port:
         yield port
 
@@ -262,7 +262,7 @@ def test_a_connection_is_used_again(port):
 
 def test_clients_that_stand_still_lose_their_connection(monkeypatch):
     monkeypatch.setattr(protocol, "CLIENT_SECONDS", 0.3)
-    with running(create_app({"pair": PAIR}, Settings(access_log=False))) as port:
+    with running(create_app({"pair": PAIR}, ServerSettings(access_log=False))) as port:
         place = ("127.0.0.1", port)
         with socket.create_connection(place, timeout=60) as client:
             client.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127")
@@ -286,7 +286,7 @@ def test_clients_that_stand_still_lose_their_connection(monkeypatch):
 
 def test_more_connections_than_allowed_are_refused(monkeypatch):
     monkeypatch.setattr(protocol.Protocol, "most", 2)
-    with running(create_app({"pair": PAIR}, Settings(access_log=False))) as port:
+    with running(create_app({"pair": PAIR}, ServerSettings(access_log=False))) as port:
         place = ("127.0.0.1", port)
         kept = [socket.create_connection(place, timeout=60) for _ in range(2)]
         for one in kept:
@@ -350,7 +350,7 @@ def test_many_clients_at_once(port):
 
 
 def test_a_proxy_that_takes_its_path_away():
-    app = create_app({"single": SINGLE}, Settings(root_path="/trees", token="a" * 9))
+    app = create_app({"single": SINGLE}, ServerSettings(root_path="/trees", token="a" * 9))
     with running(app, root_path="/trees") as port:
         assert request(port, "GET", "/api/health")[0] == 200
         assert request(port, "GET", "/api/models")[0] == 401
@@ -514,13 +514,13 @@ def fakes(models, monkeypatch):
     """Serve with two processes that are none; what is given happens while they are waited for."""
     made.clear()
     monkeypatch.setattr(processes, "_Running", Fake)
-    monkeypatch.setattr(server.Plan, "app", lambda plan: None)
+    monkeypatch.setattr(server.ServerPlan, "app", lambda plan: None)
 
     def call(*happens):
         listener, rest = server.listen("127.0.0.1", 0), iter(happens)
         monkeypatch.setattr(processes.multiprocessing.connection, "wait", lambda *_: next(rest)())
         said = []
-        plan = server.Plan((str(models / "single"),))
+        plan = server.ServerPlan((str(models / "single"),))
         with listener:
             processes.serve_many(plan, listener, 2, lambda: said.append(len(made)), "127.0.0.1")
         assert next(rest, None) is None
@@ -615,8 +615,8 @@ def test_who_waits_is_told_when_a_server_ends_at_once(monkeypatch):
     monkeypatch.setattr(
         os, "_exit", lambda code: ended.append((code, len(running.server_state.tasks)))
     )
-    plan = server.Plan(models=())
-    app = create_app({"single": SINGLE}, Settings(access_log=False))
+    plan = server.ServerPlan(models=())
+    app = create_app({"single": SINGLE}, ServerSettings(access_log=False))
     config = uvicorn.Config(app, **server._options(plan, "127.0.0.1"))
     listener, ready = server.listen("127.0.0.1", 0), threading.Event()
     running = server._Server(config, ready.set)

@@ -25,12 +25,12 @@ from typer.testing import CliRunner
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.cli import app
-from gumbeltree.config import load_recipe, with_settings
+from gumbeltree.config import EncoderSettings, load_recipe, with_settings
 from gumbeltree.ops.merge import exact
 from gumbeltree.parts import CELLS, ENCODERS, ESTIMATORS
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.demo import generate
-from tests import test_cells
+from tests import test_cells, test_estimators
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -374,7 +374,20 @@ def test_the_parts_of_the_page_do_what_it_says(parts: Path) -> None:
     CELLS.table["plain"] = "plain_cell:PlainCell"
     ESTIMATORS.table["warm"] = "warm_estimator:WarmStraightThrough"
     ENCODERS.table["max"] = "max_encoder:MaxEncoder"
-    test_cells.test_gradients_by_finite_differences("plain")
+    # what runs over the tables takes them up
+    for test in (
+        test_cells.test_gradients_by_finite_differences,
+        test_cells.test_fast_pieces_equal_the_cell,
+        test_cells.test_encoder_runs_with_it,
+    ):
+        test("plain")
+    for test in (
+        test_estimators.test_weights,
+        test_estimators.test_the_gradient_is_that_of_the_weights,
+        test_estimators.test_encoder_trains_with_it,
+        test_estimators.test_exact_equals_reference_with_it,
+    ):
+        test("warm")
     # cell and estimator: the linear algorithm gives the gradients of the paper's equations
     words, lengths = torch.randn(3, 9, 5).double(), torch.tensor([9, 4, 1])
     noise = torch.randn(3, 8, 8).double()
@@ -391,7 +404,7 @@ def test_the_parts_of_the_page_do_what_it_says(parts: Path) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     assert exact.unsupported(encoder.cell, encoder.estimator, sample=True) is None
     # encoder: what stands beyond the lengths has no effect
-    pooled = ENCODERS["max"](EncoderConfig(5, 6)).double()
+    pooled = ENCODERS["max"](EncoderSettings(5, 6, kind="max")).double()
     padded = words.clone()
     padded[1, 4:] = 1e6
     assert torch.equal(pooled(words, lengths).vector, pooled(padded, lengths).vector)

@@ -14,9 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gumbeltree.tasks import TASKS, listops, table
-from gumbeltree.tasks.example import BadLineError, Example, Report, read_lines
 from gumbeltree.tasks.listops import evaluate, generate
 from gumbeltree.tasks.table import Table, split
+from gumbeltree.tasks.task import Example
+from gumbeltree.text.files import BadLineError, Report, read_lines
 from gumbeltree.tree import Tree
 
 PAIR = {"gold_label": "neutral", "sentence1": "A cat sat.", "sentence2": "It slept."}

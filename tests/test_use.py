@@ -24,8 +24,8 @@ from gumbeltree.cli import main
 from gumbeltree.evaluate import evaluate, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks.demo import generate
-from gumbeltree.tasks.example import BadLineError, Report
 from gumbeltree.text import lines as text_lines
+from gumbeltree.text.files import BadLineError, Report
 from gumbeltree.text.lines import read_texts
 from tests.models import TEXTS, tiny_model
 

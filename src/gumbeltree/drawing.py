@@ -4,23 +4,39 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from xml.sax.saxutils import escape
-
-if TYPE_CHECKING:
-    from gumbeltree.tree import Tree
 
 Place: TypeAlias = tuple[int, int]
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def draw(tree: "Tree", width: int) -> str:
+class Drawn(Protocol):
+    """What a drawing reads of a `Tree`."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Its words."""
+
+    @property
+    def depth(self) -> int:
+        """Merges above its lowest word."""
+
+    @property
+    def merges(self) -> Any:
+        """See `Tree.merges`."""
+
+    def __len__(self) -> int:
+        """Return the number of words."""
+
+
+def draw(tree: Drawn, width: int) -> str:
     """Draw with box-drawing characters, upright where `width` columns suffice; see `Tree.draw`."""
     fits = sum(map(_columns, tree.words)) + len(tree) - 1 <= width
     return _draw_upright(tree) if fits or len(tree) == 1 else _draw_sideways(tree, width)
 
 
-def svg(tree: "Tree") -> str:
+def svg(tree: Drawn) -> str:
     """Draw as a self-contained SVG image; see `Tree.svg`."""
     slots = [8 * _columns(word) + 16 for word in tree.words]
     turned = sum(slots) > 960
@@ -60,16 +76,17 @@ def svg(tree: "Tree") -> str:
 
 
 def placed(
-    tree: "Tree", places: Iterable[int], above: Callable[[int, int], int]
+    tree: Drawn, places: Iterable[int], above: Callable[[int, int], int]
 ) -> Iterator[tuple[Place, Place, Place]]:
     """Give the (place, height) pairs of left child, right child and node of every merge."""
-    return tree.merges(
+    found: Iterator[tuple[Place, Place, Place]] = tree.merges(
         [(place, 0) for place in places],
         lambda left, right: (above(left[0], right[0]), 1 + max(left[1], right[1])),
     )
+    return found
 
 
-def _draw_upright(tree: "Tree") -> str:
+def _draw_upright(tree: Drawn) -> str:
     columns = [_columns(word) for word in tree.words]
     ends = accumulate(size + 1 for size in columns)
     centres = [end - 2 - size // 2 for end, size in zip(ends, columns, strict=True)]
@@ -89,7 +106,7 @@ def _draw_upright(tree: "Tree") -> str:
     return "\n".join([*lines, " ".join(tree.words)])
 
 
-def _draw_sideways(tree: "Tree", width: int) -> str:
+def _draw_sideways(tree: Drawn, width: int) -> str:
     depth = tree.depth
     room = max(1, width - max(map(_columns, tree.words)) - 1)
     step = 2 if 2 * depth <= room else 1

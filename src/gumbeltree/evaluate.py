@@ -17,7 +17,7 @@ from gumbeltree.device.graphs import Graphs, torch_settings
 from gumbeltree.model import SentenceModel, in_evaluation_mode
 from gumbeltree.nn.heads.head import Evaluation, Part
 from gumbeltree.states import Draw
-from gumbeltree.tasks.example import Example
+from gumbeltree.tasks.task import Example
 from gumbeltree.text.ids import TextCounts, TextReader, chunks
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gumbeltree.parts import ENCODERS
+from gumbeltree.settings import settings_of
 
 FORMAT_VERSION = 2
 """Of model folders and of the settings of runs."""
@@ -66,7 +67,7 @@ def current_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
         given = {new: first[old] for old, new in names.items() if old in first}
         now["cell"] = {"kind": "treelstm", **given}
     # what this encoder never read
-    known = {field.name for field in dataclasses.fields(ENCODERS.settings(kind))}
+    known = {field.name for field in dataclasses.fields(settings_of(ENCODERS, kind))}
     return {name: x for name, x in now.items() if name in known or name not in FIRST}
 
 

@@ -41,7 +41,7 @@ class Registry(Mapping[str, Any]):
     ) -> None:
         self.kind = kind
         self.table = table
-        self._settings = settings or {}
+        self.settings = settings or {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.table:
@@ -49,15 +49,11 @@ class Registry(Mapping[str, Any]):
             raise UnknownNameError(
                 f"unknown {self.kind} {name!r}; known: {', '.join(known)}.{suggest(name, known)}"
             )
-        return _found(self.table[name])
+        return found_at(self.table[name])
 
-    def settings(self, name: str) -> Any:
-        """Return the class of a part's settings: its own `Config`, or one of its kind alone."""
-        from gumbeltree.settings import PartConfig
-
-        if name in self._settings and name in self.table:
-            return _found(self._settings[name])
-        return getattr(self[name], "Config", PartConfig)
+    def __contains__(self, name: object) -> bool:
+        # a name is known before its class is imported
+        return name in self.table
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.table)
@@ -66,6 +62,7 @@ class Registry(Mapping[str, Any]):
         return len(self.table)
 
 
-def _found(place: str) -> Any:
+def found_at(place: str) -> Any:
+    """Return the object at "module:attribute"."""
     module, attribute = place.split(":")
     return getattr(import_module(module), attribute)

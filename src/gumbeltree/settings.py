@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
-from gumbeltree.registry import Registry, UnknownNameError, suggest
+from gumbeltree.registry import Registry, UnknownNameError, found_at, suggest
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
@@ -35,7 +35,7 @@ def part(table: Registry, default: str) -> Any:
         default: its kind unless another is named.
     """
     return field(
-        default_factory=lambda: table.settings(default)(),
+        default_factory=lambda: settings_of(table, default)(),
         metadata={"part": table, "default": default},
     )
 
@@ -126,7 +126,7 @@ def part_settings(table: Registry, default: str, value: Any, path: str) -> Any:
     """Return the settings of a part, given as such, as a table of them, or as its kind alone."""
     if isinstance(value, Settings):
         kind = getattr(value, "kind", "")
-        expected = _settings_of(table, kind, path)
+        expected = settings_of(table, kind, path)
         if not isinstance(value, expected):
             raise TypeError(
                 f"`{path}` of kind {kind!r} must be {expected.__name__}, got "
@@ -142,12 +142,16 @@ def part_settings(table: Registry, default: str, value: Any, path: str) -> Any:
     kind = value.get("kind", default)
     if not isinstance(kind, str):
         raise ValueError(f"`{path}.kind` must be a string, got {kind!r}")
-    return from_dict(_settings_of(table, kind, path), {**value, "kind": kind}, path)
+    return from_dict(settings_of(table, kind, path), {**value, "kind": kind}, path)
 
 
-def _settings_of(table: Registry, kind: str, path: str) -> type[Settings]:
+def settings_of(table: Registry, kind: str, path: str = "") -> type[Any]:
+    """Return the class of a part's settings: its own `Config`, or one of its kind alone."""
     try:
-        own: type[Settings] = table.settings(kind)
+        if kind in table.settings and kind in table:
+            own: type[Any] = found_at(table.settings[kind])
+        else:
+            own = getattr(table[kind], "Config", PartConfig)
     except UnknownNameError as error:
-        raise UnknownNameError(f"`{path}.kind`: {error}") from None
+        raise UnknownNameError(f"`{path}.kind`: {error}" if path else str(error)) from None
     return own

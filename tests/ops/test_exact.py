@@ -12,6 +12,7 @@ from gumbeltree.nn.cells.treelstm import TreeLSTMCell
 from gumbeltree.ops.merge.exact import backward as exact_backward
 from gumbeltree.ops.merge.exact import forward as exact_forward
 from gumbeltree.ops.merge.exact.tape import Tape
+from gumbeltree.ops.merge.problem import MergeGradients
 from tests.ops.comparison import TEMPERATURES, Case, cases, errors, make_inputs, run
 
 LONG = [
@@ -179,7 +180,7 @@ def test_what_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> 
     # per layer at most 32 bytes * T^2 / 2 a sentence; vectors a bounded number of times T * D
     kept = {}
 
-    def spy(tape: Tape, *rest: object) -> exact_backward.Gradients:
+    def spy(tape: Tape, *rest: object) -> MergeGradients:
         kept.update(tape._asdict())
         return backward(tape, *rest)
 

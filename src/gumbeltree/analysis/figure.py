@@ -19,8 +19,8 @@ from gumbeltree.analysis.figure_marks import (
     Disc,
     Label,
     Mark,
+    PathMark,
     Scene,
-    Shape,
     Step,
     box,
     clean,
@@ -154,14 +154,14 @@ def header(panel: Panel) -> Iterator[Mark]:
     left = right - LEGEND
     yield Label(right, y + 9, "validity score", 10, "end", "muted")
     if low == high:
-        yield Shape(box(right - 12, y + 14, 12, 8), "muted", ramp(1), 0.8)
+        yield PathMark(box(right - 12, y + 14, 12, 8), "muted", ramp(1), 0.8)
         yield Label(right, y + 33, number(low), 10, "end", "muted")
         return
     size = LEGEND / _SWATCHES
     for i in range(_SWATCHES):
         # each reaches to the end and the next covers it, so that no seam shows
         place = box(left + i * size, y + 14, LEGEND - i * size, 8)
-        yield Shape(place, None, ramp(i / (_SWATCHES - 1)))
+        yield PathMark(place, None, ramp(i / (_SWATCHES - 1)))
     yield Label(left, y + 33, number(low), 10, "start", "muted")
     yield Label(right, y + 33, number(high), 10, "end", "muted")
 
@@ -182,11 +182,11 @@ def bracket(
     )
 
 
-def edges(panel: Panel, step: int) -> Shape:
+def edges(panel: Panel, step: int) -> PathMark:
     """Return the lines of a merge to its children."""
     merge = len(panel.trace.tree) + step
     left, right = panel.trace.nodes[merge].children or (0, 0)
-    return Shape(bracket(panel.places[left], panel.places[merge], panel.places[right]))
+    return PathMark(bracket(panel.places[left], panel.places[merge], panel.places[right]))
 
 
 def circle(panel: Panel, step: int) -> Iterator[Mark]:

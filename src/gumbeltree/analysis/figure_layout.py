@@ -100,7 +100,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FigureLayout:
     """The places of all panels of a picture, and its size."""
 
     width: float
@@ -114,7 +114,7 @@ def lay_out(
     turn: float = 60,
     below: float = 0,
     least_width: float = 0,
-) -> Layout:
+) -> FigureLayout:
     """Return where everything stands.
 
     Panels stand side by side where they fit into `ROW`, as in the paper's Figure 4: the eye then
@@ -159,7 +159,7 @@ def lay_out(
             x += width + GAP
         else:
             y += height + GAP
-    return Layout(
+    return FigureLayout(
         max(panel.x + panel.width for panel in panels) + MARGIN,
         max(panel.y + panel.height for panel in panels) + MARGIN,
         tuple(panels),

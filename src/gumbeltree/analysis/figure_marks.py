@@ -36,7 +36,7 @@ _WIDTHS = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class PathMark:
     """A path.
 
     Attributes:
@@ -96,7 +96,7 @@ class Label:
     title: str = ""
 
 
-Mark: TypeAlias = Shape | Disc | Label
+Mark: TypeAlias = PathMark | Disc | Label
 
 
 @dataclass(frozen=True)

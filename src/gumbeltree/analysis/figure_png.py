@@ -7,7 +7,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from gumbeltree.analysis.figure_marks import INK, Disc, Label, Mark, Scene, Shape, clean
+from gumbeltree.analysis.figure_marks import INK, Disc, Label, Mark, PathMark, Scene, clean
 from gumbeltree.plots import any_names, pyplot
 
 PAPER, PEN = "#ffffff", "#1f2328"
@@ -61,7 +61,7 @@ def artist(mark: Mark, axes: Any) -> Any:
 
 
 @artist.register
-def _(mark: Shape, axes: Any) -> Any:
+def _(mark: PathMark, axes: Any) -> Any:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import singledispatch
 from xml.sax.saxutils import escape
 
-from gumbeltree.analysis.figure_marks import INK, Disc, Label, Mark, Scene, Shape, clean
+from gumbeltree.analysis.figure_marks import INK, Disc, Label, Mark, PathMark, Scene, clean
 
 STYLE = (
     # these match only where the picture is a document of its own; within a page it takes the
@@ -49,7 +49,7 @@ def element(mark: Mark) -> str:
 
 
 @element.register
-def _(mark: Shape) -> str:
+def _(mark: PathMark) -> str:
     steps = "".join(f"{kind}{' '.join(map(short, places))}" for kind, places in mark.path)
     line = ""
     if mark.stroke is not None:

@@ -11,8 +11,8 @@ from gumbeltree.analysis.figure_marks import (
     VERMILLION,
     Label,
     Mark,
+    PathMark,
     Scene,
-    Shape,
     Step,
     box,
     percent,
@@ -113,14 +113,16 @@ def _panel(panel: Panel, pictures: int) -> Iterator[tuple[Mark, During]]:
     yield from circles
 
 
-def _ghost(panel: Panel, present: Sequence[int], position: int, chosen: bool) -> Shape:
+def _ghost(panel: Panel, present: Sequence[int], position: int, chosen: bool) -> PathMark:
     """Return the edges that a candidate gets or would have got."""
     left, right = present[position : position + 2]
     path = figure.bracket(panel.places[left], panel.above(left, right), panel.places[right])
-    return Shape(path, CHOICE if chosen else RUNNER_UP, width=2.2 if chosen else 1.8, dashed=True)
+    return PathMark(
+        path, CHOICE if chosen else RUNNER_UP, width=2.2 if chosen else 1.8, dashed=True
+    )
 
 
-def _span(panel: Panel, node: int) -> Shape:
+def _span(panel: Panel, node: int) -> PathMark:
     """Return the line below the words of a node."""
     start, end = panel.trace.nodes[node].span
     y = panel.bottom + SPANS / 2
@@ -129,7 +131,7 @@ def _span(panel: Panel, node: int) -> Shape:
         (left - panel.columns[start] / 2 + 4, y),
         (right + panel.columns[end - 1] / 2 - 4, y),
     )
-    return Shape((("M", ends[0]), ("L", ends[1])), "muted", width=2)
+    return PathMark((("M", ends[0]), ("L", ends[1])), "muted", width=2)
 
 
 def _bars(panel: Panel, present: Sequence[int], layer: Layer) -> Iterator[Mark]:
@@ -150,9 +152,9 @@ def _bars(panel: Panel, present: Sequence[int], layer: Layer) -> Iterator[Mark]:
         if not marked:
             others += path
         elif i == layer.choice:
-            yield Shape(path, CHOICE, CHOICE, 1.6, title=percent(probability))
+            yield PathMark(path, CHOICE, CHOICE, 1.6, title=percent(probability))
         else:
-            yield Shape(path, RUNNER_UP, None, 2.2, title=percent(probability))
+            yield PathMark(path, RUNNER_UP, None, 2.2, title=percent(probability))
         text = f"{100 * probability:.0f} %"
         half = text_width(text, size) / 2 + 2
         # the choice and the runner-up come first, others get a figure where there is room
@@ -162,7 +164,7 @@ def _bars(panel: Panel, present: Sequence[int], layer: Layer) -> Iterator[Mark]:
             y = floor - high - 4
             yield Label(middles[i], y, text, size, colour=colour, bold=i == layer.choice)
     if others:
-        yield Shape(tuple(others), None, "faint")
+        yield PathMark(tuple(others), None, "faint")
 
 
 def _caption(panel: Panel, present: Sequence[int], step: int) -> Iterator[Mark]:
@@ -178,7 +180,7 @@ def _caption(panel: Panel, present: Sequence[int], step: int) -> Iterator[Mark]:
             continue
         y = _row(panel, row)
         chosen = position == layer.choice
-        yield Shape(
+        yield PathMark(
             box(panel.x + 1, y - 9, 9, 9),
             CHOICE if chosen else RUNNER_UP,
             CHOICE if chosen else None,

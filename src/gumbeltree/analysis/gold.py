@@ -6,19 +6,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from gumbeltree.tasks import TASKS
-from gumbeltree.tasks.example import (
-    BadLines,
-    Example,
-    MismatchError,
-    Report,
-    Task,
-    checked_text,
-    is_blank,
-    read_lines,
-    shown,
-)
+from gumbeltree.tasks.checks import checked_text
 from gumbeltree.tasks.listops import OPERATORS
 from gumbeltree.tasks.snli import SNLI
+from gumbeltree.tasks.task import Example, Task
+from gumbeltree.text.files import BadLines, MismatchError, Report, is_blank, read_lines, shown
 from gumbeltree.text.tokenizer import undo_ptb_escapes
 from gumbeltree.tree import Span, Tree
 

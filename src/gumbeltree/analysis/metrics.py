@@ -52,7 +52,7 @@ class F1(NamedTuple):
     skipped: int
 
 
-class Shape(NamedTuple):
+class TreeShape(NamedTuple):
     """What trees look like. None where there is nothing to count.
 
     Attributes:
@@ -207,7 +207,7 @@ def nodes(tree: Bracketing) -> Iterator[tuple[Span, int, list[Span]]]:
         yield (start, end), height, children[::-1]
 
 
-def shape(trees: Iterable[Bracketing]) -> Shape:
+def shape(trees: Iterable[Bracketing]) -> TreeShape:
     """Return mean depth and branching of trees; sentences without words do not count."""
     depths: list[int] = []
     kinds = {"left": 0, "right": 0, "both": 0}
@@ -225,7 +225,7 @@ def shape(trees: Iterable[Bracketing]) -> Shape:
         depths.append(deepest)
     count = sum(kinds.values())
     shares = [kinds[kind] / count if count else None for kind in ("left", "right", "both")]
-    return Shape(statistics.fmean(depths) if depths else None, *shares)
+    return TreeShape(statistics.fmean(depths) if depths else None, *shares)
 
 
 def depth(spans: Iterable[Span], length: int) -> int:
@@ -277,9 +277,9 @@ def mean_f1(found: Sequence[F1]) -> F1:
     )
 
 
-def mean_shape(found: Sequence[Shape]) -> Shape:
+def mean_shape(found: Sequence[TreeShape]) -> TreeShape:
     """Return the mean of several shapes."""
-    return Shape(*(mean(each[i] for each in found) for i in range(4)))
+    return TreeShape(*(mean(each[i] for each in found) for i in range(4)))
 
 
 def baseline(

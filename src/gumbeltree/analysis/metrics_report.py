@@ -11,13 +11,14 @@ import numpy as np
 
 from gumbeltree.analysis import metrics
 from gumbeltree.analysis.gold import Gold, GoldExample
-from gumbeltree.analysis.metrics import F1, Bracketing, SelfF1, Shape
+from gumbeltree.analysis.metrics import F1, Bracketing, SelfF1, TreeShape
 from gumbeltree.evaluate import evaluate, merge_orders, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.heads.class_evaluation import LONGEST, Bucket, ClassEvaluation
 from gumbeltree.parts import ENCODERS
 from gumbeltree.store import CONFIG, model_config
-from gumbeltree.tasks.example import Task, shown
+from gumbeltree.tasks.task import Task
+from gumbeltree.text.files import shown
 from gumbeltree.text.ids import TextCounts
 from gumbeltree.tree import Span, Tree
 
@@ -33,7 +34,7 @@ _UNREADABLE = (
 )
 
 
-class Sentence(NamedTuple):
+class ParsedSentence(NamedTuple):
     """The spans of a tree, and the words they are of."""
 
     words: tuple[str, ...]
@@ -55,7 +56,7 @@ class Row:
     name: str
     kind: str
     f1: F1 | None
-    shape: Shape | None
+    shape: TreeShape | None
     likeness: dict[str, F1]
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def _agreement(found: SelfF1, names: Sequence[str]) -> dict[str, Any]:
 
 
 def compare(
-    models: Mapping[str, Sequence[Sentence]],
+    models: Mapping[str, Sequence[ParsedSentence]],
     gold: Sequence[Gold] | None = None,
     keep_punctuation: bool = False,
     keep_trivial: bool = False,
@@ -194,7 +195,7 @@ def parse_gold(
     name: str = "the model",
     advance: Callable[[int], None] = lambda count: None,
     counts: TextCounts | None = None,
-) -> list[Sentence]:
+) -> list[ParsedSentence]:
     """Return a model's greedy trees over the words of gold trees.
 
     Args:
@@ -209,7 +210,7 @@ def parse_gold(
     """
     model.check_builds_trees(name)
     counts = TextCounts() if counts is None else counts
-    sentences: list[Sentence] = []
+    sentences: list[ParsedSentence] = []
     for start in range(0, len(gold), CHUNK):
         part = gold[start : start + CHUNK]
         texts = [" ".join(tree.words) for tree in part]
@@ -218,7 +219,7 @@ def parse_gold(
         ):
             if found.words != tree.words:
                 raise ValueError(_difference(tree, found, name, model.config.max_words))
-            sentences.append(Sentence(found.words, found.spans))
+            sentences.append(ParsedSentence(found.words, found.spans))
         advance(len(part))
     return sentences
 
@@ -258,7 +259,7 @@ def short_names(names: Sequence[str]) -> list[str]:
     return ["/".join(each) for each in parts]
 
 
-def read_orders(path: Path | str) -> tuple[list[int], list[Sentence]]:
+def read_orders(path: Path | str) -> tuple[list[int], list[ParsedSentence]]:
     """Read the merges that a run made of its development sentences (`dev_orders.npz`).
 
     The file has no words: each is an x, so that punctuation cannot be told from other words.
@@ -304,7 +305,7 @@ def read_orders(path: Path | str) -> tuple[list[int], list[Sentence]]:
             tree = Tree(["x"] * length, merges[end - length + 1 : end])
         except ValueError as error:
             raise ValueError(f"{path}: expected merges of words, but {error}") from error
-        sentences.append(Sentence(tree.words, tree.spans))
+        sentences.append(ParsedSentence(tree.words, tree.spans))
     return numbers.tolist(), sentences
 
 
@@ -321,9 +322,9 @@ def _check_made_trees(path: Path) -> None:
             )
 
 
-def same_sentences(files: Iterable[Path | str]) -> dict[str, list[Sentence]]:
+def same_sentences(files: Iterable[Path | str]) -> dict[str, list[ParsedSentence]]:
     """Read the merges of several runs; raise unless they are of the same sentences."""
-    found: dict[str, list[Sentence]] = {}
+    found: dict[str, list[ParsedSentence]] = {}
     first: tuple[str, list[int], list[int]] | None = None
     for path in files:
         numbers, sentences = read_orders(path)

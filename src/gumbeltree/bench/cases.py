@@ -20,7 +20,7 @@ from gumbeltree.ops.merge.exact import backward as exact_backward
 Step = Callable[[], None]
 
 
-class Batch(NamedTuple):
+class PairBatch(NamedTuple):
     """Random word vectors of real lengths; premise and hypothesis each padded to its longest."""
 
     premise: Tensor
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     labels: Tensor
 
 
-def snli_batch(pairs: int, width: int, seed: int) -> Batch:
+def snli_batch(pairs: int, width: int, seed: int) -> PairBatch:
     """Draw a random batch of `pairs` with SNLI's sentence lengths."""
     text = (resources.files("gumbeltree") / "bench" / "snli_lengths.json").read_text("utf-8")
     histogram = json.loads(text)
@@ -41,7 +41,7 @@ def snli_batch(pairs: int, width: int, seed: int) -> Batch:
         lengths = torch.tensor(chooser.choices(range(len(counts)), counts, k=pairs))
         words = torch.randn(pairs, int(lengths.max()), width, generator=generator)
         sides += [words, lengths]
-    return Batch._make([*sides, torch.randint(3, (pairs,), generator=generator)])
+    return PairBatch._make([*sides, torch.randint(3, (pairs,), generator=generator)])
 
 
 class PairModel(nn.Module):
@@ -54,7 +54,7 @@ class PairModel(nn.Module):
         self.dropout = nn.Dropout(config.embedding.dropout)
         self.together = impl != "reference"
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: PairBatch) -> Tensor:
         """Return class scores; `reference` encodes the two sides apart, as the authors' code."""
         first, second = self.dropout(batch.premise), self.dropout(batch.hypothesis)
         lengths = batch.premise_lengths, batch.hypothesis_lengths
@@ -78,7 +78,7 @@ def snli_step(
     config = load_recipe(recipe).model
     model = PairModel(config, impl).to(device).train(mode == "training")
     drawn = [snli_batch(pairs, config.encoder.embedding_dim, seed) for seed in range(seeds)]
-    batches = [Batch._make(x.to(device) for x in batch) for batch in drawn]
+    batches = [PairBatch._make(x.to(device) for x in batch) for batch in drawn]
     optimizer = torch.optim.Adam(model.parameters())
     calls = 0
 

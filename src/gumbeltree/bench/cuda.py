@@ -43,7 +43,7 @@ PEAKS = {
 """FLOP/s in TF32 without sparsity and bytes/s of memory, from NVIDIA's data sheets."""
 
 
-class Sizes(NamedTuple):
+class CudaSizes(NamedTuple):
     """How much is measured."""
 
     recipe: str = "snli-300d"
@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
     vocabulary: int = 20_000
 
 
-QUICK = Sizes("snli-100d", "snli-100d", 4, 64, 3, 2, (16, 70), 8, 50, 100)
+QUICK = CudaSizes("snli-100d", "snli-100d", 4, 64, 3, 2, (16, 70), 8, 50, 100)
 
 
 def run(
@@ -68,7 +68,7 @@ def run(
     # the caller's own functions
     from gumbeltree.bench.run import draw_growth, environment, exponent
 
-    sizes = QUICK if quick else Sizes()
+    sizes = QUICK if quick else CudaSizes()
     report: dict[str, Any] = {**environment(), "quick": quick}
     report["machine"]["gpu"] = torch.cuda.get_device_name()
 
@@ -162,7 +162,7 @@ def correctness() -> dict[str, Any]:
     return found
 
 
-def snli_like(sizes: Sizes) -> Split:
+def snli_like(sizes: CudaSizes) -> Split:
     """Return pairs of random words with SNLI's sentence lengths."""
     text = (resources.files("gumbeltree") / "bench" / "snli_lengths.json").read_text("utf-8")
     histogram = json.loads(text)
@@ -191,7 +191,7 @@ class Measured(NamedTuple):
     batches: list[NDArray[np.int64]]
 
 
-def setup(recipe: str, precision: str, batches: str, sizes: Sizes) -> Measured:
+def setup(recipe: str, precision: str, batches: str, sizes: CudaSizes) -> Measured:
     """Return a model, its training step, and batches."""
     release()
     split = snli_like(sizes)
@@ -239,7 +239,7 @@ def passes(
     return {"median": statistics.median(seconds), "p20": cuts[0], "p80": cuts[-1]}
 
 
-def training(recipe: str, precision: str, batches: str, sizes: Sizes) -> dict[str, Any]:
+def training(recipe: str, precision: str, batches: str, sizes: CudaSizes) -> dict[str, Any]:
     """Time whole training steps, heads, clipping and optimizer included."""
     _, step, chosen = setup(recipe, precision, batches, sizes)
     before = torch.cuda.memory_reserved()
@@ -257,7 +257,7 @@ def training(recipe: str, precision: str, batches: str, sizes: Sizes) -> dict[st
     }
 
 
-def inference(precision: str, sizes: Sizes) -> dict[str, Any]:
+def inference(precision: str, sizes: CudaSizes) -> dict[str, Any]:
     """Time class scores of random batches."""
     model, step, chosen = setup(sizes.recipe, precision, "random", sizes)
     model.eval()
@@ -283,7 +283,7 @@ def inference(precision: str, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def reference(mode: str, sizes: Sizes) -> dict[str, Any]:
+def reference(mode: str, sizes: CudaSizes) -> dict[str, Any]:
     """Time the plain implementation, padded as the authors' code, operation by operation."""
     release()
     torch.set_float32_matmul_precision("highest")
@@ -347,7 +347,7 @@ def growth(words: int, width: int) -> dict[str, Any]:
     return row
 
 
-def sentences(sizes: Sizes) -> Iterator[str]:
+def sentences(sizes: CudaSizes) -> Iterator[str]:
     """Yield made-up sentences of SNLI's lengths, frequent words more often."""
     text = (resources.files("gumbeltree") / "bench" / "snli_lengths.json").read_text("utf-8")
     histogram = json.loads(text)
@@ -372,7 +372,7 @@ def pseudo_words(count: int) -> list[str]:
     return list(words)
 
 
-def bulk(sizes: Sizes) -> dict[str, Any]:
+def bulk(sizes: CudaSizes) -> dict[str, Any]:
     """Encode many sentences from strings to vectors in memory."""
     release()
     torch.set_float32_matmul_precision("high")
@@ -443,7 +443,7 @@ def attributed(kernels: list[Kernel]) -> dict[str, float]:
     return spent
 
 
-def roofline(batches: str, sizes: Sizes) -> dict[str, Any]:
+def roofline(batches: str, sizes: CudaSizes) -> dict[str, Any]:
     """Count the arithmetic of training steps, and see which kernels take their time."""
     from torch.profiler import ProfilerActivity, profile
 

@@ -20,7 +20,7 @@ from gumbeltree.code_version import code_version
 from gumbeltree.plots import pyplot
 
 
-class Sizes(NamedTuple):
+class BenchSizes(NamedTuple):
     """How much is measured."""
 
     recipe: str = "snli-300d"
@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
     """Sentences and width with which the two ways of the backward pass are compared."""
 
 
-QUICK = Sizes("snli-100d", 4, 2, 2, 2, 1, (16, 64), 16, 8, (5,), ((4, 8),))
+QUICK = BenchSizes("snli-100d", 4, 2, 2, 2, 1, (16, 64), 16, 8, (5,), ((4, 8),))
 
 
 def run(
@@ -63,7 +63,7 @@ def run(
     if device == "cuda":
         cuda.run(json_file, plot, quick, out, progress)
         return
-    sizes = QUICK if quick else Sizes()
+    sizes = QUICK if quick else BenchSizes()
     with progress.status("checking that exact equals reference") as status:
         error = largest_error()
         if not error < 1e-10:
@@ -121,7 +121,7 @@ def times(step: Step, runs: int) -> dict[str, float]:
     return {"median": statistics.median(seconds), "p20": cuts[0], "p80": cuts[-1]}
 
 
-def snli_time(mode: str, sizes: Sizes) -> dict[str, Any]:
+def snli_time(mode: str, sizes: BenchSizes) -> dict[str, Any]:
     """Time one step of each implementation; ratio: how many times faster `exact` is."""
     case: dict[str, Any] = {"name": f"snli-{mode}", "unit": "seconds"}
     for impl in ("reference", "exact"):
@@ -132,7 +132,7 @@ def snli_time(mode: str, sizes: Sizes) -> dict[str, Any]:
     return case
 
 
-def snli_memory(mode: str, sizes: Sizes) -> dict[str, Any]:
+def snli_memory(mode: str, sizes: BenchSizes) -> dict[str, Any]:
     """Weigh one step of each implementation; ratio: how many times less `exact` needs."""
     case: dict[str, Any] = {"name": f"snli-{mode}-memory", "unit": "bytes"}
     for impl in ("reference", "exact"):
@@ -145,7 +145,7 @@ def snli_memory(mode: str, sizes: Sizes) -> dict[str, Any]:
     return case
 
 
-def measure_growth(sizes: Sizes) -> dict[str, Any]:
+def measure_growth(sizes: BenchSizes) -> dict[str, Any]:
     """Time and weigh one sentence of growing length; fit exponents of `exact`."""
     rows = []
     for impl in ("reference", "exact"):
@@ -170,7 +170,7 @@ def measure_growth(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def measure_ways(sizes: Sizes) -> list[dict[str, Any]]:
+def measure_ways(sizes: BenchSizes) -> list[dict[str, Any]]:
     """Time a step with the direct and the ledger way; ratio: how many times faster the ledger is.
 
     `exact_backward.LEDGER_FROM` is set where the ratio passes one.

@@ -38,7 +38,7 @@ def encode(
     """
     from gumbeltree.array_file import write_rows, writer_for
     from gumbeltree.store import load
-    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 
     if out is None:

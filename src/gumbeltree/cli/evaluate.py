@@ -60,7 +60,7 @@ def evaluate(
     from gumbeltree.evaluate import evaluate as run
     from gumbeltree.evaluate import split_of
     from gumbeltree.store import load
-    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 
     if split not in (None, "train", "dev", "test"):

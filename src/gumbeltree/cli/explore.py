@@ -32,14 +32,14 @@ def explore(
 
     web.check_installed()
     from gumbeltree.web import server
-    from gumbeltree.web.limits import Settings
+    from gumbeltree.web.limits import ServerSettings
 
     host = "127.0.0.1"
     hosts = server.allowed_hosts(host, [])
-    plan = server.Plan(
+    plan = server.ServerPlan(
         models=tuple(models or ()),
         indexes=tuple(map(str, index or ())),
         device=streams.pick_device(device),
-        settings=Settings(page=True, hosts=hosts, access_log=access_log),
+        settings=ServerSettings(page=True, hosts=hosts, access_log=access_log),
     )
     run_server(plan, host, port, 1, host, browser=not no_open)

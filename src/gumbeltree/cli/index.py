@@ -41,7 +41,7 @@ def index(
     from gumbeltree.analysis.index import Index
     from gumbeltree.analysis.index_files import check_free
     from gumbeltree.store import load
-    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts, counted
 
     if out is None:

@@ -49,7 +49,7 @@ def neighbours(
     gumbeltree neighbours texts.index --input queries.txt --json
     """
     from gumbeltree.analysis.index import Index
-    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 
     opened = Index.open(folder)

@@ -43,7 +43,7 @@ def parse(
     gumbeltree parse demo/model --format svg --out tree.svg "i love this very much ."
     """
     from gumbeltree.store import load
-    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 
     if draw and form not in (Format.brackets, Format.draw):

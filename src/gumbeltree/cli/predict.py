@@ -40,7 +40,7 @@ def predict(
     gumbeltree predict demo/model --input texts.txt --json --out labels.jsonl
     """
     from gumbeltree.store import load
-    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 
     streams.check_out(out)

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from gumbeltree.nn.heads.head import Evaluation
 from gumbeltree.tasks import TASKS
-from gumbeltree.tasks.example import Example, Report, Task
 from gumbeltree.tasks.table import split as divide
+from gumbeltree.tasks.task import Example, Task
+from gumbeltree.text.files import Report
 
 if TYPE_CHECKING:
     from gumbeltree.model import SentenceModel

@@ -11,7 +11,7 @@ from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
 
 if TYPE_CHECKING:
-    from gumbeltree.web.server import Plan
+    from gumbeltree.web.server import ServerPlan
 
 Models = Annotated[
     list[str] | None,
@@ -106,12 +106,12 @@ def serve(
 
     web.check_installed()
     from gumbeltree.web import server
-    from gumbeltree.web.limits import Settings
+    from gumbeltree.web.limits import ServerSettings
 
     if token is None and server.TOKEN in os.environ:
         # set but empty, as after a command that failed; typer takes that for not set
         token = ""
-    settings = Settings(
+    settings = ServerSettings(
         token=server.checked_token(token),
         hosts=server.allowed_hosts(host, allow_host or []),
         origins=server.checked_origins(cors or []),
@@ -121,7 +121,7 @@ def serve(
         root_path=_checked_root(root_path),
         access_log=access_log,
     )
-    plan = server.Plan(
+    plan = server.ServerPlan(
         models=tuple(models or ()),
         indexes=tuple(map(str, index or ())),
         device=streams.pick_device(device),
@@ -132,7 +132,7 @@ def serve(
 
 
 def run_server(
-    plan: "Plan", host: str, port: int, workers: int, proxies: str, *, browser: bool
+    plan: "ServerPlan", host: str, port: int, workers: int, proxies: str, *, browser: bool
 ) -> None:
     """Listen, say where, and serve."""
     import threading

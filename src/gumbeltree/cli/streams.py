@@ -12,7 +12,7 @@ import typer
 from gumbeltree.atomic import replace_file
 
 if TYPE_CHECKING:
-    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
     from gumbeltree.text.lines import Line
 

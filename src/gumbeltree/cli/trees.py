@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gumbeltree.analysis.metrics_report import Accuracy, Comparison
     from gumbeltree.model import SentenceModel
     from gumbeltree.nn.heads.class_evaluation import Bucket
-    from gumbeltree.tasks.example import Report, Task
+    from gumbeltree.tasks.task import Task
+    from gumbeltree.text.files import Report
 
 
 NARROW, NARROWEST = 72, 46
@@ -131,7 +132,7 @@ def show_trees(
     from gumbeltree.analysis import metrics_plot, metrics_report
     from gumbeltree.analysis.curves import check_picture
     from gumbeltree.store import load
-    from gumbeltree.tasks.example import Report
+    from gumbeltree.text.files import Report
 
     if gold is None and gold_format != GoldFormat.auto:
         raise ValueError("--gold-format is about --gold, got none; leave it out")

@@ -19,8 +19,9 @@ from gumbeltree.data.split import Split
 from gumbeltree.fetch import home
 from gumbeltree.parts import HEADS
 from gumbeltree.tasks import TASKS
-from gumbeltree.tasks.example import Example, Report, Task
 from gumbeltree.tasks.table import split as divide
+from gumbeltree.tasks.task import Example, Task
+from gumbeltree.text.files import Report
 from gumbeltree.text.missing_vectors import add_parts, borrow, parts
 from gumbeltree.text.tokenizer import (
     PAD,

@@ -30,16 +30,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import ClassVar
 
-from gumbeltree.tasks.example import (
-    Example,
-    FileNames,
-    Report,
-    Task,
-    checked_columns,
-    checked_label,
-    checked_text,
-    checked_tree,
-)
+from gumbeltree.tasks.checks import checked_columns, checked_label, checked_text, checked_tree
+from gumbeltree.tasks.task import Example, FileNames, Task
+from gumbeltree.text.files import Report
 from gumbeltree.tree import Nested, Tree
 
 LONGEST = 20

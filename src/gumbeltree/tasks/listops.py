@@ -5,18 +5,9 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from gumbeltree.tasks.example import (
-    Example,
-    FileNames,
-    MismatchError,
-    Report,
-    Task,
-    checked_columns,
-    checked_label,
-    checked_text,
-    checked_tree,
-    shown,
-)
+from gumbeltree.tasks.checks import checked_columns, checked_label, checked_text, checked_tree
+from gumbeltree.tasks.task import Example, FileNames, Task
+from gumbeltree.text.files import MismatchError, Report, shown
 from gumbeltree.tree import Tree
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")

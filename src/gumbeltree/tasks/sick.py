@@ -4,19 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from gumbeltree.tasks.example import (
-    BadLines,
-    Example,
-    FileNames,
-    Report,
-    Task,
-    checked_columns,
-    checked_label,
-    checked_text,
-    column_of,
-    is_blank,
-    read_lines,
-)
+from gumbeltree.tasks.checks import checked_columns, checked_label, checked_text, column_of
+from gumbeltree.tasks.task import Example, FileNames, Task
+from gumbeltree.text.files import BadLines, Report, is_blank, read_lines
 
 _HEADER = ("entailment_judgment", "sentence_A", "sentence_B")
 

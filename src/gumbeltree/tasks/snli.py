@@ -4,21 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gumbeltree.tasks.example import (
-    BadLines,
-    Example,
-    FileNames,
-    Report,
-    Task,
+from gumbeltree.tasks.checks import (
     checked_columns,
     checked_label,
     checked_object,
     checked_text,
     checked_tree,
     column_of,
-    is_blank,
-    read_lines,
 )
+from gumbeltree.tasks.task import Example, FileNames, Task
+from gumbeltree.text.files import BadLines, Report, is_blank, read_lines
 from gumbeltree.tree import Tree
 
 _FIELDS = ("gold_label", "sentence1", "sentence2")

@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from gumbeltree.tasks.example import Example, FileNames, MismatchError, Report, Task, shown
+from gumbeltree.tasks.task import Example, FileNames, Task
+from gumbeltree.text.files import MismatchError, Report, shown
 from gumbeltree.text.tokenizer import undo_ptb_escapes
 from gumbeltree.tree import Tree
 

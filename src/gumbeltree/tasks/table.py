@@ -7,22 +7,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gumbeltree.tasks.example import (
-    BadLines,
-    Example,
-    FileNames,
-    MismatchError,
-    Report,
-    Task,
+from gumbeltree.tasks.checks import (
     checked_columns,
     checked_label,
     checked_object,
     checked_text,
     column_of,
-    is_blank,
-    read_lines,
-    shown,
 )
+from gumbeltree.tasks.task import Example, FileNames, Task
+from gumbeltree.text.files import BadLines, MismatchError, Report, is_blank, read_lines, shown
 
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
 _SUFFIXES = (*_SEPARATORS, ".jsonl")

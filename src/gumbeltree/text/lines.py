@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from gumbeltree.tasks.example import BadLines, MismatchError, Report, read_lines, shown
+from gumbeltree.text.files import BadLines, MismatchError, Report, read_lines, shown
 
 STANDARD_INPUT = Path("standard input")
 """What messages call it."""

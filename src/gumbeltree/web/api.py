@@ -21,7 +21,7 @@ from gumbeltree import __version__
 from gumbeltree.model import SentenceModel
 from gumbeltree.web import schema, service
 from gumbeltree.web.guards import BUSY, Bodies, Hosts, Outside, Token
-from gumbeltree.web.limits import LIMITS, Settings
+from gumbeltree.web.limits import LIMITS, ServerSettings
 from gumbeltree.web.phrases import EXAMPLES
 from gumbeltree.web.service import RefusedError, Served
 from gumbeltree.web.worker import BusyError, Call, LateError, Worker
@@ -84,7 +84,7 @@ class Api:
         settings: of the server.
     """
 
-    def __init__(self, models: Mapping[str, Served], settings: Settings) -> None:
+    def __init__(self, models: Mapping[str, Served], settings: ServerSettings) -> None:
         self.models = dict(models)
         self.settings = settings
         self.worker = Worker(settings.queue, settings.linger, settings.batch)
@@ -148,7 +148,7 @@ class Api:
 
 def create_app(
     models: Mapping[str, SentenceModel],
-    settings: Settings | None = None,
+    settings: ServerSettings | None = None,
     indexes: Mapping[str, "Index"] | None = None,
 ) -> FastAPI:
     """Return the API as an ASGI application.
@@ -158,7 +158,7 @@ def create_app(
         settings: of the server.
         indexes: sentences to search, by the names of the models that encoded them.
     """
-    settings = Settings() if settings is None else settings
+    settings = ServerSettings() if settings is None else settings
     indexes = indexes or {}
     served = {name: Served(name, model, indexes.get(name)) for name, model in models.items()}
     api = Api(served, settings)
@@ -191,7 +191,7 @@ def create_app(
     return app
 
 
-def _add_guards(app: FastAPI, settings: Settings, pages: list[str]) -> None:
+def _add_guards(app: FastAPI, settings: ServerSettings, pages: list[str]) -> None:
     """Put checks around an application, the innermost first."""
     routes = {
         str(getattr(route, "path", "")): getattr(route, "methods", None) or ()

@@ -32,7 +32,7 @@ LIMITS = Limits()
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """How a server behaves.
 
     Attributes:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gumbeltree.signals import StopRequest, exits
-from gumbeltree.web.server import ENDS_WELL, FORCED_SECONDS, Plan, log, serve, start_logging
+from gumbeltree.web.server import ENDS_WELL, FORCED_SECONDS, ServerPlan, log, serve, start_logging
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
@@ -21,7 +21,7 @@ PAUSE_SECONDS = 2.0
 
 
 def serve_many(
-    plan: Plan, listener: socket.socket, workers: int, ready: Callable[[], None], proxies: str
+    plan: ServerPlan, listener: socket.socket, workers: int, ready: Callable[[], None], proxies: str
 ) -> None:
     """Serve with several processes, each with models of its own, until a signal comes.
 
@@ -61,7 +61,7 @@ def serve_many(
 class _Running:
     """A process that serves, and whether it answers yet."""
 
-    def __init__(self, plan: Plan, listener: socket.socket, proxies: str) -> None:
+    def __init__(self, plan: ServerPlan, listener: socket.socket, proxies: str) -> None:
         context = multiprocessing.get_context("spawn")
         self.served = context.Event()
         self.process = context.Process(
@@ -75,7 +75,7 @@ class _Running:
             signal.signal(signal.SIGINT, before)
 
 
-def _serve_below(plan: Plan, listener: socket.socket, served: "Event", proxies: str) -> None:
+def _serve_below(plan: ServerPlan, listener: socket.socket, served: "Event", proxies: str) -> None:
     """Serve in a process that another one started, and end with it."""
 
     def follow() -> None:

@@ -173,7 +173,7 @@ class Models(BaseModel):
     limits: AboutLimits
 
 
-class Layer(BaseModel):
+class LayerAnswer(BaseModel):
     """The candidates of one step and what became of them."""
 
     scores: Annotated[list[float], Field(description="Of each candidate, left to right.")]
@@ -182,7 +182,7 @@ class Layer(BaseModel):
     runner_up: Annotated[int | None, Field(description="The most probable of the others.")]
 
 
-class Node(BaseModel):
+class NodeAnswer(BaseModel):
     """A word or a merge."""
 
     span: Span
@@ -214,8 +214,8 @@ class Parsed(BaseModel):
             examples=["learned"],
         ),
     ]
-    layers: list[Layer]
-    nodes: Annotated[list[Node], Field(description="Words, then merges, the root last.")]
+    layers: list[LayerAnswer]
+    nodes: Annotated[list[NodeAnswer], Field(description="Words, then merges, the root last.")]
     classes: Annotated[
         Probabilities | None,
         Field(description="Of the sentence, by its best tree; null for models of pairs."),

@@ -23,7 +23,7 @@ from gumbeltree.packaged import packaged_names
 from gumbeltree.signals import exits
 from gumbeltree.store import load
 from gumbeltree.web.api import create_app
-from gumbeltree.web.limits import Settings
+from gumbeltree.web.limits import ServerSettings
 from gumbeltree.web.protocol import Protocol
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ log = logging.getLogger("gumbeltree.web")
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class ServerPlan:
     """What to serve and how.
 
     Attributes:
@@ -62,7 +62,7 @@ class Plan:
     indexes: tuple[str, ...] = ()
     device: str = "cpu"
     threads: int = 0
-    settings: Settings = dataclasses.field(default_factory=Settings)
+    settings: ServerSettings = dataclasses.field(default_factory=ServerSettings)
 
     def app(self) -> "FastAPI":
         """Load everything and return the application."""
@@ -248,7 +248,9 @@ class _Server(uvicorn.Server):
         os._exit(1)
 
 
-def serve(plan: Plan, listener: socket.socket, ready: Callable[[], None], proxies: str) -> None:
+def serve(
+    plan: ServerPlan, listener: socket.socket, ready: Callable[[], None], proxies: str
+) -> None:
     """Serve in this process until a signal comes; then finish what was asked, and return.
 
     At a second Ctrl-C what was asked is left unfinished, and the process ends with status 1.
@@ -265,7 +267,7 @@ def serve(plan: Plan, listener: socket.socket, ready: Callable[[], None], proxie
         _Server(config, ready).run([listener])
 
 
-def _options(plan: Plan, proxies: str) -> dict[str, Any]:
+def _options(plan: ServerPlan, proxies: str) -> dict[str, Any]:
     return {
         "root_path": plan.settings.root_path,
         "forwarded_allow_ips": proxies,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gumbeltree.nn.heads.head import Table
+from gumbeltree.nn.heads.head import ResultTable
 
 LONGEST = (5, 10, 15, 20, 30, 40, 60)
 """Most words of each bucket of lengths but the last, which has no end."""
@@ -127,7 +127,7 @@ class ClassEvaluation:
             f"{self.correct:,} of {self.count:,} correct, loss {self.loss:.4f}"
         )
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ResultTable]:
         """Return the confusion of labels, and accuracy by length."""
         counts = zip(self.labels, self.confusion.tolist(), strict=True)
         lengths: list[tuple[str, ...]] = []
@@ -136,12 +136,12 @@ class ClassEvaluation:
             share = f"{100 * bucket.correct / bucket.examples:.1f}"
             lengths.append((bucket.name, f"{bucket.examples:,}", share, f"{low} to {high}"))
         return [
-            Table(
+            ResultTable(
                 "Gold labels down, predicted labels across:",
                 ("", *self.labels),
                 [(label, *(f"{count:,}" for count in row)) for label, row in counts],
             ),
-            Table(
+            ResultTable(
                 "By words, of the longer sentence of a pair:",
                 ("words", "examples", "accuracy %", "95 % interval"),
                 lengths,

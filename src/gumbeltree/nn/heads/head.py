@@ -22,7 +22,7 @@ class Answer(Protocol):
         """Return the answer for JSON."""
 
 
-class Table(NamedTuple):
+class ResultTable(NamedTuple):
     """A table of results, its cells as text."""
 
     title: str
@@ -74,7 +74,7 @@ class Evaluation(Protocol):
     def summary(self) -> str:
         """Return the figures that matter most in one line."""
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ResultTable]:
         """Return the figures that take more room."""
 
     def answers(self) -> list[str]:

@@ -48,6 +48,15 @@ class TreeProblem:
         return torch.promote_types(self.leaves.dtype, torch.float32)
 
 
+class MergeGradients(NamedTuple):
+    """Gradients of what a merge is differentiated by."""
+
+    leaves: Tensor
+    weight: Tensor
+    bias: Tensor
+    query: Tensor
+
+
 class TreeResult(NamedTuple):
     """Trees and states of a batch, in the caller's order of sentences."""
 

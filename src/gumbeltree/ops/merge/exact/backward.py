@@ -5,7 +5,7 @@ children, per unit of score gradient, is one large product before the loop; the 
 is one large product behind it.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,21 +13,12 @@ from torch import Tensor
 from gumbeltree.ops.merge.exact.forward import Products, SortedNoise
 from gumbeltree.ops.merge.exact.scores import CHUNK, Direct, Ledger, Shared
 from gumbeltree.ops.merge.exact.tape import Tape
-from gumbeltree.ops.merge.problem import TreeProblem
+from gumbeltree.ops.merge.problem import MergeGradients, TreeProblem
 
 # mean number of candidates a layer above which `Ledger` is faster than `Direct`: sentences of 14
 # words. `gumbeltree bench` measures both; the lengths where they meet are 10 words at 300D with 128
 # sentences and 15 at 100D with 64.
 LEDGER_FROM = 7.0
-
-
-class Gradients(NamedTuple):
-    """Gradients of the inputs of `forward`."""
-
-    leaves: Tensor
-    weight: Tensor
-    bias: Tensor
-    query: Tensor
 
 
 def backward(
@@ -40,7 +31,7 @@ def backward(
     droot: Tensor | None,
     dnodes: Tensor | None,
     dscores: Tensor | None,
-) -> Gradients:
+) -> MergeGradients:
     """Undo the merges from the roots down.
 
     Args:
@@ -139,7 +130,7 @@ def backward(
     h_children = torch.cat([h.index_select(0, state_l[c]), h.index_select(0, state_r[c])], dim=1)
     dweight = product(dgates.t(), h_children)
     dquery = problem.scale * (sigma @ h[N:])
-    return Gradients(dleaves, dweight, dgates.sum(0), dquery)
+    return MergeGradients(dleaves, dweight, dgates.sum(0), dquery)
 
 
 def use_ledger(problem: TreeProblem) -> bool:

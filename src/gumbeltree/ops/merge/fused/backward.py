@@ -22,6 +22,7 @@ from gumbeltree.device.triton_support import (
 from gumbeltree.layout import Layout
 from gumbeltree.ops.merge.fused import backward_kernels as kernels
 from gumbeltree.ops.merge.fused.forward import Trees
+from gumbeltree.ops.merge.problem import MergeGradients
 
 # measured on one H200
 UNDO = {
@@ -45,15 +46,6 @@ SPAN = 2
 """Sentences of a program that works out score gradients."""
 SPLITS = 4
 """Parts of the sum over candidates in the weight's gradient, where nothing runs beside it."""
-
-
-class Gradients(NamedTuple):
-    """Gradients of the inputs of `forward`."""
-
-    leaves: Tensor
-    weight: Tensor
-    bias: Tensor
-    query: Tensor
 
 
 class Shares(NamedTuple):
@@ -106,7 +98,7 @@ def backward(
     precision: str = "ieee",
     scale: float = 1.0,
     shares: Shares | None = None,
-) -> Gradients:
+) -> MergeGradients:
     """Return the gradients of leaves, weight, bias and query.
 
     Args:
@@ -216,4 +208,4 @@ def backward(
 
     # nothing but the optimizer waits for these
     found = of_weights() if layout.overlap is None else layout.overlap.start(of_weights)
-    return Gradients(dleaves, *found)
+    return MergeGradients(dleaves, *found)

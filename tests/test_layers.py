@@ -1,0 +1,124 @@
+"""Imports point downwards, and what stands below needs no torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "gumbeltree"
+
+# from the bottom up; a layer may import those before it, and itself
+LAYERS = (
+    ("atomic", "array_file", "code_version", "registry", "signals", "drawing"),
+    ("tree",),
+    ("settings",),
+    ("parts",),
+    ("migrate",),
+    ("config", "packaged"),
+    ("text",),
+    ("tasks", "fetch"),
+    ("device", "noise"),
+    ("layout", "states"),
+    ("ops",),
+    ("nn",),
+    ("captured",),
+    # a model knows the Hub, whose functions save and load models: to be taken apart
+    ("model", "store", "describe", "card", "hub"),
+    ("import_reference",),
+    ("data",),
+    ("evaluate",),
+    ("plots",),
+    ("analysis",),
+    ("training",),
+    ("bench", "demo", "web"),
+    ("cli",),
+    ("__main__",),
+)
+PLACE = {name: place for place, layer in enumerate(LAYERS) for name in layer}
+WITHOUT_TORCH = (
+    *("atomic", "array_file", "code_version", "registry", "signals", "drawing", "tree"),
+    *("settings", "parts", "migrate", "config", "packaged"),
+)
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield path, parts
+
+
+def imported(path):
+    """Yield the units of the package that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = (
+                [f"gumbeltree.{alias.name}" for alias in node.names]
+                if module == "gumbeltree"
+                else [module]
+            )
+        else:
+            continue
+        for name in names:
+            if name.startswith("gumbeltree."):
+                unit = name.split(".")[1]
+                if (ROOT / unit).is_dir() or (ROOT / f"{unit}.py").exists():
+                    yield unit
+
+
+def test_every_unit_has_its_layer():
+    units = {parts[0] for _, parts in modules()} - {"__init__"}
+    assert units == set(PLACE)
+
+
+def test_imports_point_downwards():
+    wrong = []
+    for path, (unit, *_) in modules():
+        if unit == "__init__":
+            continue
+        wrong += [
+            f"{path.relative_to(ROOT)} imports {other}"
+            for other in imported(path)
+            if PLACE[other] > PLACE[unit]
+        ]
+    assert not wrong
+
+
+def test_no_two_units_of_a_layer_import_each_other():
+    found = {
+        (parts[0], other)
+        for path, parts in modules()
+        if parts[0] != "__init__"
+        for other in imported(path)
+    }
+    both = {pair for pair in found if pair[::-1] in found and pair[0] != pair[1]}
+    assert {name for pair in both for name in pair} <= {"model", "store", "card", "hub"}
+
+
+@pytest.mark.parametrize("name", WITHOUT_TORCH)
+def test_what_stands_below_needs_no_torch(name):
+    program = f"import sys, gumbeltree.{name}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_recipes_are_read_without_torch():
+    program = (
+        "import sys, gumbeltree\n"
+        "recipe = gumbeltree.load_recipe('snli-300d')\n"
+        "gumbeltree.with_settings(recipe, ['trees=left', 'leaf=affine', 'encoder.kind=bag'])\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_no_two_classes_have_one_name():
+    seen = {}
+    for path, _ in modules():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                seen.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in seen.items() if len(paths) > 1} == {}
