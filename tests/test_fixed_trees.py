@@ -208,12 +208,14 @@ def test_a_model_with_fixed_trees_trains_and_comes_back(tmp_path, monkeypatch, t
     assert not torch.equal(model.encoder.cell.weight, start.encoder.cell.weight)
 
 
-def test_tables_are_made_before_and_kept():
-    trees = FixedTrees("balanced")
-    with pytest.raises(KeyError):
-        trees(torch.tensor([5]), 5)
-    cpu = torch.device("cpu")
-    trees.prepare(5, cpu)
+def test_tables_are_kept_and_never_made_in_a_graph(monkeypatch):
+    trees, cpu = FixedTrees("balanced"), torch.device("cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.raises(RuntimeError, match="call `prepare` before"):
+            trees.prepare(5, torch.device("cuda:5"))
+        # on a CPU nothing is captured
+        trees.prepare(5, cpu)
     (first,) = trees.tables.values()
     # one of eight words serves up to eight, and a graph may read it for ever
     trees.prepare(8, cpu)

@@ -1,8 +1,10 @@
 """Parts of one's own, a class and a line each, through everything that users do with a model."""
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -433,7 +435,7 @@ def test_reinforce_by_hand(impl):
     model.eval()
     split = split_of(model, examples_of(model))
     batch = split.batch(np.arange(len(split)))
-    draw = Draw(keyed_noise(torch.arange(2 * len(split)).view(-1, 2), 9))
+    draw = Draw(keyed_noise(torch.arange(2 * len(split)).view(-1, 2), batch.sentences.layout.T))
     found = model(batch.sentences, draw)
     losses = model.head.loss(found.output, batch.targets)
     # each merge's log-probability from all of its layer's scores
@@ -529,3 +531,126 @@ def test_a_recipe_weighs_the_losses_of_an_encoder(head, monkeypatch):
     assert recipe.training.losses == {"size": 0.5}
     with pytest.raises(ValueError, match=r"`training\.losses\.size` must be a number, got 'much'"):
         gumbeltree.with_settings(recipe, ["training.losses.size=much"])
+
+
+# what a caller may get wrong
+
+
+def test_arguments_of_the_other_form_are_refused():
+    model = model_of()
+    vectors = model.embed(Sentences.of([[1, 2, 3], [4]]))
+    for name, value in (("noise", torch.zeros(2, 2, 2)), ("sample", False), ("details", True)):
+        with pytest.raises(TypeError, match=f"`{name}` does not go with Sentences"):
+            model.encoder(vectors, **{name: value})
+    with pytest.raises(TypeError, match="`keep` does not go with a padded batch"):
+        model.encoder(torch.randn(1, 2, 5), torch.tensor([2]), keep=Keep(nodes=True))
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (Draw(torch.full((2, 2, 2), math.nan)), "`noise` must not be NaN"),
+        (Draw(torch.zeros(2, 2, 2), 0.0), "`temperature` must be a positive finite number"),
+        (Draw(torch.zeros(9, 2, dtype=torch.int64)), r"`noise` must be keys \[B, 2\] = \[2, 2\]"),
+        (Draw(torch.zeros(2, 3, 3)), r"`noise` must be \[B, T-1, T-1\] = \[2, 2, 2\]"),
+    ],
+)
+def test_a_draw_that_makes_no_sense_is_refused(draw, message):
+    with pytest.raises(ValueError, match=message):
+        model_of()(Sentences.of([[1, 2, 3], [4]]), draw)
+
+
+def test_sentences_that_make_no_sense_are_refused():
+    model = model_of(head="pair")
+    with pytest.raises(TypeError, match=r"expected Sentences, got Tensor; make them with"):
+        model(torch.tensor([[1, 2]]))
+    with pytest.raises(ValueError, match=r"PairHead reads 2 sentences an example, got 3"):
+        model(Sentences.of([[1], [2], [3]]))
+    encoder = model.encoder
+    good = model.embed(Sentences.of([[1, 2, 3], [4]]))
+    wide, double = good.with_words(torch.randn(4, 6)), good.with_words(good.words.double())
+    with pytest.raises(ValueError, match=r"must be vectors \[N, E\] with E=5, got \[4, 6\]"):
+        encoder(wide)
+    with pytest.raises(TypeError, match=r"`words` must be torch.float32"):
+        encoder(double)
+    broken = good.words.detach().clone()
+    broken[1] = math.nan
+    with pytest.raises(ValueError, match="NaN or infinity in sentence 1 at position 0"):
+        encoder(good.with_words(broken))
+    with pytest.raises(ValueError, match=r"`order` must lie in 0\.\.1 for sentence 0 at step 0"):
+        encoder(good.with_order(torch.tensor([[5, 0], [0, 0]])))
+    for ids in ([], [[1], []]):
+        with pytest.raises(ValueError, match="a batch must hold at least one sentence"):
+            Sentences.of(ids)
+    with pytest.raises(TypeError, match="word ids must be whole numbers, got float64"):
+        Sentences.of([[1.5]])
+    padded = torch.tensor([[1, 2, 0], [1, 0, 0]])
+    with pytest.raises(ValueError, match=r"`lengths` must lie in 1\.\.T=3, got 4"):
+        Sentences.padded(padded, torch.tensor([4, 2]))
+    with pytest.raises(ValueError, match=r"`lengths` must be whole numbers \[B\] = \[2\]"):
+        Sentences.padded(padded, torch.tensor([1.9, 2.0]))
+    with pytest.raises(ValueError, match="got one of 0 words"):
+        Sentences.padded(padded, torch.tensor([0, 2]))
+
+
+def test_a_split_with_an_empty_sentence_is_refused():
+    model = model_of()
+    split = split_of(model, examples_of(model))
+    starts = split.starts.copy()
+    starts[1] = 0
+    with pytest.raises(ValueError, match="got one of 0 words; drop empty sentences"):
+        evaluate(model, dataclasses.replace(split, starts=starts))
+
+
+def test_sentences_are_copied_and_pickled():
+    sentences = Sentences.of([[1, 2, 3], [4]])
+    for other in (copy.deepcopy(sentences), pickle.loads(pickle.dumps(sentences))):
+        assert torch.equal(other.words, sentences.words)
+        assert torch.equal(other.layout.rank, sentences.layout.rank)
+
+
+def test_what_a_head_does_not_ask_for_is_nowhere_there():
+    seen = []
+
+    class Looking(SingleHead):
+        keep = Keep(scores=True)
+
+        def forward(self, *encodings: Encoding) -> Tensor:
+            seen.append(encodings[0])
+            return super().forward(*encodings)
+
+    class Plain(Looking):
+        keep = Keep()
+
+    for head, expected in ((Plain, (False, False, False)), (Looking, (True, True, False))):
+        model = model_of()
+        model.head.__class__ = head
+        model.predict(TEXTS)
+        evaluate(model, split_of(model, examples_of(model)))
+        asked = {(x.order is not None, x.scores is not None, x.nodes is not None) for x in seen}
+        assert asked == {expected}
+        seen.clear()
+
+
+def test_masks_are_widened_with_their_nodes():
+    encoder = model_of().encoder
+    words = torch.randn(2, 5, 5)
+    encoding = encoder(words, torch.tensor([3, 1]), details=True)
+    expected = [[1, 1, 1, 0, 0, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0, 0]]
+    assert encoding.mask.int().tolist() == expected
+    assert torch.equal(encoding.mask, encoding.nodes.h.abs().sum(-1) > 0)
+
+
+def test_an_encoder_that_draws_nothing_leaves_the_generator_alone():
+    for kind in ("bag", "lstm"):
+        encoder = model_of(kind).encoder.train()
+        state = torch.get_rng_state()
+        encoder(torch.randn(1, 2, 5, generator=torch.Generator()), torch.tensor([2]))
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_encoder_in_a_wrapper_is_not_captured():
+    # such as that of torch.compile
+    model = model_of()
+    model.encoder = nn.Sequential(model.encoder)
+    assert "no encoder of its own" in model.why_not_captured(sample=True)

@@ -156,7 +156,7 @@ class LSTMConfig(EncoderSettings):
 
     init: str = setting("orthogonal", choices=("orthogonal", "he"))
     """Its start, see `LSTMLeafConfig`."""
-    impl: str = "auto"
+    impl: str = setting("auto", choices=("auto", "fused", "exact", "reference"))
     """By kernels where they run (auto, fused), or by operations of torch (exact, reference)."""
     kind: str = kind_of("lstm")
 

@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +70,12 @@ class Arrangement(NamedTuple):
     @classmethod
     def of(cls, lengths: NDArray[np.int64], T: int) -> "Arrangement":
         """Lay out sentences of given lengths `[B]`, none longer than T."""
+        if not len(lengths) or lengths.min() < 1:
+            came = f"one of {lengths.min()} words" if len(lengths) else "no sentence"
+            raise ValueError(
+                f"a batch must hold at least one sentence, each of at least one word, got {came}; "
+                "drop empty sentences, and skip empty batches"
+            )
         sentence = np.argsort(-lengths, kind="stable")
         rank = np.empty_like(sentence)
         rank[sentence] = np.arange(len(sentence))
@@ -254,10 +259,10 @@ class Sentences:
         layout: Layout,
         order: Tensor | None = None,
         node_labels: Tensor | None = None,
-        extras: Mapping[str, Tensor] = MappingProxyType({}),
+        extras: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.words, self.layout, self.order = words, layout, order
-        self.node_labels, self.extras = node_labels, extras
+        self.node_labels, self.extras = node_labels, extras or {}
 
     def __len__(self) -> int:
         return self.layout.B
@@ -268,7 +273,7 @@ class Sentences:
     ) -> "Sentences":
         """Return sentences of word ids, each with at least one."""
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-        arrangement = Arrangement.of(lengths, int(lengths.max()))
+        arrangement = Arrangement.of(lengths, int(lengths.max(initial=1)))
         rows = arrangement.rows(*joined(ids, arrangement))
         return cls(torch.from_numpy(rows).to(device), Layout.of(arrangement, device))
 
@@ -280,9 +285,19 @@ class Sentences:
             words: `[B, T, ...]`; what stands beyond `lengths` is never read.
             lengths: words of each sentence, `[B]`, each in 1..T.
         """
-        counts = np.array(lengths.tolist(), dtype=np.int64)
         T, device = words.shape[1], words.device
-        arrangement = Arrangement.of(counts, int(counts.max()))
+        if lengths.shape != words.shape[:1] or lengths.is_floating_point():
+            raise ValueError(
+                f"`lengths` must be whole numbers [B] = [{len(words)}], one for each sentence, got "
+                f"{lengths.dtype} {list(lengths.shape)}"
+            )
+        counts = np.array(lengths.tolist(), dtype=np.int64)
+        longest = int(counts.max(initial=1))
+        if longest > T:
+            raise ValueError(
+                f"`lengths` must lie in 1..T={T}, got {longest}; cut long sentences before batching"
+            )
+        arrangement = Arrangement.of(counts, longest)
         places = np.arange(len(counts) * T)
         rows = torch.from_numpy(arrangement.rows(places, arrangement.sentence * T)).to(device)
         return cls(words.flatten(0, 1).index_select(0, rows), Layout.of(arrangement, device))
@@ -312,6 +327,7 @@ def joined(
     ids: Sequence[Sequence[int]], arrangement: Arrangement
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the ids of sentences one after the other, by rank, and where each begins."""
-    chained = itertools.chain.from_iterable(ids[i] for i in arrangement.sentence)
-    flat = np.fromiter(chained, dtype=np.int64, count=int(arrangement.lengths.sum()))
-    return flat, np.cumsum(arrangement.lengths) - arrangement.lengths
+    flat = np.array(list(itertools.chain.from_iterable(ids[i] for i in arrangement.sentence)))
+    if flat.dtype.kind not in "iu":
+        raise TypeError(f"word ids must be whole numbers, got {flat.dtype}")
+    return flat.astype(np.int64, copy=False), np.cumsum(arrangement.lengths) - arrangement.lengths

@@ -113,8 +113,20 @@ class SentenceModel(nn.Module, HubModel):
             draw: how choices are made. None: sampled with new keys in training, the highest score
                 otherwise.
         """
+        if not isinstance(sentences, Sentences):
+            raise TypeError(
+                f"expected Sentences, got {type(sentences).__name__}; make them with Sentences.of, "
+                "or from a padded batch with Sentences.padded"
+            )
+        count = self.head.sentences
+        if len(sentences) % count:
+            raise ValueError(
+                f"{type(self.head).__name__} reads {count} sentences an example, got "
+                f"{len(sentences)}; pass the first ones of all examples, then the second ones"
+            )
         encoding = self.encode_batch(sentences, draw, self.head.keep)
-        columns = encoding.chunk(self.head.sentences)
+        read = Encoding(encoding.vector) if self.head.keep == VECTORS else encoding
+        columns = read.chunk(count)
         output: Tensor = self.head(*columns)
 
         def of_examples(x: Tensor | None) -> Tensor | None:
@@ -128,6 +140,8 @@ class SentenceModel(nn.Module, HubModel):
         """Return why the forward pass cannot be captured as a CUDA graph, or None if it can."""
         if not own(self.head, "capturable"):
             return f"{type(self.head).__name__} does not say that it can be captured"
+        if not isinstance(self.encoder, Encoder):
+            return f"{type(self.encoder).__name__} is no encoder of its own"
         if self.encoder.needs:
             return f"{type(self.encoder).__name__} needs more than words, which graphs do not read"
         reason: str | None = self.encoder.why_not_captured(sample)
@@ -328,13 +342,13 @@ class SentenceModel(nn.Module, HubModel):
     ) -> Iterator[list[list[Sentence]]]:
         """Yield examples that the head reads together: a chunk, or fewer where it needs nodes."""
         for _, chunk in self._read(columns, batch_size, pretokenized, counts):
-            some = batch_size if self.head.keep.nodes else len(chunk[0])
+            some = len(chunk[0]) if self.head.keep == VECTORS else batch_size
             for start in range(0, len(chunk[0]), some):
                 yield [column[start : start + some] for column in chunk]
 
     def _encodings(self, sentences: Sequence[Sentence], batch_size: int) -> Encoding:
         """Return what the head reads of sentences, on the model's device."""
-        if not self.head.keep.nodes:
+        if self.head.keep == VECTORS:
             return Encoding(self._vectors(sentences, batch_size))
         found = list(self._encode(sentences, batch_size, self.head.keep))
         device = self.embedding.weight.device

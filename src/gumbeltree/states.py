@@ -48,7 +48,7 @@ VECTORS = Keep()
 class Encoding:
     """What an encoder returns; unpacks as ``vector, order = encoder(...)``.
 
-    The fields after `order` are None unless asked for with ``details=True``.
+    Nodes, scores and attention are None unless asked for, with ``details=True`` or `Keep`.
     """
 
     vector: Tensor

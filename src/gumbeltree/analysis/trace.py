@@ -16,7 +16,7 @@ from torch import Tensor
 from gumbeltree.layout import Sentences
 from gumbeltree.model import SentenceModel, checked_texts, in_evaluation_mode
 from gumbeltree.noise import gumbel_noise
-from gumbeltree.states import Draw, Encoding, Keep
+from gumbeltree.states import VECTORS, Draw, Encoding, Keep
 from gumbeltree.text.ids import Sentence, TextReader, batches
 from gumbeltree.tree import Span, Tree
 
@@ -300,7 +300,7 @@ def _encoded(
         assert encoding.scores is not None
         h = encoding.nodes.h  # [B, 2T-1, D]
         classes = None
-        if model.head.sentences == 1 and model.labels:
+        if model.head.sentences == 1 and model.labels and model.head.keep == VECTORS:
             scores = model.head(Encoding(h.flatten(0, 1))).float()
             classes = scores.softmax(-1).unflatten(0, h.shape[:2]).cpu().numpy()
     arrays = {

@@ -173,7 +173,7 @@ def measure_growth(sizes: BenchSizes) -> dict[str, Any]:
 def measure_ways(sizes: BenchSizes) -> list[dict[str, Any]]:
     """Time a step with the direct and the ledger way; ratio: how many times faster the ledger is.
 
-    `exact_backward.LEDGER_FROM` is set where the ratio passes one.
+    `exact.backward.LEDGER_FROM` is set where the ratio passes one.
     """
     rows = []
     for sentences, width in sizes.ways:

@@ -15,7 +15,8 @@ class Found(NamedTuple):
         start: row of the first word at each position, and the number of words, int32 `[T + 1]`.
         lengths: words of each sentence, longest first, int32 `[B]`.
         previous: row of the word before each word, int32 `[cap]`; anything for first words.
-        roots: root node of each sentence by rank, int64 `[B]`, numbered as in `fused_forward`.
+        roots: root node of each sentence by rank, int64 `[B]`, by the numbers of
+            ops/merge/fused/forward.py.
         ids: id of each row, int64 `[cap]`, 0 beyond the words; empty unless there are words.
     """
 

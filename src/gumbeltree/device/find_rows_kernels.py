@@ -6,7 +6,7 @@ import triton.language as tl
 BLOCK = 256
 
 
-# `start`, `lengths` and `firsts` are parts of one buffer, aligned now this way, now that way
+# parts of one buffer, which callers may align as they like
 @triton.jit(
     do_not_specialize=["B", "T", "cap"],
     do_not_specialize_on_alignment=["start", "lengths", "words", "firsts"],

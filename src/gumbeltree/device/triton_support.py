@@ -110,7 +110,7 @@ def chain_options(x: Tensor, precision: str) -> dict[str, Any]:
     """Return how kernels are launched that follow each other on the device of `x`.
 
     Where the device can (compute capability 9), a kernel's programs come and read what they can
-    while the kernel before still runs (`fused_math.join_chain`). The kernel before must be one of
+    while the kernel before still runs (`kernel_math.join_chain`). The kernel before must be one of
     Triton's: in a CUDA graph, a copy of memory cannot be followed like that. IEEE products keep
     the multiprocessors busy, and programs that come early would be in their way.
     """

@@ -234,26 +234,30 @@ class _Number:
 def make_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
     """Make what an optimizer keeps of parameters that it never updated, as before the first update.
 
-    Optimizers make it at a parameter's first gradient, which may come in the middle of a graph.
+    Optimizers make it at a parameter's first gradient, which may come in the middle of a graph. It
+    must start at zero, as that of Adam, Adadelta and SGD does.
     """
     new = [p for p in parameters if p not in optimizer.state]
     if not new:
         return
     groups = optimizer.param_groups
     rates = [group["lr"] for group in groups]
-    for p in new:
-        p.grad = torch.zeros_like(p)
-    for group in groups:
-        group["lr"] = 0.0
-    optimizer.step()
-    for p in new:
-        p.grad = None
-        # also where it keeps nothing, so that it is asked once
-        for x in optimizer.state[p].values():
-            if isinstance(x, Tensor):
-                x.zero_()
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
+    try:
+        for p in new:
+            p.grad = torch.zeros_like(p)
+        for group in groups:
+            group["lr"] = 0.0
+        optimizer.step()
+        for p in new:
+            # also where it keeps nothing, so that it is asked once
+            for x in optimizer.state[p].values():
+                if isinstance(x, Tensor):
+                    x.zero_()
+    finally:
+        for p in new:
+            p.grad = None
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def clip(model: nn.Module, limit: float) -> Tensor:

@@ -1,6 +1,7 @@
 """What an encoder is: the part of a model that turns word vectors into sentence vectors."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -8,7 +9,14 @@ from torch import Tensor, nn
 
 from gumbeltree.config import EncoderSettings
 from gumbeltree.layout import Sentences
-from gumbeltree.nn.encoders.inputs import check_finite, check_noise, check_order, check_words
+from gumbeltree.nn.encoders.inputs import (
+    check_finite,
+    check_noise,
+    check_order,
+    check_vectors,
+    check_words,
+)
+from gumbeltree.nn.estimators.temperature import check_temperature
 from gumbeltree.noise import is_keys, new_keys
 from gumbeltree.registry import own
 from gumbeltree.states import VECTORS, Draw, Encoding, Keep
@@ -78,7 +86,7 @@ class Encoder(nn.Module, ABC):
                 )
 
     def prepare(self, T: int) -> None:
-        """Make what must last and sentences of up to T words need; never called in a graph."""
+        """Make what must last and sentences of up to T words need, before a graph is captured."""
 
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
@@ -88,22 +96,22 @@ class Encoder(nn.Module, ABC):
 
     def forward(
         self,
-        words: Tensor | Sentences,
+        embedded: Tensor | Sentences,
         lengths: Tensor | None = None,
         *,
         draw: Draw | None = None,
-        keep: Keep = VECTORS,
+        keep: Keep | None = None,
         noise: Tensor | None = None,
         sample: bool | None = None,
         order: Tensor | None = None,
-        details: bool = False,
+        details: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> Encoding:
         """Encode a batch of sentences: `Sentences`, or padded word vectors and their lengths.
 
         Args:
-            words: word vectors, as `Sentences` or padded, `[B, T, E]`; of these, what stands beyond
-                `lengths` is never read.
+            embedded: word vectors, as `Sentences` or padded, `[B, T, E]`; of these, what stands
+                beyond `lengths` is never read.
             lengths: of a padded batch, words per sentence, int64 `[B]`, each in 1..T.
             draw: of `Sentences`, how choices are made. None: sampled with new keys in training, the
                 highest score otherwise.
@@ -119,19 +127,21 @@ class Encoder(nn.Module, ABC):
             details: likewise, return node states, scores and probabilities as well.
             generator: source of the keys; torch's own if None.
         """
-        if isinstance(words, Sentences):
+        padded = {"lengths": lengths, "noise": noise, "sample": sample, "order": order}
+        padded["details"] = details
+        if isinstance(embedded, Sentences):
+            _refuse("Sentences", padded)
+            sentences, T = embedded, embedded.layout.T
             if draw is None:
-                rows = words.words
-                keys = new_keys(len(words), rows.device, generator) if self.training else None
-                draw = Draw(keys)
-            self.check_needs(words)
-            check_finite(words)
-            self.prepare(words.layout.T)
-            return self.encode(words, draw, keep)
-        weight = next(self.parameters())
-        lengths = check_words(words, lengths, weight, self.config.embedding_dim)
-        T = words.shape[1]
-        sentences = Sentences.padded(words, lengths)
+                draw = Draw(self._new_keys(sentences, generator) if self.training else None)
+            if sentences.layout.known:
+                self._check(sentences, draw)
+            return self.encode(sentences, draw, VECTORS if keep is None else keep)
+        _refuse("a padded batch", {"draw": draw, "keep": keep})
+        weight = next(self.parameters(), embedded)
+        lengths = check_words(embedded, lengths, weight, self.config.embedding_dim)
+        T = embedded.shape[1]
+        sentences = Sentences.padded(embedded, lengths)
         check_finite(sentences)
         steps = sentences.layout.T
         if order is not None:
@@ -140,10 +150,39 @@ class Encoder(nn.Module, ABC):
         if not (self.training if sample is None else sample):
             noise = None
         elif noise is None:
-            noise = new_keys(len(sentences), words.device, generator)
+            noise = self._new_keys(sentences, generator)
         else:
             check_noise(noise, lengths, weight, T, getattr(self, "temperature", 1.0))
             noise = noise if is_keys(noise) else noise[:, : steps - 1, : steps - 1]
         self.check_needs(sentences)
-        self.prepare(steps)
-        return self.encode(sentences, Draw(noise), Keep(details, details)).widened(T)
+        wanted = Keep(bool(details), bool(details))
+        return self.encode(sentences, Draw(noise), wanted).widened(T)
+
+    def _new_keys(self, sentences: Sentences, generator: torch.Generator | None) -> Tensor | None:
+        """Draw keys of noise, if trees depend on any."""
+        if not self.draws_trees:
+            return None
+        return new_keys(len(sentences), sentences.words.device, generator)
+
+    def _check(self, sentences: Sentences, draw: Draw) -> None:
+        """Check what a caller hands over; values are read on a CPU only."""
+        layout, words = sentences.layout, sentences.words
+        weight = next(self.parameters(), words)
+        check_vectors(words, weight, self.config.embedding_dim)
+        self.check_needs(sentences)
+        check_finite(sentences)
+        if sentences.order is not None:
+            check_order(sentences.order, layout.own_lengths(), weight, layout.T)
+        if draw.noise is not None:
+            given = draw.temperature
+            temperature = getattr(self, "temperature", 1.0) if given is None else given
+            if not isinstance(temperature, Tensor):
+                temperature = check_temperature(temperature)
+            check_noise(draw.noise, layout.own_lengths(), weight, layout.T, float(temperature))
+
+
+def _refuse(form: str, arguments: Mapping[str, object]) -> None:
+    """Raise if an argument of the other form of a batch is given."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise TypeError(f"`{name}` does not go with {form}; see the encoder's `forward`")

@@ -1,5 +1,7 @@
 """An encoder whose trees do not depend on the words, to compare with learned ones."""
 
+from functools import cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -80,10 +82,12 @@ class FixedTrees:
         """Make the table for sentences of up to T words, if trees are looked up in one."""
         place = _width(T), device
         if self.kind in ("balanced", "random") and place not in self.tables:
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("a table made in a graph would not last: call `prepare` before")
             self.tables[place] = _table(self.kind, place[0]).to(device)
 
     def __call__(self, lengths: Tensor, T: int, noise: Tensor | None = None) -> Tensor:
-        """Return merges, int64 `[B, T-1]`, -1 past a sentence's end; `prepare` comes before.
+        """Return merges, int64 `[B, T-1]`, -1 past a sentence's end.
 
         Args:
             lengths: words of each sentence, int64 `[B]`.
@@ -100,6 +104,7 @@ class FixedTrees:
         elif self.kind == "random" and noise is not None:
             order = _drawn(last, noise)
         else:
+            self.prepare(T, lengths.device)
             # one table for many widths
             order = self.tables[_width(T), lengths.device][lengths][:, : T - 1]
         return torch.where(last >= 0, order, -1)
@@ -108,6 +113,8 @@ class FixedTrees:
 def _drawn(last: Tensor, noise: Tensor) -> Tensor:
     """Return uniform choices of positions up to `last`, `[B, T-1]`: the highest of many."""
     width = last.shape[1]
+    if width == 0:
+        return last
     step = torch.arange(width, device=last.device)
     if is_keys(noise) and last.is_cuda:
         # a table takes fewer kernels than a layer at a time
@@ -125,6 +132,7 @@ def _width(T: int) -> int:
     return 1 << (T - 1).bit_length()
 
 
+@cache
 def _table(kind: str, T: int) -> Tensor:
     """Return the merges for each length up to T, int64 `[T + 1, T - 1]`."""
     table = torch.full((T + 1, T - 1), -1)

@@ -42,15 +42,7 @@ def check_words(embedded: Tensor, lengths: Tensor | None, weight: Tensor, E: int
         )
     for name, x in {"embedded": embedded, "lengths": lengths}.items():
         check_device(name, x, weight)
-    # autocast narrows float32, never float64
-    autocast = torch.is_autocast_enabled(embedded.device.type)
-    narrow = (torch.float32, torch.float16, torch.bfloat16)
-    fits = autocast and embedded.dtype in narrow and weight.dtype in narrow
-    if embedded.dtype != weight.dtype and not fits:
-        raise TypeError(
-            f"`embedded` must be {weight.dtype} as the encoder's weights are, got "
-            f"{embedded.dtype}; convert one of them with .to()"
-        )
+    check_dtype("embedded", embedded, weight)
     if lengths.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"`lengths` must be int64, got {lengths.dtype}; convert it with .long()")
     check_shape("lengths", lengths, (B,), "[B]")
@@ -62,6 +54,36 @@ def check_words(embedded: Tensor, lengths: Tensor | None, weight: Tensor, E: int
             "cut long ones before batching"
         )
     return lengths.long()
+
+
+def check_dtype(name: str, x: Tensor, weight: Tensor) -> None:
+    """Raise unless word vectors have the number type of the encoder's weights."""
+    # autocast narrows float32, never float64
+    autocast = torch.is_autocast_enabled(x.device.type)
+    narrow = (torch.float32, torch.float16, torch.bfloat16)
+    fits = autocast and x.dtype in narrow and weight.dtype in narrow
+    if x.dtype != weight.dtype and not fits:
+        raise TypeError(
+            f"`{name}` must be {weight.dtype} as the encoder's weights are, got {x.dtype}; convert "
+            "one of them with .to()"
+        )
+
+
+def check_vectors(words: Tensor, weight: Tensor, E: int) -> None:
+    """Check the words of `Sentences` at the encoder's door.
+
+    Args:
+        words: word vectors `[N, E]`.
+        weight: any parameter of the encoder.
+        E: the encoder's width of word vectors.
+    """
+    if words.dim() != 2 or words.shape[1] != E:
+        raise ValueError(
+            f"the words of an encoder's sentences must be vectors [N, E] with E={E}, got "
+            f"{list(words.shape)}; pass ids to the model, vectors to its encoder"
+        )
+    check_device("words", words, weight)
+    check_dtype("words", words, weight)
 
 
 def check_device(name: str, x: Tensor, weight: Tensor) -> None:

@@ -17,7 +17,8 @@ def lstm(
         weight_hh: `[4D, D]`.
         layout: where the words stand.
         reverse: read from the last word to the first.
-        impl: fused, or by kernels where they run (auto); anything else means operations of torch.
+        impl: auto or fused: by kernels where they run; otherwise by operations of torch. Triton's
+            interpreter counts for fused only.
 
     Returns:
         h and c of each word, side by side, `[cap, 2D]`; by kernels, zero beyond the words.
@@ -35,6 +36,6 @@ def lstm(
 
 def why_not_kernels(weight_hh: Tensor, impl: str) -> str | None:
     """Return why an LSTM does not run by kernels, or None if it does."""
-    if impl == "fused":
-        return None
-    return why_not(weight_hh) if impl == "auto" else f"impl={impl!r} is by operations of torch"
+    if impl not in ("auto", "fused"):
+        return f"impl={impl!r} is by operations of torch"
+    return why_not(weight_hh, by_name=impl == "fused")

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 
-# the two are halves of one tensor, the second aligned now this way, now that way
+# halves of one tensor: the second begins where it may
 @triton.jit(do_not_specialize_on_alignment=["p_u", "p_v"])
 def features_kernel(p_u, p_v, p_features, D: tl.constexpr, BD: tl.constexpr):
     """Lay out [u; v; |u-v|; u*v] `[B, 4D]` of the vectors `[B, D]`."""

@@ -53,7 +53,7 @@ def backward(
     state_l, state_r = tape.node_state[tape.left], tape.node_state[tape.right]
     children = torch.stack([tape.left, tape.right], dim=1)  # [C, 2]
     # of a choice that passes no gradient itself, only what its scores get from outside counts
-    local = problem.sample and problem.estimator.local
+    local = problem.sample and getattr(problem.estimator, "local", True)
     scored = local or dscores is not None
 
     def to_children(c: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     order: Tensor
     """int64 `[B, T-1]`, -1 past a sentence's end."""
     nodes: Tensor | None
-    """Packed node states `[2N - B, 2D]`."""
+    """Node states `[2N - B, 2D]`."""
     scores: Tensor | None
     """`[B, T-1, T-1]`."""
     tape: Tape | None

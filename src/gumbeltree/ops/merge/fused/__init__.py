@@ -77,7 +77,7 @@ def build_tree(problem: TreeProblem) -> TreeResult:
         precision_of(query.device.type),
         torch.is_grad_enabled() and any(x.requires_grad for x in inputs),
         problem.scale,
-        noise is not None and problem.estimator.local,
+        noise is not None and getattr(problem.estimator, "local", True),
         problem.operands or prepare(cell, query, problem.scale, layout),
     )
     if layout.overlap is not None:

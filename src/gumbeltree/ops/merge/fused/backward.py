@@ -1,6 +1,6 @@
 """Backward pass of `fused`: undo the merges from the roots down, two small kernels a step.
 
-The algorithm is that of `exact_backward.py` with every node's gradient kept complete; the large
+The algorithm is that of `exact/backward.py` with every node's gradient kept complete; the large
 products stand before and behind the loop.
 """
 

@@ -234,7 +234,7 @@ def send_kernel(
     children's c; their h waits for a product with the weights. A program has BJ nodes and BD units.
 
     The nodes' gradients G, now complete, give the numbers of the layer below, for each of its
-    candidates X = G.(r - l) and Y = G.(own - l) (README.md): this program's piece of them.
+    candidates X = G.(r - l) and Y = G.(own - l) (see ../README.md): this program's piece of them.
     """
     b, i_d, i_j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + b)

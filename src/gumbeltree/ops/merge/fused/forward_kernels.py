@@ -1,4 +1,4 @@
-"""Triton kernels of `fused`, forward; rows, nodes and candidates are laid out as in fused_forward.
+"""Triton kernels of `fused`, forward; rows, nodes and candidates are laid out as in forward.py.
 
 Legend: t step, b rank of a sentence (sentences sorted by length), r = start[t+1] + b the merge that
 sentence makes at step t, D state width. Programs whose sentences have all ended return at once.
