@@ -176,9 +176,11 @@ class Encoder(nn.Module, ABC):
         if draw.noise is not None:
             given = draw.temperature
             temperature = getattr(self, "temperature", 1.0) if given is None else given
-            if not isinstance(temperature, Tensor):
-                temperature = check_temperature(temperature)
-            check_noise(draw.noise, layout.own_lengths(), weight, layout.T, float(temperature))
+            if isinstance(temperature, Tensor):
+                # reading it would wait for the device, and break a graph
+                temperature = float(temperature) if temperature.device.type == "cpu" else 1.0
+            temperature = check_temperature(temperature)
+            check_noise(draw.noise, layout.own_lengths(), weight, layout.T, temperature)
 
 
 def _refuse(form: str, arguments: Mapping[str, object]) -> None:
