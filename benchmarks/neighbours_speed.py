@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from gumbeltree import __version__
 from gumbeltree.analysis.index import Index
-from gumbeltree.analysis.index_files import Header, write_files, write_folder, write_header
+from gumbeltree.analysis.index.files import Header, write_files, write_folder, write_header
 from gumbeltree.atomic import replace_file
 from gumbeltree.bench.memory import resident
 from gumbeltree.bench.run import environment

@@ -35,8 +35,8 @@ from gumbeltree.data.prepared import Prepared, load_prepared
 from gumbeltree.evaluate import evaluate
 from gumbeltree.fetch import SOURCES
 from gumbeltree.hub import CARD
-from gumbeltree.model import SentenceModel
-from gumbeltree.store import CONFIG, TOKENIZER, WEIGHTS, find_model, load, read_config, save
+from gumbeltree.model import SentenceModel, load, save
+from gumbeltree.store import CONFIG, TOKENIZER, WEIGHTS, find_model, read_config
 from gumbeltree.text.tokenizer import PAD, UNKNOWN
 
 FILES = (CONFIG, WEIGHTS, TOKENIZER, CARD)

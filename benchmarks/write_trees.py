@@ -25,9 +25,11 @@ from run_groups import read_records
 from write_results import spread, table
 
 import gumbeltree
-from gumbeltree.analysis import gold, metrics, metrics_plot, metrics_report
+from gumbeltree.analysis import gold, metrics
 from gumbeltree.analysis.gold import Gold, GoldExample
-from gumbeltree.analysis.metrics_report import Comparison, ParsedSentence
+from gumbeltree.analysis.metrics import plot as metrics_plot
+from gumbeltree.analysis.metrics import report as metrics_report
+from gumbeltree.analysis.metrics.report import Comparison, ParsedSentence
 from gumbeltree.atomic import replace_file
 from gumbeltree.cli.scores import find_file
 from gumbeltree.model import SentenceModel

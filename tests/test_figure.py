@@ -19,8 +19,8 @@ import torch
 
 import gumbeltree
 from gumbeltree.analysis.figure import Figure, draw_trees, told
-from gumbeltree.analysis.figure_layout import GAP, ROW, lay_out, remarks
-from gumbeltree.analysis.figure_marks import (
+from gumbeltree.analysis.figure.layout import GAP, ROW, lay_out, remarks
+from gumbeltree.analysis.figure.marks import (
     BLUE,
     GREY,
     YELLOW,
@@ -538,7 +538,7 @@ def test_the_page_shows_what_the_command_prints():
 
 
 def test_long_words_are_shortened_as_before() -> None:
-    from gumbeltree.analysis.figure_marks import shortened, text_width
+    from gumbeltree.analysis.figure.marks import shortened, text_width
 
     for text in (
         "short",

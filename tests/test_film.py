@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import gumbeltree
-from gumbeltree.analysis.figure_layout import HEADER, MARGIN
-from gumbeltree.analysis.figure_marks import BLUE, YELLOW, Label, PathMark, channels, ramp
+from gumbeltree.analysis.figure.layout import HEADER, MARGIN
+from gumbeltree.analysis.figure.marks import BLUE, YELLOW, Label, PathMark, channels, ramp
 from gumbeltree.analysis.film import MOST_WORDS, Film, draw_film, film
-from gumbeltree.analysis.film_gif import palette
-from gumbeltree.analysis.film_layout import BARS, CHOICE, RUNNER_UP, reel
+from gumbeltree.analysis.film.gif import palette
+from gumbeltree.analysis.film.layout import BARS, CHOICE, RUNNER_UP, reel
 from gumbeltree.analysis.trace import trace
 from gumbeltree.cli.app import app
 from gumbeltree.tree import Tree

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 import gumbeltree
 from gumbeltree.analysis import index as index_module
-from gumbeltree.analysis import index_approximate, index_files
 from gumbeltree.analysis.index import Index, model_digest
-from gumbeltree.analysis.index_files import (
+from gumbeltree.analysis.index import approximate as index_approximate
+from gumbeltree.analysis.index import files as index_files
+from gumbeltree.analysis.index.files import (
     APPROXIMATE,
     HEADER,
     OFFSETS,

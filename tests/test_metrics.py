@@ -15,10 +15,12 @@ import pytest
 from rich.console import Console
 
 import gumbeltree
-from gumbeltree.analysis import metrics, metrics_plot, metrics_report
+from gumbeltree.analysis import metrics
 from gumbeltree.analysis.gold import Gold, GoldExample
 from gumbeltree.analysis.metrics import Bracketing, TreeShape, bracketing, f1
-from gumbeltree.analysis.metrics_report import ParsedSentence
+from gumbeltree.analysis.metrics import plot as metrics_plot
+from gumbeltree.analysis.metrics import report as metrics_report
+from gumbeltree.analysis.metrics.report import ParsedSentence
 from gumbeltree.cli.trees import _print
 from gumbeltree.config import HeadConfig, ModelConfig
 from gumbeltree.data.compile import prepare

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import gumbeltree.store
+import gumbeltree.model
 from gumbeltree import __version__, load, save
 from tests.models import TEXTS, WORDS, tiny_config, tiny_model
 
@@ -160,7 +160,7 @@ def test_a_failed_write_leaves_the_old_model(folder, monkeypatch):
         path.write_bytes(b"half of it")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(gumbeltree.store, "save_file", fill_disk)
+    monkeypatch.setattr(gumbeltree.model, "save_file", fill_disk)
     with pytest.raises(OSError, match="no space left"):
         save(tiny_model("single"), folder)
     assert_same(load(folder), tiny_model())

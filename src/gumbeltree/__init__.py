@@ -9,12 +9,11 @@ if TYPE_CHECKING:
     from gumbeltree.config import EncoderConfig, HeadConfig, ModelConfig, load_recipe, with_settings
     from gumbeltree.data.compile import prepare
     from gumbeltree.layout import Sentences
-    from gumbeltree.model import ModelOutput, SentenceModel
+    from gumbeltree.model import ModelOutput, SentenceModel, load, save
     from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
     from gumbeltree.nn.heads.classes import Prediction
     from gumbeltree.packaged import pretrained_models
     from gumbeltree.states import Draw, Encoding, Keep, NodeState
-    from gumbeltree.store import load, save
     from gumbeltree.training.loop import train
     from gumbeltree.tree import Tree
 
@@ -33,11 +32,11 @@ _HOMES = {
     "SentenceModel": "model",
     "Sentences": "layout",
     "Tree": "tree",
-    "load": "store",
+    "load": "model",
     "load_recipe": "config",
     "prepare": "data.compile",
     "pretrained_models": "packaged",
-    "save": "store",
+    "save": "model",
     "train": "training.loop",
     "with_settings": "config",
 }

@@ -12,9 +12,8 @@ from rich.table import Table
 from gumbeltree.config import Recipe, load_recipe, with_settings
 from gumbeltree.data.compile import prepare
 from gumbeltree.data.prepared import Prepared
-from gumbeltree.model import SentenceModel
+from gumbeltree.model import SentenceModel, load
 from gumbeltree.nn.heads.class_evaluation import wilson
-from gumbeltree.store import load
 from gumbeltree.training.display import Display
 from gumbeltree.training.loop import train
 

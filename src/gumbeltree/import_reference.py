@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gumbeltree.config import EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
-from gumbeltree.model import SentenceModel
+from gumbeltree.model import SentenceModel, save
 from gumbeltree.registry import UnknownNameError
-from gumbeltree.store import check_fit, save
 from gumbeltree.text.tokenizer import PAD, UNKNOWN, whitespace_tokenizer
+from gumbeltree.weights import check_fit
 
 SNLI_LABELS = ("neutral", "entailment", "contradiction")
 

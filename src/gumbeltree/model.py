@@ -1,30 +1,49 @@
 """A whole model: strings in; vectors, trees and classes out."""
 
 import copy
+import dataclasses
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MethodType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from gumbeltree.atomic import replace_file
 from gumbeltree.captured import CapturedEncoder
+from gumbeltree.card import generated, model_card
 from gumbeltree.config import ModelConfig
-from gumbeltree.hub import HubModel
+from gumbeltree.hub import CARD, PREFIX, check_id, fetch, upload
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.nn.heads.head import Answer
+from gumbeltree.packaged import packaged_folder
 from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import own
 from gumbeltree.states import VECTORS, Draw, Encoding, Keep
+from gumbeltree.store import (
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    find_model,
+    model_config,
+    read_config,
+    read_tokenizer,
+    write_folder,
+)
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader, batches, chunks
 from gumbeltree.tree import Tree
+from gumbeltree.weights import VECTORS as WORD_VECTORS
+from gumbeltree.weights import check_fit, halved, read_weights, restored
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +65,7 @@ class ModelOutput(NamedTuple):
     """Losses of the encoder's own, `[B]` each, by name."""
 
 
-class SentenceModel(nn.Module, HubModel):
+class SentenceModel(nn.Module):
     """Embedding, encoder and head, with the tokenizer that belongs to them.
 
     Args:
@@ -58,7 +77,8 @@ class SentenceModel(nn.Module, HubModel):
         super().__init__()
         self.config = config
         self.tokenizer = tokenizer
-        self.provenance = {}
+        self.provenance: dict[str, Any] = {}
+        """Where the weights come from: anything JSON can hold; kept from load to save."""
         self._captured: CapturedEncoder | None = None
         self.embedding = nn.Embedding(tokenizer.get_vocab_size(), config.encoder.embedding_dim)
         self.embedding.weight.requires_grad_(config.embedding.tuned)
@@ -245,6 +265,101 @@ class SentenceModel(nn.Module, HubModel):
                     )
                 answers += head.answers(output)
         return answers
+
+    # The names of the next three are those of huggingface_hub's ModelHubMixin, which is not the
+    # base: its save_pretrained deletes config.json before it saves, and so breaks folders that
+    # `save` refuses and hides from `save` those it may replace; its from_pretrained reads
+    # config.json on its own, drops the keys it does not know and passes over a failed download. Nor
+    # need a model wait for huggingface_hub, which is imported at the first use of the Hub.
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        license: str | None = None,
+        language: str | None = None,
+        *,
+        half_embeddings: bool = False,
+    ) -> None:
+        """Write a model folder as `gumbeltree.save` does, and its card, README.md.
+
+        Args:
+            folder: as for `gumbeltree.save`. A README.md that was not generated stays.
+            license: of the weights, such as "mit"; in the card only if given, here or in the
+                provenance.
+            language: of the texts, such as "en"; the same.
+            half_embeddings: as for `gumbeltree.save`.
+        """
+        card = model_card(self, license=license, language=language)
+        save(self, folder, half_embeddings=half_embeddings)
+        readme = Path(folder, CARD)
+        if not readme.exists() or generated(readme.read_text(encoding="utf-8", errors="replace")):
+            replace_file(readme, lambda path: path.write_text(card, encoding="utf-8"))
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        message: str | None = None,
+        license: str | None = None,
+        language: str | None = None,
+        card: str | None = None,
+        half_embeddings: bool = False,
+    ) -> str:
+        """Upload the model and its card to the Hub, in one commit; return the commit's address.
+
+        Args:
+            repo_id: "org/name"; made if absent. Other files in it stay.
+            private: whether only you may see it; None leaves that to the Hub.
+            token: None takes the one of `hf auth login` or HF_TOKEN.
+            message: of the commit.
+            license: of the weights, such as "mit"; in the card only if given, here or in the
+                provenance.
+            language: of the texts, such as "en"; the same.
+            card: the text of README.md; generated if None.
+            half_embeddings: as for `gumbeltree.save`.
+        """
+        check_id(repo_id)
+        card = card or model_card(self, repo_id, license, language)
+        with TemporaryDirectory() as folder:
+            save(self, folder, half_embeddings=half_embeddings)
+            Path(folder, CARD).write_text(card, encoding="utf-8")
+            return upload(Path(folder), repo_id, private, token, message)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        device: str | torch.device = "cpu",
+    ) -> "SentenceModel":
+        """Load a model folder, a packaged model or one on the Hub, strictly, in evaluation mode.
+
+        Args:
+            name: a folder; or else the name of a packaged model, without a slash; or else
+                "org/name" on the Hub. "hub:org/name" is never a folder.
+            revision: branch, tag or commit on the Hub.
+            token: None takes the one of `hf auth login` or HF_TOKEN, where there is one.
+            cache_dir: where downloads are kept; None takes huggingface_hub's own folder.
+            local_files_only: use what was downloaded before, without the network.
+            device: where the weights go.
+        """
+        local = not str(name).startswith(PREFIX) and Path(name).is_dir()
+        if local or packaged_folder(str(name)) is not None:
+            if revision is not None:
+                where = (
+                    f"a folder; write {PREFIX}{name} for the Hub's"
+                    if local
+                    else "a packaged model; leave it out"
+                )
+                raise ValueError(f"`revision` belongs to models on the Hub, but {name} is {where}")
+            return load(name, device)
+        return load(fetch(str(name), revision, token, cache_dir, local_files_only), device)
 
     def check_builds_trees(self, name: str = "this model") -> None:
         """Raise unless the encoder merges words into a tree."""
@@ -451,3 +566,65 @@ def _check_vectors(vectors: Tensor, numbers: Sequence[int]) -> None:
             f"the model gives NaN or infinite numbers for text {first}; its weights are broken: "
             "train it anew, with a lower learning rate"
         )
+
+
+def save(
+    model: SentenceModel,
+    folder: str | Path,
+    provenance: dict[str, Any] | None = None,
+    *,
+    half_embeddings: bool = False,
+) -> None:
+    """Write a model folder; an older model in it is replaced file by file, each at once.
+
+    Args:
+        model: what to save.
+        folder: made if absent; refused if it holds something that is no model.
+        provenance: anything JSON can hold about where the weights come from; None takes the
+            model's own.
+        half_embeddings: round the word vectors, most of a small model's size, to float16: half as
+            large, off by 1 part in 2,048 or 3e-8 at most. `load` makes them float32 again.
+    """
+    weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    if half_embeddings:
+        weights[WORD_VECTORS] = halved(weights[WORD_VECTORS])
+    write_folder(
+        Path(folder),
+        dataclasses.asdict(model.config),
+        model.provenance if provenance is None else provenance,
+        model.tokenizer,
+        lambda path: save_file(weights, path),
+    )
+
+
+def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceModel:
+    """Load a model folder, strictly, in evaluation mode.
+
+    Args:
+        folder: as written by `save`; or the folder of a run, the name of a packaged model, or
+            "hub:org/name[@revision]".
+        device: where its weights go.
+    """
+    folder = find_model(folder)
+    config = model_config(folder)
+    provenance = read_config(folder).get("provenance", {})
+    if not isinstance(provenance, dict):
+        raise ValueError(f"{folder / CONFIG}: `provenance` must be a table, got {provenance!r}")
+    for name in (WEIGHTS, TOKENIZER):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} is incomplete: it has no {name}; copy it whole")
+    tokenizer = read_tokenizer(folder)
+    weights = read_weights(folder / WEIGHTS)
+    try:
+        with torch.device("meta"):
+            model = SentenceModel(config, tokenizer)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"{folder / CONFIG}: {error}") from error
+    if model.encoder.trees == "fixed":
+        # version 1 had a query vector that nothing read
+        weights.pop("encoder.query", None)
+    model.to(restored(weights, folder / WEIGHTS))
+    check_fit(model.state_dict(), weights, str(folder / WEIGHTS))
+    model.to_empty(device=device).load_state_dict(weights)
+    model.provenance = provenance
+    return model.eval()

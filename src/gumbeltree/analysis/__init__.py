@@ -1,1 +1,1 @@
-"""What a model did with a sentence, and what its trees are like."""
+"""What models did: traces, figures, films, metrics of trees, nearest sentences, curves."""

@@ -66,7 +66,7 @@ def draw(
             streams.check_out(path)
 
     from gumbeltree.analysis.trace import check_temperature, trace
-    from gumbeltree.store import load
+    from gumbeltree.model import load
 
     check_temperature(temperature)
     place = streams.pick_device(device)
@@ -112,8 +112,8 @@ def draw(
 
 def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
     """Give the lines for a terminal: model and class, drawing, merges with their scores."""
-    from gumbeltree.analysis.figure_layout import remarks
-    from gumbeltree.analysis.figure_marks import clean, joined
+    from gumbeltree.analysis.figure.layout import remarks
+    from gumbeltree.analysis.figure.marks import clean, joined
     from gumbeltree.tree import Tree
 
     # what would steer the terminal is not printed

@@ -37,7 +37,7 @@ def encode(
     python -c "import numpy; print(numpy.load('vectors.npy').shape)"
     """
     from gumbeltree.array_file import write_rows, writer_for
-    from gumbeltree.store import load
+    from gumbeltree.model import load
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 

@@ -59,7 +59,7 @@ def evaluate(
     from gumbeltree.cli import scores
     from gumbeltree.evaluate import evaluate as run
     from gumbeltree.evaluate import split_of
-    from gumbeltree.store import load
+    from gumbeltree.model import load
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 

@@ -39,8 +39,8 @@ def index(
     gumbeltree index demo/model --input texts.txt --out texts.index
     """
     from gumbeltree.analysis.index import Index
-    from gumbeltree.analysis.index_files import check_free
-    from gumbeltree.store import load
+    from gumbeltree.analysis.index.files import check_free
+    from gumbeltree.model import load
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts, counted
 

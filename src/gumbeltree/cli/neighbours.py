@@ -90,7 +90,7 @@ def neighbours(
 
 def _load(opened: "Index", name: str | None, device: str) -> "SentenceModel":
     """Return the model of an index, or the one that is named if it is the same."""
-    from gumbeltree.store import load
+    from gumbeltree.model import load
 
     wanted = name or opened.header.model
     if not wanted:
@@ -113,7 +113,7 @@ def _object(query: str, found: list[dict[str, Any]]) -> str:
 
 
 def _table(query: str, found: list[dict[str, Any]]) -> str:
-    from gumbeltree.analysis.figure_marks import clean
+    from gumbeltree.analysis.figure.marks import clean
 
     # what would steer the terminal is not printed
     rows = [f"{each['score']:8.4f}  {clean(streams.one_line(each['text']))}" for each in found]

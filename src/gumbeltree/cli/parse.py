@@ -42,7 +42,7 @@ def parse(
 
     gumbeltree parse demo/model --format svg --out tree.svg "i love this very much ."
     """
-    from gumbeltree.store import load
+    from gumbeltree.model import load
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 

@@ -39,7 +39,7 @@ def predict(
 
     gumbeltree predict demo/model --input texts.txt --json --out labels.jsonl
     """
-    from gumbeltree.store import load
+    from gumbeltree.model import load
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 

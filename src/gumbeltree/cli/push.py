@@ -35,7 +35,8 @@ def push(
     """
     from gumbeltree.card import generated, model_card
     from gumbeltree.hub import CARD, check_id
-    from gumbeltree.store import CONFIG, TOKENIZER, WEIGHTS, find_model, has_half_embeddings, load
+    from gumbeltree.model import load
+    from gumbeltree.store import CONFIG, TOKENIZER, WEIGHTS, find_model, has_half_embeddings
 
     check_id(name)
     folder = find_model(model)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gumbeltree.analysis.gold import Gold, GoldExample
-    from gumbeltree.analysis.metrics_report import Accuracy, Comparison
+    from gumbeltree.analysis.metrics.report import Accuracy, Comparison
     from gumbeltree.model import SentenceModel
     from gumbeltree.nn.heads.class_evaluation import Bucket
     from gumbeltree.tasks.task import Task
@@ -129,9 +129,10 @@ def show_trees(
     """
     from rich.console import Console
 
-    from gumbeltree.analysis import metrics_plot, metrics_report
     from gumbeltree.analysis.curves import check_picture
-    from gumbeltree.store import load
+    from gumbeltree.analysis.metrics import plot as metrics_plot
+    from gumbeltree.analysis.metrics import report as metrics_report
+    from gumbeltree.model import load
     from gumbeltree.text.files import Report
 
     if gold is None and gold_format != GoldFormat.auto:

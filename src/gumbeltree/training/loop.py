@@ -26,11 +26,10 @@ from gumbeltree.data.prepared import Prepared, check_fit
 from gumbeltree.data.split import Split, shuffled
 from gumbeltree.evaluate import Evaluator, ScoreError, merge_orders
 from gumbeltree.migrate import FORMAT_VERSION
-from gumbeltree.model import SentenceModel
+from gumbeltree.model import SentenceModel, load, save
 from gumbeltree.nn.estimators.temperature import annealed_temperature
 from gumbeltree.nn.heads.head import Evaluation
 from gumbeltree.signals import StopRequest
-from gumbeltree.store import load, save
 from gumbeltree.training.display import Display
 from gumbeltree.training.folder import (
     CHECKPOINT,

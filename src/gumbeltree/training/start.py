@@ -11,9 +11,9 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 
 from gumbeltree.config import ModelConfig, Recipe
 from gumbeltree.data.prepared import Prepared
-from gumbeltree.model import SentenceModel
-from gumbeltree.store import check_fit, load
+from gumbeltree.model import SentenceModel, load
 from gumbeltree.text.tokenizer import PAD, UNKNOWN
+from gumbeltree.weights import check_fit
 
 # "32-true" leaves all numbers as they are; Fabric's "64-true" would round scores to float32 before
 # the loss, so `train` makes the model double itself

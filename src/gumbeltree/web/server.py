@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import uvicorn
 
-from gumbeltree.model import SentenceModel
+from gumbeltree.model import SentenceModel, load
 from gumbeltree.packaged import packaged_names
 from gumbeltree.signals import exits
-from gumbeltree.store import load
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import ServerSettings
 from gumbeltree.web.protocol import Protocol

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gumbeltree.analysis.index_files import ANEW, APPROXIMATE, Header
+from gumbeltree.analysis.index.files import ANEW, APPROXIMATE, Header
 
 PER_LIST = 64
 """Vectors that k-means looks at, for each list."""

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gumbeltree.analysis.figure_marks import channels, ramp
-from gumbeltree.analysis.figure_png import PAPER, PEN, artist, canvas
-from gumbeltree.analysis.film_layout import CHOICE, RUNNER_UP, Reel
+from gumbeltree.analysis.figure.marks import channels, ramp
+from gumbeltree.analysis.figure.png import PAPER, PEN, artist, canvas
+from gumbeltree.analysis.film.layout import CHOICE, RUNNER_UP, Reel
 
 WIDEST = 1300.0
 """Dots of a picture from left to right; films are large files."""

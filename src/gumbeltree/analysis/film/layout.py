@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gumbeltree.analysis import figure
-from gumbeltree.analysis.figure_layout import Panel, lay_out
-from gumbeltree.analysis.figure_marks import (
+from gumbeltree.analysis.figure.layout import Panel, lay_out
+from gumbeltree.analysis.figure.marks import (
     ORANGE,
     VERMILLION,
     Label,

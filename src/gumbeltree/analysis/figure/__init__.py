@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gumbeltree.analysis.figure_layout import (
+from gumbeltree.analysis.figure.layout import (
     LEGEND,
     Panel,
     lay_out,
@@ -14,7 +14,7 @@ from gumbeltree.analysis.figure_layout import (
     shown_name,
     subtitle,
 )
-from gumbeltree.analysis.figure_marks import (
+from gumbeltree.analysis.figure.marks import (
     GREY,
     Disc,
     Label,
@@ -30,8 +30,8 @@ from gumbeltree.analysis.figure_marks import (
     ramp,
     readable_on,
 )
-from gumbeltree.analysis.figure_png import save_png
-from gumbeltree.analysis.figure_svg import svg
+from gumbeltree.analysis.figure.png import save_png
+from gumbeltree.analysis.figure.svg import svg
 from gumbeltree.analysis.trace import Trace
 from gumbeltree.atomic import replace_file
 from gumbeltree.plots import pyplot

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from gumbeltree.analysis.figure_marks import clean, joined, number, percent, text_width
+from gumbeltree.analysis.figure.marks import clean, joined, number, percent, text_width
 from gumbeltree.analysis.trace import Trace
 
 ROW = 1080.0

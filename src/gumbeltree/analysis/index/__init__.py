@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from gumbeltree import __version__
-from gumbeltree.analysis import index_approximate
-from gumbeltree.analysis.index_files import (
+from gumbeltree.analysis.index import approximate as index_approximate
+from gumbeltree.analysis.index.files import (
     ANEW,
     TEXTS,
     VECTORS,

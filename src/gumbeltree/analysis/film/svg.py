@@ -3,8 +3,8 @@
 from itertools import accumulate, groupby
 from operator import itemgetter
 
-from gumbeltree.analysis.figure_svg import STYLE, document, element, short
-from gumbeltree.analysis.film_layout import Reel
+from gumbeltree.analysis.figure.svg import STYLE, document, element, short
+from gumbeltree.analysis.film.layout import Reel
 
 _LESS_MOTION = (
     "@media(prefers-reduced-motion:reduce){.gt-stays{opacity:1!important}.gt-passes{display:none}}"

@@ -7,7 +7,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from gumbeltree.analysis.figure_marks import INK, Disc, Label, Mark, PathMark, Scene, clean
+from gumbeltree.analysis.figure.marks import INK, Disc, Label, Mark, PathMark, Scene, clean
 from gumbeltree.plots import any_names, pyplot
 
 PAPER, PEN = "#ffffff", "#1f2328"

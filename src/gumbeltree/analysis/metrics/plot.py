@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gumbeltree.analysis.curves import check_picture
-from gumbeltree.analysis.metrics_report import Accuracy, Comparison, Row
+from gumbeltree.analysis.metrics.report import Accuracy, Comparison, Row
 from gumbeltree.atomic import replace_file
 from gumbeltree.nn.heads.class_evaluation import wilson
 from gumbeltree.plots import COLOURS, any_names, legend, pyplot

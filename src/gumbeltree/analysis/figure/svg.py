@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import singledispatch
 from xml.sax.saxutils import escape
 
-from gumbeltree.analysis.figure_marks import INK, Disc, Label, Mark, PathMark, Scene, clean
+from gumbeltree.analysis.figure.marks import INK, Disc, Label, Mark, PathMark, Scene, clean
 
 STYLE = (
     # these match only where the picture is a document of its own; within a page it takes the

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gumbeltree.analysis.figure import check_suffix, check_traces
-from gumbeltree.analysis.film_gif import save_gif
-from gumbeltree.analysis.film_layout import Reel, reel
-from gumbeltree.analysis.film_svg import film_svg
+from gumbeltree.analysis.film.gif import save_gif
+from gumbeltree.analysis.film.layout import Reel, reel
+from gumbeltree.analysis.film.svg import film_svg
 from gumbeltree.analysis.trace import Trace
 from gumbeltree.atomic import replace_file
 
