@@ -740,6 +740,9 @@ def equal(a, b):
     for name, split in a.splits.items():
         for field in dataclasses.fields(split):
             x, y = getattr(split, field.name), getattr(b.splits[name], field.name)
+            assert (x is None) == (y is None), field.name
+            if x is None:
+                continue
             assert x.dtype == y.dtype, field.name
             np.testing.assert_array_equal(x, y)
     assert (a.vectors is None) == (b.vectors is None)
