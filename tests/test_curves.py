@@ -60,7 +60,7 @@ def test_a_folder(tmp_path):
     assert read.values["step"].tolist() == [10, 20]
     assert read.values["dev_accuracy"].tolist() == [0.5, 0.75]
     assert read.settings["model.encoder.hidden_dim"] == 8
-    assert not any("seed" in key for key in read.settings)
+    assert "training.seed" not in read.settings
 
 
 def test_a_record(tmp_path):
@@ -151,7 +151,7 @@ def test_seeds_are_one_group_and_changes_another(tmp_path):
     paths += [make_record(tmp_path / f"r{seed}.json", seed=seed) for seed in (0, 1)]
     groups = curves.group([curves.read_run(path) for path in paths])
     assert [each.label for each in groups] == [
-        "demo, trees=None (2 seeds)",
+        "demo, trees=learned (2 seeds)",
         "demo, trees=left (2 seeds)",
         "alone",
         "snli-100d (2 seeds)",

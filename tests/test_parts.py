@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import gumbeltree
 from gumbeltree import Draw, EncoderConfig, Encoding, GumbelTreeEncoder, Keep, Sentences
+from gumbeltree.analysis.curves import draw as draw_curves
 from gumbeltree.card import model_card
 from gumbeltree.config import TrainingConfig, TreeSettings
 from gumbeltree.data.prepared import load_prepared, save_prepared
@@ -654,3 +655,39 @@ def test_an_encoder_in_a_wrapper_is_not_captured():
     model = model_of()
     model.encoder = nn.Sequential(model.encoder)
     assert "no encoder of its own" in model.why_not_captured(sample=True)
+
+
+# targets that are no classes, from files
+
+
+def test_numbers_are_learned_from_files(tmp_path):
+    rows = [f"{'the dog sleeps ' * (i % 3)}now {i} .\t{i % 3 - 0.5}" for i in range(60)]
+    path = tmp_path / "train.tsv"
+    path.write_text("\n".join(["text\tscore", *rows, ""]))
+    recipe = gumbeltree.with_settings(
+        gumbeltree.load_recipe("text"),
+        [
+            "text=text", "label=score", "dev_fraction=0.2", "head.kind=number", "epochs=2",
+            "embedding_dim=6", "encoder.hidden_dim=6", "batch_size=8", "tuned=true",
+        ],
+    )  # fmt: skip
+    data = gumbeltree.prepare(recipe, path)
+    assert data.labels == ()
+    assert data.splits["train"].labels.dtype == np.float32
+    assert set(data.splits["train"].labels.tolist()) == {-0.5, 0.5, 1.5}
+    save_prepared(data, tmp_path / "data.safetensors")
+    again = load_prepared(tmp_path / "data.safetensors")
+    assert again.fingerprint() == data.fingerprint()
+    result = gumbeltree.train(recipe, again, tmp_path / "run")
+    assert result["measure"] == "pearson"
+    assert -1 <= result["dev_pearson"] <= 1
+    model = gumbeltree.load(tmp_path / "run")
+    assert isinstance(model.predict(["the dog"])[0].value, float)
+    groups = draw_curves([tmp_path / "run"], tmp_path / "curves.svg")
+    assert groups[0].runs[0].measure == "pearson"
+    picture = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert "development pearson" in picture
+    assert "accuracy" not in picture
+    path.write_text("\n".join(["text\tscore", *rows, "the cat\thigh", ""]))
+    with pytest.raises(ValueError, match=r"label that the head takes, got 'high' of 'the cat'"):
+        gumbeltree.prepare(recipe, path)

@@ -1,5 +1,6 @@
-"""Learning curves: loss and development accuracy of runs against steps, epochs and time."""
+"""Learning curves: loss and measure on the development split against steps, epochs and time."""
 
+import dataclasses
 import json
 import math
 import textwrap
@@ -12,18 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.atomic import replace_file
+from gumbeltree.config import Recipe
+from gumbeltree.migrate import current_recipe, first_encoder
 from gumbeltree.plots import COLOURS, any_names, legend, pyplot
+from gumbeltree.settings import from_dict
 
 Axis: TypeAlias = Literal["steps", "epochs", "time", "all"]
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (6, 2, 1.2, 2)))
 
 KEYS = {"steps": "step", "epochs": "epoch", "time": "seconds"}
-PANELS = (
-    ("train_loss", "training loss", 1.0),
-    ("dev_loss", "development loss", 1.0),
-    ("dev_accuracy", "development accuracy, %", 100.0),
-)
+LOSSES = (("train_loss", "training loss", 1.0), ("dev_loss", "development loss", 1.0))
 # what may differ between the seeds of one experiment
 _NOT_COUNTED = (
     "description",
@@ -44,7 +44,9 @@ class Run:
         recipe: name of the recipe.
         seed: of training, None if not known.
         settings: what decides the result, by dotted key, the seed left out.
-        values: for each number of `KEYS` and `PANELS` one value an evaluation; NaN for none.
+        measure: of the head, by which its best model was chosen, such as accuracy.
+        values: for each number of `KEYS`, the losses and `dev_` and the measure one value an
+            evaluation; NaN for none.
         finished: whether the run came to its end.
     """
 
@@ -53,6 +55,7 @@ class Run:
     recipe: str
     seed: int | None
     settings: dict[str, Any]
+    measure: str
     values: dict[str, NDArray[np.float64]]
     finished: bool
 
@@ -135,8 +138,7 @@ def _read_folder(path: Path) -> Run:
     about: dict[str, Any] = {}
     if (path / "settings.json").is_file():
         about = _table(path / "settings.json")
-    recipe = about.get("recipe")
-    flat = _flat(recipe if isinstance(recipe, dict) else {})
+    flat = _settings(about.get("recipe"))
     flat["data"] = about.get("data_digest")
     flat["init"] = about.get("init_digest")
     finished = (path / "result.json").is_file()
@@ -157,8 +159,8 @@ def _read_record(path: Path) -> Run:
         )
     if not lines:
         raise ValueError(f"{path}: expected evaluations in `metrics`, got none; leave it out")
-    recipe, data = record.get("recipe"), record.get("data")
-    flat = _flat(recipe if isinstance(recipe, dict) else {})
+    data = record.get("data")
+    flat = _settings(record.get("recipe"))
     flat["data"] = data.get("digest") if isinstance(data, dict) else None
     flat["init"] = None
     rows = [_checked(line, f"{path}, evaluation {n}") for n, line in enumerate(lines, 1)]
@@ -173,19 +175,46 @@ def _run(
     lines: Sequence[Mapping[str, Any]],
     finished: bool,
 ) -> Run:
-    seed = flat.get("training.seed")
+    seed, measure = flat.get("training.seed"), measure_of(lines[0])
     return Run(
         path,
         name,
         recipe if isinstance(recipe, str) else name,
         seed if isinstance(seed, int) else None,
         {key: value for key, value in flat.items() if key not in _NOT_COUNTED},
+        measure,
         {
             key: np.array([_number(line.get(key)) for line in lines])
-            for key in (*KEYS.values(), *(panel[0] for panel in PANELS))
+            for key in (*KEYS.values(), *(panel[0] for panel in panels(measure)))
         },
         finished,
     )
+
+
+def measure_of(line: Mapping[str, Any]) -> str:
+    """Return the name of the head's measure in a line of metrics."""
+    names = [key.removeprefix("dev_") for key in line if key.startswith("dev_")]
+    return next((name for name in names if name != "loss"), "accuracy")
+
+
+def panels(measure: str) -> tuple[tuple[str, str, float], ...]:
+    """Return what is drawn, from above: its key, its name and a factor."""
+    accuracy = measure == "accuracy"
+    unit = ", %" if accuracy else ""
+    return (*LOSSES, (f"dev_{measure}", f"development {measure}{unit}", 100.0 if accuracy else 1.0))
+
+
+def _settings(recipe: object) -> dict[str, Any]:
+    """Return a recipe's settings by dotted key; those of the encoder as any version says them."""
+    if not isinstance(recipe, dict):
+        return {}
+    try:
+        settings = dataclasses.asdict(from_dict(Recipe, current_recipe(recipe)))
+    except (ValueError, TypeError):
+        # of a part that is not known here
+        return _flat(recipe)
+    settings["model"]["encoder"] = first_encoder(settings["model"]["encoder"])
+    return _flat(settings)
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -199,9 +228,9 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _checked(values: object, place: str) -> Mapping[str, Any]:
-    needed = [*KEYS.values(), "dev_accuracy"]
     if not isinstance(values, dict):
         raise ValueError(f"{place}: expected a JSON object, got {type(values).__name__}")
+    needed = [*KEYS.values(), f"dev_{measure_of(values)}"]
     missing = [key for key in needed if not isinstance(values.get(key), int | float)]
     if missing:
         raise ValueError(
@@ -300,7 +329,7 @@ def draw(runs: Sequence[Path | str | Run], out: Path | str, x: Axis = "all") -> 
     """Draw the curves of runs to a file.
 
     Seeds of one experiment have one colour: thin lines for each, as far as it went, and a thick
-    one for their mean, as far as all went. A dot is the best development accuracy of a run, an
+    one for their mean, as far as all went. A dot is the best of a run on the development split, an
     open circle the end of a run that is not finished.
 
     Args:
@@ -327,8 +356,13 @@ def draw(runs: Sequence[Path | str | Run], out: Path | str, x: Axis = "all") -> 
     repeated = next((path for path in places if places.count(path) > 1), None)
     if repeated is not None:
         raise ValueError(f"expected each run once, got {repeated} again; leave it out")
+    measures = sorted({run.measure for run in read})
+    if len(measures) > 1:
+        raise ValueError(
+            f"expected runs of one measure, got {' and '.join(measures)}; draw them apart"
+        )
     groups = group(read)
-    _draw(groups, out, list(KEYS) if x == "all" else [x])
+    _draw(groups, out, list(KEYS) if x == "all" else [x], measures[0])
     return groups
 
 
@@ -346,22 +380,22 @@ def check_picture(path: Path) -> None:
         )
 
 
-def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str]) -> None:
-    plt = pyplot()
+def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str], measure: str) -> None:
+    plt, rows = pyplot(), panels(measure)
     # text stays text, so that a picture can be searched
     # and names are names, not formulas
     with plt.rc_context({"svg.fonttype": "none", "text.parse_math": False}), any_names():
         figure, axes = plt.subplots(
-            len(PANELS),
+            len(rows),
             len(columns),
-            figsize=(1.6 + 4.2 * len(columns), 1.2 + 2.4 * len(PANELS)),
+            figsize=(1.6 + 4.2 * len(columns), 1.2 + 2.4 * len(rows)),
             layout="constrained",
             sharex="col",
             sharey="row",
             squeeze=False,
         )
         named: list[list[Any]] = []
-        for row, (key, name, factor) in enumerate(PANELS):
+        for row, (key, name, factor) in enumerate(rows):
             for column, kind in enumerate(columns):
                 axis = axes[row][column]
                 scale, unit = _unit(groups, kind)
@@ -370,12 +404,12 @@ def _draw(groups: Sequence[Group], out: Path, columns: Sequence[str]) -> None:
                 axis.grid(alpha=0.3)
                 axis.spines[["top", "right"]].set_visible(False)
                 axis.set_xlim(left=0)
-                if row == len(PANELS) - 1:
+                if row == len(rows) - 1:
                     axis.set_xlabel(unit)
                 if column == 0:
                     axis.set_ylabel(name)
             _limit(axes[row][0], groups, key, factor)
-        marks = _marks(groups)
+        marks = _marks(groups, measure)
         handles = [*named[0], *marks]
         labels = [*map(_label, groups), *(mark.get_label() for mark in marks)]
         # letters that fit beside each other below the panels
@@ -411,7 +445,7 @@ def _lines(
             # a line of one point would not be seen
             style |= {"marker": "."}
         (line,) = axis.plot(places, values, color=colour, **style)
-        if y == "dev_accuracy" and np.isfinite(values).any():
+        if "loss" not in y and np.isfinite(values).any():
             best = int(np.nanargmax(values))
             axis.plot(places[best], values[best], "o", color=colour, ms=5 if alone else 3.5)
         if not run.finished:
@@ -434,12 +468,12 @@ def _label(each: Group) -> str:
     )
 
 
-def _marks(groups: Sequence[Group]) -> list[Any]:
+def _marks(groups: Sequence[Group], measure: str) -> list[Any]:
     """Return what the legend says of the marks."""
     from matplotlib.lines import Line2D
 
     style: dict[str, Any] = {"color": "#555555", "ls": "none", "marker": "o"}
-    marks = [Line2D([], [], ms=5, label="best development accuracy", **style)]
+    marks = [Line2D([], [], ms=5, label=f"best development {measure}", **style)]
     if any(not run.finished for each in groups for run in each.runs):
         marks.append(Line2D([], [], ms=8, mfc="none", label="where it is, not finished", **style))
     return marks
@@ -462,8 +496,8 @@ def _limit(axis: Any, groups: Sequence[Group], key: str, factor: float) -> None:
     values = values[np.isfinite(values)]
     if len(values) < 20:
         return
-    # accuracy rises steeply at first, which is not what runs are compared by
-    low, high = np.percentile(values, [8 if key == "dev_accuracy" else 1, 99])
+    # a measure rises steeply at first, which is not what runs are compared by
+    low, high = np.percentile(values, [1 if "loss" in key else 8, 99])
     room = 0.15 * (high - low)
     if not room:
         return
@@ -480,4 +514,4 @@ def _ends(values: NDArray[np.float64], key: str) -> NDArray[np.float64]:
     known = values[np.isfinite(values)]
     if not len(known):
         return known
-    return np.array([known.max() if key == "dev_accuracy" else known.min(), known[-1]])
+    return np.array([known.min() if "loss" in key else known.max(), known[-1]])

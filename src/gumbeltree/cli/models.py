@@ -20,6 +20,7 @@ def models(as_json: Json = False) -> None:
     Example: gumbeltree parse sst2-100d --draw "i love this very much ."
     """
     from gumbeltree.packaged import pretrained_models
+    from gumbeltree.parts import HEADS
 
     found = [model.as_dict() for model in pretrained_models()]
     if as_json:
@@ -32,7 +33,7 @@ def models(as_json: Json = False) -> None:
     for column in ("model", "what it is", "trained on", "accuracy", "size"):
         table.add_column(column)
     for about in found:
-        kind = "pairs" if about["kind"] == "pair" else "sentences"
+        kind = "pairs" if HEADS[about["kind"]].sentences == 2 else "sentences"
         labels = Text(f"{kind}: {', '.join(about['labels'])}")
         table.add_row(
             about["name"],

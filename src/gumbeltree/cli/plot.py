@@ -36,7 +36,7 @@ def draw_curves(
     ] = Axis.all,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Draw loss and development accuracy of runs against steps, epochs and time.
+    """Draw loss and development accuracy (or the head's own measure) against steps, epochs, time.
 
     Seeds of one experiment have one colour: thin lines for each, a thick one for their mean.
     Runs that are still going or were interrupted are drawn as far as they are.

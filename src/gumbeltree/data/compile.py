@@ -3,12 +3,13 @@
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.trainers import WordLevelTrainer
@@ -75,6 +76,26 @@ class _Read:
         own = list(self.places)
         return [tuple(own[j] for j in row) for row in self.rows]
 
+    def targets(self, name: str, target: Callable[[str], float], kind: Any) -> NDArray[Any]:
+        """Return what each label stands for.
+
+        Args:
+            name: of the split, for messages.
+            target: of one label.
+            kind: number type.
+        """
+        found = {}
+        for label in dict.fromkeys(self.labels):
+            try:
+                found[label] = target(label)
+            except ValueError as error:
+                text = self.examples()[self.labels.index(label)]
+                raise ValueError(
+                    f"{name}: expected a label that the head takes, got {label!r} of "
+                    f"{' | '.join(text)[:80]!r} ({error}); correct it, or take another head"
+                ) from error
+        return np.array([found[label] for label in self.labels], dtype=kind)
+
     def part(self, rows: Sequence[int]) -> "_Read":
         """Return some of the examples, with their own sentences only."""
         texts = list(self.places)
@@ -121,8 +142,7 @@ def prepare(
         )
     task = make_task(recipe)
     read = _read_splits(task, recipe, data, dev, test, skip_bad, say)
-    labels = task.labels
-    assert labels is not None
+    target, kind = _targets(recipe, task)
     say("finding the words")
     trained = [text for name in _vocabulary_splits(settings, read) for text in read[name].places]
     words = vocabulary(trained, task.pretokenized, settings.lower)
@@ -145,7 +165,10 @@ def prepare(
     splits, reports = {}, {}
     trained_on = set(read["train"].examples())
     for name, part in read.items():
-        splits[name], reports[name] = _to_ids(part, name, reads, labels, recipe.model.max_words)
+        splits[name], reports[name] = _to_ids(
+            part, name, reads, recipe.model.max_words, has_classes(recipe)
+        )
+        splits[name] = dataclasses.replace(splits[name], labels=part.targets(name, target, kind))
         reports[name]["seen"] = sum(e in trained_on for e in part.examples() if name != "train")
     kept = {"whitespace": whitespace_tokenizer, "treebank": treebank_tokenizer}[settings.tokenizer]
     tokenizer = kept([*words, *extra], settings.lower)
@@ -161,9 +184,25 @@ def prepare(
         matrix, report["vectors"] = _word_vectors(
             recipe, Path(vectors), second, [*words, *extra], counts, say
         )
+    labels = task.labels if has_classes(recipe) else ()
     return Prepared(
-        splits, tokenizer, matrix, labels, task.pair, settings, recipe.model.max_words, report
+        splits, tokenizer, matrix, labels or (), task.pair, settings, recipe.model.max_words, report
     )
+
+
+def has_classes(recipe: Recipe) -> bool:
+    """Return whether a recipe's head names classes by the labels of the data."""
+    return hasattr(recipe.model.head, "labels")
+
+
+def _targets(recipe: Recipe, task: Task) -> tuple[Callable[[str], float], Any]:
+    """Return what a label stands for, by the recipe's head, and its number type."""
+    if has_classes(recipe):
+        classes = {label: i for i, label in enumerate(task.labels or ())}
+        return classes.__getitem__, np.int64
+    with torch.device("meta"):
+        head = HEADS[recipe.model.head.kind](recipe.model.head, 1)
+    return head.target, head.target_type
 
 
 def make_task(recipe: Recipe) -> Task:
@@ -175,7 +214,8 @@ def make_task(recipe: Recipe) -> Task:
                 "a table needs the names of its columns, got "
                 f"text {settings.text!r} and label {settings.label!r}; pass --text and --label"
             )
-        given = None if head.labels == LABELS_FROM_DATA else head.labels
+        labels = getattr(head, "labels", LABELS_FROM_DATA)
+        given = None if labels == LABELS_FROM_DATA else labels
         table: Task = TASKS["table"](
             settings.text, settings.text2 or None, settings.label, given, settings.quotes
         )
@@ -224,17 +264,17 @@ def _read_splits(
             read[name] = part = _Read()
             part.add(task.generate(settings.generate, settings.split_seed))
             part.report.examples = len(part.rows)
-        if name == "train" and task.labels is None:
+        if name == "train" and task.labels is None and has_classes(recipe):
             task.labels = tuple(sorted(set(read[name].labels)))
     if "train" not in files:
         read["train"] = read["train"].without(
             {t for n in read if n != "train" for t in read[n].places}
         )
-    assert task.labels is not None
-    if len(task.labels) < 2:
+    found = task.labels or ()
+    if has_classes(recipe) and len(found) < 2:
         raise ValueError(
-            f"expected at least two labels in the training data, got {', '.join(task.labels)}; "
-            "look at the label column"
+            f"expected at least two labels in the training data, got {', '.join(found)}; look at "
+            "the label column"
         )
     shares = {
         name: share
@@ -280,9 +320,9 @@ def vocabulary(texts: Iterable[str], pretokenized: bool, lower: bool) -> list[st
 
 
 def _to_ids(
-    read: _Read, name: str, tokenizer: Tokenizer, labels: tuple[str, ...], max_words: int
+    read: _Read, name: str, tokenizer: Tokenizer, max_words: int, classes: bool
 ) -> tuple[Split, dict[str, Any]]:
-    """Return a split and what is to be said about it."""
+    """Return a split, its targets left open, and what is to be said about it."""
     texts = list(read.places)
     unknown = tokenizer.token_to_id(UNKNOWN)
     kind = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
@@ -299,12 +339,11 @@ def _to_ids(
             raise ValueError(f"{name}: expected words in every text, got {text!r}; leave it out")
         lengths.append(counts)
         words.append(np.fromiter(chain.from_iterable(ids), dtype=kind, count=counts.sum()))
-    classes = {label: i for i, label in enumerate(labels)}
     split = Split(
         np.concatenate(words),
         np.concatenate([[0], np.cumsum(np.concatenate(lengths))]),
         np.array(read.rows, dtype=np.int32),
-        np.array([classes[label] for label in read.labels], dtype=np.int64),
+        np.zeros(len(read.labels), dtype=np.int64),
     )
     is_unknown = np.add.reduceat(split.words == unknown, split.starts[:-1])
     report = {
@@ -312,7 +351,7 @@ def _to_ids(
         "words": int(split.lengths.sum()),
         "unknown": int(is_unknown[split.sentences].sum()),
         "cut": cut,
-        "labels": dict(sorted(Counter(read.labels).items())),
+        "labels": dict(sorted(Counter(read.labels).items())) if classes else {},
         "dropped": dict(read.report.dropped),
         "bad": read.report.bad,
         "first_bad": read.report.first_bad,

@@ -130,7 +130,8 @@ def save_prepared(prepared: Prepared, path: str | Path) -> None:
     for name in prepared.splits:
         # lengths are shorter than places
         arrays[f"{name}.lengths"] = np.diff(arrays.pop(f"{name}.starts")).astype(np.uint32)
-        arrays[f"{name}.labels"] = arrays[f"{name}.labels"].astype(classes)
+        if prepared.labels:
+            arrays[f"{name}.labels"] = arrays[f"{name}.labels"].astype(classes)
     arrays["tokenizer"] = np.frombuffer(prepared.tokenizer.to_str().encode(), dtype=np.uint8)
     about = {
         "format": FORMAT,
@@ -145,6 +146,11 @@ def save_prepared(prepared: Prepared, path: str | Path) -> None:
     metadata["checksum"] = json.dumps(_checksum(metadata))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, lambda temporary: save_file(arrays, temporary, metadata))
+
+
+def _targets(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return targets as training wants them: classes in 64 bits, other numbers as they are."""
+    return labels.astype(np.int64) if labels.dtype.kind == "u" else labels
 
 
 def _checksum(metadata: dict[str, str]) -> str:
@@ -183,7 +189,7 @@ def load_prepared(path: str | Path) -> Prepared:
                 arrays[f"{name}.words"],
                 np.concatenate([[0], np.cumsum(arrays[f"{name}.lengths"].astype(np.int64))]),
                 arrays[f"{name}.sentences"],
-                arrays[f"{name}.labels"].astype(np.int64),
+                _targets(arrays[f"{name}.labels"]),
                 arrays.get(f"{name}.orders"),
             )
             for name in sorted(names, key=("train", "dev", "test").index)

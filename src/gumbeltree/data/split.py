@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class Split:
     words: NDArray[np.unsignedinteger]
     starts: NDArray[np.int64]
     sentences: NDArray[np.int32]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     orders: NDArray[np.unsignedinteger] | None = None
 
     def __len__(self) -> int:
