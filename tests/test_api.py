@@ -136,7 +136,9 @@ def test_parse_is_the_trace(client, options):
     for text, found, known in zip(TEXTS, results, expected, strict=True):
         assert found.pop("spans") is None
         # of the best tree, also where another was drawn
-        assert close(found.pop("classes"), SINGLE.predict([text])[0].probabilities)
+        (prediction,) = SINGLE.predict([text])
+        assert close(found.pop("classes"), prediction.probabilities)
+        assert close(found.pop("answer"), prediction.as_dict())
         assert close(found, known.as_dict())
     assert results[1]["sampled"] is bool(options)
     assert results[2]["unknown"] == [False, False, True]
@@ -144,7 +146,7 @@ def test_parse_is_the_trace(client, options):
 
 def test_parse_of_a_model_of_pairs_has_no_classes(client):
     (found,) = ask(client, "/api/parse", model="pair", texts=[SENTENCE])["results"]
-    assert found["classes"] is None
+    assert found["classes"] is found["answer"] is None
     assert [node["classes"] for node in found["nodes"]] == [None] * 15
     assert found["brackets"] == str(PAIR.parse(SENTENCE))
 

@@ -330,6 +330,7 @@ def test_the_server_answers_with_what_the_head_gives(head):
     (parsed,) = service.parse(served, [TEXTS[1]], None, 1.0, 0)
     found = json.loads(parsed)
     assert (found["classes"] is None) == (head == "number")
+    assert found["answer"] == model.predict([TEXTS[1]])[0].as_dict()
     assert served.about()["kind"] == head
 
 
@@ -691,3 +692,16 @@ def test_numbers_are_learned_from_files(tmp_path):
     path.write_text("\n".join(["text\tscore", *rows, "the cat\thigh", ""]))
     with pytest.raises(ValueError, match=r"label that the head takes, got 'high' of 'the cat'"):
         gumbeltree.prepare(recipe, path)
+
+
+def test_a_card_tells_of_any_measure():
+    model = model_of(head="number")
+    model.provenance = {
+        "metrics": {"dev_pearson": -0.25, "step": 3},
+        "recipe": {"data": {"task": "x"}},
+    }
+    card = model_card(model)
+    (row,) = [line for line in card.splitlines() if "dev_pearson" in line.replace("\\", "")]
+    assert "0.2500" in row
+    assert "ccurac" not in card
+    assert "text-classification" not in card

@@ -173,6 +173,18 @@ class Models(BaseModel):
     limits: AboutLimits
 
 
+class Predicted(BaseModel):
+    """What a model says about a sentence or pair: for models of classes, label and probabilities.
+
+    Models with another head answer with fields of their own.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    label: str | None = None
+    probabilities: Probabilities | None = None
+
+
 class LayerAnswer(BaseModel):
     """The candidates of one step and what became of them."""
 
@@ -218,7 +230,14 @@ class Parsed(BaseModel):
     nodes: Annotated[list[NodeAnswer], Field(description="Words, then merges, the root last.")]
     classes: Annotated[
         Probabilities | None,
-        Field(description="Of the sentence, by its best tree; null for models of pairs."),
+        Field(
+            description="Of the sentence, by its best tree; null for models of pairs, and where "
+            "answers are no classes."
+        ),
+    ]
+    answer: Annotated[
+        Predicted | None,
+        Field(description="What `/api/predict` says of the sentence; null for models of pairs."),
     ]
     spans: Annotated[
         list[Annotated[list[Any], Field(min_length=3, max_length=3)]] | None,
@@ -234,18 +253,6 @@ class ParseAnswer(BaseModel):
     """A tree for each sentence, in their order."""
 
     results: list[Parsed]
-
-
-class Predicted(BaseModel):
-    """What a model says about a sentence or pair: for models of classes, label and probabilities.
-
-    Models with another head answer with fields of their own.
-    """
-
-    model_config = ConfigDict(extra="allow")
-
-    label: str | None = None
-    probabilities: Probabilities | None = None
 
 
 class PredictAnswer(BaseModel):

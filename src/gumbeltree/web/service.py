@@ -93,18 +93,20 @@ def parse(
 
     def run(texts: list[str]) -> list[str]:
         traces = trace_many(model, texts, seed=seed, temperature=temperature)
-        classes: list[dict[str, float] | None] = [None] * len(texts)
-        if not served.pair and model.labels:
-            classes = [prediction.probabilities for prediction in model.predict(texts)]
+        answers: list[dict[str, Any] | None] = [None] * len(texts)
+        if not served.pair:
+            answers = [answer.as_dict() for answer in model.predict(texts)]
         found = []
-        for text, trace, named in zip(texts, traces, classes, strict=True):
+        for text, trace, answer in zip(texts, traces, answers, strict=True):
             spans = None
             if samples:
                 _, shares = span_probabilities(
                     model, text, samples=samples, seed=seed or 0, temperature=temperature
                 )
                 spans = [[*span, share] for span, share in shares.items()]
-            found.append(to_json({**trace.as_dict(), "classes": named, "spans": spans}))
+            classes = (answer or {}).get("probabilities") if model.labels else None
+            told = {"classes": classes, "answer": answer, "spans": spans}
+            found.append(to_json({**trace.as_dict(), **told}))
         return found
 
     return _usable(model, texts, lambda text: [text], run)

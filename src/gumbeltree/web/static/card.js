@@ -1,7 +1,7 @@
 // One model's part of the page: its trees, what it predicts, one node looked at closely.
 
 import { ask, Refusal } from "./api.js";
-import { best, decimal, html, hue, percent, quiet, shortened } from "./dom.js";
+import { best, decimal, html, hue, inWords, percent, quiet, shortened } from "./dom.js";
 import { chart, told } from "./heat.js";
 import { savePng, saveSvg, saveText } from "./save.js";
 import { bars, rows, tabulate } from "./tables.js";
@@ -207,6 +207,11 @@ export class Card {
     return this.results[which].nodes.findIndex(same);
   }
 
+  /** What the model says of the sentence or pair, whatever its head; nothing without a pair. */
+  get #said() {
+    return this.pair ? this.prediction : this.results[0].answer;
+  }
+
   #judge() {
     const { labels, name } = this.model;
     const classes = this.pair ? this.prediction?.probabilities : this.results[0].classes;
@@ -220,8 +225,12 @@ export class Card {
         const trees = this.pair ? "trees" : "tree";
         this.verdict.append(quiet(`from the ${this.#usual} ${trees}, not the sampled`));
       }
+    } else if (this.#said) {
+      this.verdict.replaceChildren(html("p", { class: "answer", text: inWords(this.#said) }));
     } else if (this.pair) {
-      const text = `Add a second sentence to see one of: ${labels.join(", ")}.`;
+      const text = labels.length
+        ? `Add a second sentence to see one of: ${labels.join(", ")}.`
+        : "Add a second sentence to see an answer.";
       this.verdict.replaceChildren(html("p", { class: "hint", text }));
     } else {
       this.verdict.replaceChildren();
@@ -510,7 +519,8 @@ export class Card {
     const trees = this.results.map((one) =>
       one.words.length > 60 ? `a tree over ${one.words.length} words` : one.brackets);
     const classes = this.pair ? this.prediction?.probabilities : this.results[0].classes;
-    const answer = classes ? ` ${best(classes)[0]}, ${percent(best(classes)[1])}.` : "";
+    const other = this.#said ? ` ${inWords(this.#said)}.` : "";
+    const answer = classes ? ` ${best(classes)[0]}, ${percent(best(classes)[1])}.` : other;
     return `${this.model.name}: ${trees.join("; ")}.${answer}`;
   }
 }

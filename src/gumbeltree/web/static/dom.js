@@ -65,6 +65,12 @@ export function hue(label, labels) {
   return `hue-${known ?? OTHERS[labels.indexOf(label) % OTHERS.length]}`;
 }
 
+/** Return the fields of an answer in words, such as "value 3.1416". */
+export function inWords(answer) {
+  const shown = (value) => (typeof value === "number" ? value.toFixed(4) : String(value));
+  return Object.entries(answer).map(([name, value]) => `${name} ${shown(value)}`).join(", ");
+}
+
 /** Return the most probable label and its probability. */
 export function best(classes) {
   return Object.entries(classes).reduce((a, b) => (b[1] > a[1] ? b : a));
