@@ -96,8 +96,9 @@ def test_parts_of_another_kind_keep_what_both_have():
     encoder = with_settings(recipe, ["encoder.kind=lstm"]).model.encoder
     assert encoder == LSTMConfig(64, 64, impl="exact")
     assert with_settings(recipe, ["leaf=affine"]).model.encoder.leaf == AffineLeafConfig()
-    with pytest.raises(ValueError, match=r"unknown key 'encoder\.leaf\.init'"):
-        with_settings(recipe, ["leaf=affine", "leaf_init=he"])
+    # version 1 took it, and it had no effect
+    affine = with_settings(recipe, ["leaf=affine", "leaf_init=he"])
+    assert affine.model.encoder.leaf == AffineLeafConfig()
 
 
 def test_an_unfinished_run_with_fixed_trees_is_refused(tmp_path):
@@ -140,3 +141,59 @@ def test_a_run_of_version_1_may_stop_again_before_it_is_saved(tmp_path):
     other = {**now, "data_digest": "another"}
     with pytest.raises(ValueError, match="belongs to another run"):
         RunFolder(run, other, True).load_checkpoint()
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_names_of_version_1_mean_what_the_encoder_is(swap):
+    def changed(*settings):
+        settings = settings[::-1] if swap else settings
+        return with_settings(load_recipe("demo"), settings).model.encoder
+
+    assert changed("leaf_init=he", "encoder.kind=lstm") == LSTMConfig(64, 64, "he")
+    assert changed("forget_offset=0", "encoder.kind=bag") == BagConfig(64, 64)
+    for trees in ("left", "learned"):
+        found = with_settings(load_recipe("demo"), ["encoder.kind=bag", f"trees={trees}"])
+        assert found.model.encoder == BagConfig(64, 64)
+
+
+def test_both_forms_beside_each_other():
+    now = current_encoder(
+        {"cell_init": "orthogonal", "leaf_init": "he", "cell": {"forget_offset": 0.0}, "leaf": {}}
+    )
+    found = part_settings(ENCODERS, "gumbel_tree", now, "encoder")
+    assert found == EncoderConfig(leaf=LEAF, cell=CELL)
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        {"kind": "fixed_tree", "trees": "left", "cell_init": "he", "score": "bogus"},
+        {**FIRST, "kind": "bag", "leaf": []},
+        {**FIRST, "kind": []},
+        {"kind": "bag", "leaf": "affine"},
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_any_form(encoder):
+    with pytest.raises(ValueError, match=r"unknown key|must be"):
+        part_settings(ENCODERS, "gumbel_tree", current_encoder(encoder), "encoder")
+
+
+def test_a_run_with_fixed_trees_that_ended_is_left_as_it_is(tmp_path):
+    run = shutil.copytree(FROZEN / "run", tmp_path / "run")
+    settings = json.loads((run / "settings.json").read_text("utf-8"))
+    settings["recipe"]["model"]["encoder"]["trees"] = "left"
+    (run / "settings.json").write_text(json.dumps(settings))
+    (run / "result.json").write_text('{"dev_accuracy": 0.5}')
+    recipe = from_dict(Recipe, current_recipe(settings["recipe"]))
+    data = load_prepared(FROZEN / "prepared.safetensors")
+    found = train(recipe, data, run, recipe_name="demo", resume=True)
+    assert found == {"dev_accuracy": 0.5}
+
+
+def test_losses_by_set():
+    recipe = load_recipe("demo")
+    assert with_settings(recipe, ["losses.a.b=1"]).training.losses == {"a.b": 1.0}
+    assert with_settings(recipe, ["training.losses={a=2}"]).training.losses == {"a": 2.0}
+    with pytest.raises(ValueError, match=r"unknown key 'losses\.'"):
+        with_settings(recipe, ["losses.=1"])
+    assert isinstance(hash(recipe), int)

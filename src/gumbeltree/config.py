@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from gumbeltree.migrate import current_recipe, current_setting
+from gumbeltree.migrate import ONLY_FIRST, current_recipe, current_setting
 from gumbeltree.parts import CELLS, ENCODERS, ESTIMATORS, HEADS, LEAVES
 from gumbeltree.registry import UnknownNameError, suggest
 from gumbeltree.settings import (
@@ -129,6 +129,11 @@ class EncoderConfig(TreeSettings):
                 f"{suggest(variant, list(VARIANTS))}"
             )
         fields = VARIANTS[variant]
+        if not hasattr(self.cell, "init"):
+            raise ValueError(
+                f"a variant says how the cell starts, and the cell {self.cell.kind!r} has no "
+                "`init`; take 'treelstm', or set `score` by itself"
+            )
         cell = dataclasses.replace(self.cell, init=fields["init"])
         return dataclasses.replace(self, score=fields["score"], cell=cell)
 
@@ -268,7 +273,7 @@ class TrainingConfig(Settings):
     entropy: float = setting(0.0, low=0)
     """Weight of the entropy of sampled trees, to be kept high, for estimators that have its
     gradient from log-probabilities."""
-    losses: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict, hash=False)
     """Weights of losses that an encoder adds to the head's, by name; 1 for those not named here."""
     anneal_rate: float = setting(0.0, low=0)
     """Temperature max(0.5, exp(-rate * step)); 0: the model's own temperature throughout."""
@@ -335,13 +340,16 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
             that both have.
     """
     data = dataclasses.asdict(recipe)
-    for given in settings:
+    # names of version 1 last: they mean what the encoder then is
+    for given in sorted(
+        settings, key=lambda x: x.partition("=")[0].rpartition(".")[2] in ONLY_FIRST
+    ):
         name, equals, text = given.partition("=")
         if not equals or not name.strip():
             raise ValueError(
                 f"`--set` takes key=value, got {given!r}; write such as training.batch_size=64"
             )
-        for today, value in current_setting(name.strip(), text):
+        for today, value in current_setting(name.strip(), text, data["model"]["encoder"]):
             _set(data, today, value, given)
             # another kind of a part has other settings
             data = dataclasses.asdict(from_dict(Recipe, data))
@@ -349,14 +357,22 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     return changed
 
 
+def _is_of_version_1(given: str) -> bool:
+    return given.partition("=")[0].rpartition(".")[2].strip() in ONLY_FIRST
+
+
 def _set(data: dict[str, Any], name: str, text: str, given: str) -> None:
     """Set one value in nested tables; see `with_settings`."""
     keys = list(_leaves(data))
     matches = [key for key in keys if key == name or key.endswith("." + name)]
     matches = matches or [key for key in keys if f".{key}".endswith(f".{name}.kind")]
-    before, named, loss = name.rpartition("losses.")
-    if not matches and named and before in ("", "training."):
-        matches = [f"training.losses.{loss}"]
+    prefix, named, loss = name.partition("losses.")
+    if not matches and named and loss and prefix in ("", "training."):
+        data["training"]["losses"][loss] = _value(text)
+        return
+    if not matches and name in ("losses", "training.losses"):
+        data["training"]["losses"] = _value(text)
+        return
     if len(matches) != 1:
         near = suggest(name, keys) or suggest(name, [key.rpartition(".")[2] for key in keys])
         raise ValueError(
@@ -368,19 +384,27 @@ def _set(data: dict[str, Any], name: str, text: str, given: str) -> None:
     table = data
     for step in path:
         table = table[step]
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        value = text.strip()
-    if isinstance(table.get(last), str) and not isinstance(value, str):
+    value = _value(text)
+    if isinstance(table[last], str) and not isinstance(value, str):
         # a column may be called 0, and precision=64 is a name
         value = text.strip()
     if last == "kind" and path[-1] in PARTS:
-        own = part_settings(PARTS[path[-1]], "", value, ".".join(path))
-        shared = {field.name for field in dataclasses.fields(own)}
-        for key in table.keys() - shared:
-            del table[key]
+        own = type(part_settings(PARTS[path[-1]], "", value, ".".join(path)))
+        for key in list(table):
+            try:
+                from_dict(own, {key: table[key]})
+            except ValueError:
+                # another kind has no such setting, or means something else by it
+                del table[key]
     table[last] = value
+
+
+def _value(text: str) -> Any:
+    """Return a value as TOML reads it, or a string where it is none."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text.strip()
 
 
 def _leaves(data: dict[str, Any], path: str = "") -> Iterator[str]:

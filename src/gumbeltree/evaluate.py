@@ -73,7 +73,8 @@ class Evaluator:
         self.batches = list(by_length(part, words))[::-1]
         self.device = model.embedding.weight.device
         self.on_device: DeviceSplit | None = None
-        if self.device.type == "cuda" and model.why_not_captured(sample=False) is None:
+        captured = self.device.type == "cuda" and model.why_not_captured(sample=False) is None
+        if captured and split.orders is None:
             self.on_device = DeviceSplit(part, self.device)
             # they come in the same order each time: with fewer graphs each would be dropped
             # before it is used again

@@ -48,10 +48,11 @@ def current_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of an encoder in today's form; what is so already stays."""
     now = dict(encoder)
     kind = now.get("kind", "gumbel_tree")
-    trees = now.get("trees", "learned")
+    if not isinstance(kind, str):
+        return now
     changed = kind == "gumbel_tree" and "trees" in now
     if changed:
-        del now["trees"]
+        trees = now.pop("trees")
         if trees != "learned":
             kind = now["kind"] = "fixed_tree"
             now["trees"] = trees
@@ -59,16 +60,32 @@ def current_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
     if not (first or changed) or kind not in ENCODERS:
         return now
     if "leaf_init" in first and kind == "lstm":
-        now["init"] = first["leaf_init"]
-    elif "leaf_init" in first and now.get("leaf", "lstm") in ("lstm", "bilstm"):
-        now["leaf"] = {"kind": now.get("leaf", "lstm"), "init": first["leaf_init"]}
-    if first.keys() - {"leaf_init"} and now.get("cell", "treelstm") == "treelstm":
-        names = {"cell_init": "init", "forget_offset": "forget_offset"}
-        given = {new: first[old] for old, new in names.items() if old in first}
-        now["cell"] = {"kind": "treelstm", **given}
-    # what this encoder never read
+        now.setdefault("init", first["leaf_init"])
+    elif "leaf_init" in first:
+        _add(now, "leaf", "lstm", ("lstm", "bilstm"), {"init": first["leaf_init"]})
+    cell = {"cell_init": "init", "forget_offset": "forget_offset"}
+    given = {new: first[old] for old, new in cell.items() if old in first}
+    if given:
+        _add(now, "cell", "treelstm", ("treelstm",), given)
+    if not changed and len(first) < len(ONLY_FIRST):
+        return now
+    # version 1 wrote all settings, those that this encoder never read as well
     known = {field.name for field in dataclasses.fields(settings_of(ENCODERS, kind))}
-    return {name: x for name, x in now.items() if name in known or name not in FIRST}
+    for name in [name for name in FIRST if name in now and name not in known]:
+        if isinstance(now[name], list):
+            raise ValueError(f"`encoder.{name}` must be a name or a number, got {now[name]!r}")
+        del now[name]
+    return now
+
+
+def _add(
+    encoder: dict[str, Any], part: str, usual: str, kinds: tuple[str, ...], more: dict[str, Any]
+) -> None:
+    """Add settings to those of a part, if it is of a kind that reads them."""
+    given = encoder.get(part, usual)
+    table = {"kind": given} if isinstance(given, str) else given
+    if isinstance(table, Mapping) and table.get("kind", usual) in kinds:
+        encoder[part] = {"kind": usual, **more, **table}
 
 
 def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +96,11 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
     """
     now = dict(encoder)
     kind = now.pop("kind")
-    leaf, cell, estimator = (now.pop(name, {}) for name in ("leaf", "cell", "estimator"))
+    # only tables are settings of a part
+    leaf, cell, estimator = (
+        now.pop(name) if isinstance(now.get(name), Mapping) else {}
+        for name in ("leaf", "cell", "estimator")
+    )
     leaf_init = now.pop("init") if kind == "lstm" else leaf.get("init", "orthogonal")
     return {
         "embedding_dim": now.pop("embedding_dim"),
@@ -105,17 +126,30 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def current_setting(name: str, text: str) -> Iterator[tuple[str, str]]:
-    """Yield today's names and values for one that `--set` took in version 1."""
+def current_setting(name: str, text: str, encoder: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield today's names and values for one that `--set` took in version 1.
+
+    Args:
+        name: of the setting.
+        text: its value.
+        encoder: its settings as they are. What version 1 took and this encoder does not read is
+            left out, as it had no effect then.
+    """
     prefix, _, last = name.rpartition(".")
-    if prefix not in ("", "encoder", "model.encoder"):
+    kind = encoder["kind"]
+    if prefix not in ("", "encoder", "model.encoder") or last not in (*PLACES, "trees"):
         yield name, text
-    elif last in PLACES:
-        yield PLACES[last], text
-    elif last == "trees":
-        kind = "gumbel_tree" if text.strip("\"' ") == "learned" else "fixed_tree"
-        yield "encoder.kind", kind
-        if kind == "fixed_tree":
+    elif last == "trees" and kind in ("gumbel_tree", "fixed_tree"):
+        other = "gumbel_tree" if text.strip("\"' ") == "learned" else "fixed_tree"
+        yield "encoder.kind", other
+        if other == "fixed_tree":
             yield "encoder.trees", text
-    else:
+    elif last == "trees" and "trees" in encoder:
         yield name, text
+    elif last == "leaf_init" and kind == "lstm":
+        yield "encoder.init", text
+    elif last != "trees":
+        _, part, setting = PLACES[last].split(".")
+        table = encoder.get(part)
+        if isinstance(table, Mapping) and setting in table:
+            yield PLACES[last], text

@@ -230,8 +230,12 @@ def _table(path: Path) -> dict[str, Any]:
 def _checked(values: object, place: str) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{place}: expected a JSON object, got {type(values).__name__}")
-    needed = [*KEYS.values(), f"dev_{measure_of(values)}"]
-    missing = [key for key in needed if not isinstance(values.get(key), int | float)]
+    measure = f"dev_{measure_of(values)}"
+    needed = [*KEYS.values(), measure]
+    missing = [key for key in KEYS.values() if not isinstance(values.get(key), int | float)]
+    if measure not in values or not isinstance(values[measure], int | float | None):
+        # null is a measure that was no number
+        missing.append(measure)
     if missing:
         raise ValueError(
             f"{place}: expected numbers {', '.join(needed)}, got none for {', '.join(missing)}; "

@@ -453,8 +453,13 @@ def with_labels(recipe: Recipe, prepared: Prepared) -> Recipe:
             f"the recipe is for {kinds[pair]}, the data has {kinds[prepared.pair]}; take another "
             f"recipe, or --set head.kind={fitting[0]}"
         )
-    if not hasattr(head, "labels"):
+    if not has_classes(recipe):
         return recipe
+    if not prepared.labels:
+        raise ValueError(
+            f"the head {head.kind!r} names classes, and the data was prepared for one that does "
+            "not; prepare it again with this recipe, or take another head"
+        )
     if head.labels != LABELS_FROM_DATA and set(head.labels) != set(prepared.labels):
         raise ValueError(
             f"the recipe has the labels {', '.join(head.labels)}, the data has "

@@ -148,9 +148,9 @@ def save_prepared(prepared: Prepared, path: str | Path) -> None:
     replace_file(path, lambda temporary: save_file(arrays, temporary, metadata))
 
 
-def _targets(labels: NDArray[Any]) -> NDArray[Any]:
+def _targets(labels: NDArray[Any], classes: bool) -> NDArray[Any]:
     """Return targets as training wants them: classes in 64 bits, other numbers as they are."""
-    return labels.astype(np.int64) if labels.dtype.kind == "u" else labels
+    return labels.astype(np.int64) if classes else labels
 
 
 def _checksum(metadata: dict[str, str]) -> str:
@@ -189,7 +189,7 @@ def load_prepared(path: str | Path) -> Prepared:
                 arrays[f"{name}.words"],
                 np.concatenate([[0], np.cumsum(arrays[f"{name}.lengths"].astype(np.int64))]),
                 arrays[f"{name}.sentences"],
-                _targets(arrays[f"{name}.labels"]),
+                _targets(arrays[f"{name}.labels"], bool(metadata["labels"])),
                 arrays.get(f"{name}.orders"),
             )
             for name in sorted(names, key=("train", "dev", "test").index)

@@ -114,11 +114,13 @@ class RunFolder:
             before["former"] = _former(before)
             before["format_version"] = FORMAT_VERSION
             if isinstance(before.get("recipe"), dict):
-                recipe = from_dict(Recipe, current_recipe(before["recipe"]), "recipe")
+                try:
+                    recipe = from_dict(Recipe, current_recipe(before["recipe"]), "recipe")
+                except ValueError as error:
+                    raise ValueError(f"{self.path / SETTINGS}: {error}") from error
                 # tuples come back from JSON as lists
                 before["recipe"] = json.loads(json.dumps(dataclasses.asdict(recipe)))
-            kinds = _flat(before)
-            if ("recipe.model.encoder.kind", "fixed_tree") in kinds and self.has(CHECKPOINT):
+            if _has_fixed_trees(before) and self.has(CHECKPOINT) and not self.has(RESULT):
                 raise ValueError(
                     f"{self.path} holds an unfinished run with fixed trees of gumbeltree 0.1.0, "
                     "whose state had a query vector; finish it with that version, or start anew in "
@@ -127,6 +129,13 @@ class RunFolder:
         if "former" in before:
             # what the state of such a run says that it belongs to
             self.settings = {**self.settings, "former": before["former"]}
+
+    def ended_long_ago(self) -> bool:
+        """Return whether a run ended whose state only version 1 could read."""
+        if not (self.has(RESULT) and self.has(SETTINGS)):
+            return False
+        before = self.read(SETTINGS)
+        return before.get("format_version", 1) == 1 and _has_fixed_trees(before)
 
     def _compare(self, before: dict[str, Any]) -> None:
         old, new = dict(_flat(before)), dict(_flat(self.settings))
@@ -237,6 +246,14 @@ class RunFolder:
             plain = {k: None if isinstance(v, float) and v != v else v for k, v in line.items()}
             file.write(json.dumps(plain).encode() + b"\n")
             return file.tell()
+
+
+def _has_fixed_trees(settings: dict[str, Any]) -> bool:
+    """Return whether trees do not depend on words, by settings of any version."""
+    encoder = settings.get("recipe", {}).get("model", {}).get("encoder", {})
+    learned = encoder.get("kind", "gumbel_tree") == "gumbel_tree"
+    fixed = learned and encoder.get("trees", "learned") != "learned"
+    return bool(fixed or encoder.get("kind") == "fixed_tree")
 
 
 def _former(settings: dict[str, Any]) -> str:
