@@ -341,9 +341,7 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """
     data = dataclasses.asdict(recipe)
     # names of version 1 last: they mean what the encoder then is
-    for given in sorted(
-        settings, key=lambda x: x.partition("=")[0].rpartition(".")[2] in ONLY_FIRST
-    ):
+    for given in sorted(settings, key=_is_of_version_1):
         name, equals, text = given.partition("=")
         if not equals or not name.strip():
             raise ValueError(
