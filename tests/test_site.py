@@ -30,7 +30,7 @@ from gumbeltree.ops.merge import exact
 from gumbeltree.parts import CELLS, ENCODERS, ESTIMATORS
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.demo import generate
-from tests import test_cells, test_estimators
+from tests import test_cells, test_estimators, test_parts
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -403,6 +403,11 @@ def test_the_parts_of_the_page_do_what_it_says(parts: Path) -> None:
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     assert exact.unsupported(encoder.cell, encoder.estimator, sample=True) is None
+    for test in (
+        test_parts.test_it_is_evaluated_and_parts_add_up,
+        test_parts.test_it_learns,
+    ):
+        test("max", "single")
     # encoder: what stands beyond the lengths has no effect
     pooled = ENCODERS["max"](EncoderSettings(5, 6, kind="max")).double()
     padded = words.clone()
