@@ -34,6 +34,7 @@ from gumbeltree.store import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
+    WORD_VECTORS,
     find_model,
     model_config,
     read_config,
@@ -42,7 +43,6 @@ from gumbeltree.store import (
 )
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader, batches, chunks
 from gumbeltree.tree import Tree
-from gumbeltree.weights import VECTORS as WORD_VECTORS
 from gumbeltree.weights import check_fit, halved, read_weights, restored
 
 logger = logging.getLogger(__name__)

@@ -94,15 +94,18 @@ class Encoding:
     @staticmethod
     def joined(encodings: "Sequence[Encoding]") -> "Encoding":
         """Return the encodings of several batches as those of one, as wide as the widest."""
-        T = max(0 if x.order is None else x.order.shape[1] + 1 for x in encodings)
-        left = [iter(x.widened(T)._tensors()) for x in encodings]
-        return encodings[0].map(lambda _: torch.cat([next(tensors) for tensors in left]))
 
-    def _tensors(self) -> list[Tensor]:
-        """Return all tensors, in the order in which `map` takes them."""
-        found: list[Tensor] = []
-        self.map(lambda x: found.append(x) or x)  # type: ignore[func-returns-value]
-        return found
+        def together(parts: list[Any]) -> Any:
+            if isinstance(parts[0], Mapping):
+                return {name: together([part[name] for part in parts]) for name in parts[0]}
+            if isinstance(parts[0], NodeState):
+                return NodeState(*(torch.cat(halves) for halves in zip(*parts, strict=True)))
+            return None if parts[0] is None else torch.cat(parts)
+
+        T = max(0 if x.order is None else x.order.shape[1] + 1 for x in encodings)
+        wide = [x.widened(T) for x in encodings]
+        names = [f.name for f in dataclasses.fields(Encoding)]
+        return Encoding(**{name: together([getattr(x, name) for x in wide]) for name in names})
 
     def widened(self, T: int) -> "Encoding":
         """Return the same for sentences padded to T words."""

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 CONFIG, WEIGHTS, TOKENIZER = FILES
 KEYS = ("format", "format_version", "gumbeltree_version", "model", "provenance")
-VECTORS = "embedding.weight"
+WORD_VECTORS = "embedding.weight"
 """The word vectors, which may be narrower than all else."""
 
 
@@ -154,8 +154,8 @@ def has_half_embeddings(folder: Path) -> bool:
     """Return whether a model folder was saved with `half_embeddings`."""
     with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-    others = {kind for name, kind in kinds.items() if name != VECTORS}
-    return kinds[VECTORS] == "F16" and not others.isdisjoint(("F32", "F64"))
+    others = {kind for name, kind in kinds.items() if name != WORD_VECTORS}
+    return kinds[WORD_VECTORS] == "F16" and not others.isdisjoint(("F32", "F64"))
 
 
 def model_config(folder: Path) -> ModelConfig:

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-VECTORS = "embedding.weight"
-"""The word vectors, which may be narrower than all else."""
+from gumbeltree.store import WORD_VECTORS
+
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Number types that a whole model may have."""
 FULL = (torch.float32, torch.float64)
@@ -42,20 +42,20 @@ def halved(vectors: Tensor) -> Tensor:
 
 def restored(weights: dict[str, Tensor], path: Path) -> torch.dtype:
     """Return the number type of a model; word vectors saved in float16 get it back, in place."""
-    rest = [x for name, x in weights.items() if name != VECTORS]
+    rest = [x for name, x in weights.items() if name != WORD_VECTORS]
     others = Counter(x.dtype for x in rest if x.is_floating_point())
     others = others or Counter(x.dtype for x in rest)
-    if VECTORS not in weights or not others:
+    if WORD_VECTORS not in weights or not others:
         # what is missing is named with all else that does not fit
         return torch.float32
-    vectors, ((other, _),) = weights[VECTORS], others.most_common(1)
+    vectors, ((other, _),) = weights[WORD_VECTORS], others.most_common(1)
     if vectors.dtype == torch.float16 and other in FULL:
-        weights[VECTORS] = vectors.to(other)
+        weights[WORD_VECTORS] = vectors.to(other)
     elif vectors.dtype != other or other not in TYPES:
         raise ValueError(
             f"{path}: expected word vectors in float32 or float16 and all else in float32, got "
-            f"{VECTORS} in {_kind(vectors.dtype)} and the others in {_kind(other)}; save the model "
-            "anew with gumbeltree.save"
+            f"{WORD_VECTORS} in {_kind(vectors.dtype)} and the others in {_kind(other)}; save the "
+            "model anew with gumbeltree.save"
         )
     return other
 

@@ -10,7 +10,7 @@ from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.layout import Arrangement, Layout
 from gumbeltree.nn.cells.treelstm import TreeLSTMCell
 from gumbeltree.nn.estimators.st_gumbel import StraightThroughGumbel
-from gumbeltree.ops.merge import build_tree, choose
+from gumbeltree.ops.merge import IMPLEMENTATIONS, choose
 from gumbeltree.ops.merge.problem import TreeProblem, TreeResult
 from gumbeltree.states import Keep
 from tests.models import IMPLS
@@ -19,6 +19,10 @@ from tests.oracle import follow, merge_orders, tree_lstm
 
 def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
+
+
+def build_tree(problem: TreeProblem, impl: str) -> TreeResult:
+    return IMPLEMENTATIONS[impl].build_tree(problem)
 
 
 def problem(

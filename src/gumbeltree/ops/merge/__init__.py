@@ -1,7 +1,6 @@
 """The merge: leaf states in, trees out.
 
-`build_tree` merges; `choose` says which implementation does it and why; `IMPLEMENTATIONS` lists
-them, fastest first.
+`choose` says which implementation merges and why; `IMPLEMENTATIONS` lists them, fastest first.
 """
 
 import logging
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from gumbeltree.ops.merge import exact, fused, reference
-from gumbeltree.ops.merge.problem import TreeProblem, TreeResult
 from gumbeltree.registry import UnknownNameError, suggest
 
 IMPLEMENTATIONS: dict[str, ModuleType] = {
@@ -59,11 +57,3 @@ def report(choice: Choice) -> None:
     if choice.reason not in _logged:
         _logged.add(choice.reason)
         logger.info("merging with %r: %s", choice.name, choice.reason)
-
-
-def build_tree(problem: TreeProblem, impl: str = "auto") -> TreeResult:
-    """Merge each sentence of `problem` into one node."""
-    choice = choose(impl, problem.cell, problem.estimator, problem.sample)
-    report(choice)
-    result: TreeResult = IMPLEMENTATIONS[choice.name].build_tree(problem)
-    return result
