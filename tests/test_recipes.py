@@ -170,3 +170,14 @@ def test_recipes_beside_a_published_one_train_on_the_same_data(name):
     )
     assert recipe.model.head.labels == published.model.head.labels
     assert recipe.model.encoder.hidden_dim == published.model.encoder.hidden_dim
+
+
+@pytest.mark.parametrize("trees", ["learned", "left"])
+def test_the_implementation_is_that_of_a_model_on_this_machine(tmp_path, trees):
+    path = tmp_path / "mine.toml"
+    path.write_text(f"description = 'mine'\n[model.encoder]\ntrees = '{trees}'\n")
+    found = describe(str(path))["implementation"]
+    assert found == {
+        "name": "exact",
+        "reason": "not 'fused': its kernels run on CUDA devices, the weights are on cpu",
+    }

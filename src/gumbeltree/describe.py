@@ -56,10 +56,14 @@ def describe(name: str) -> dict[str, Any]:
 
 def _implementation(config: ModelConfig) -> dict[str, Any]:
     """Return which implementation merges, and why, under its key; nothing without merges."""
-    with torch.device("meta"):
-        encoder = ENCODERS[config.encoder.kind](config.encoder)
-    explain = getattr(encoder, "explain", None)
-    return {} if explain is None else {"implementation": explain(sample=True)._asdict()}
+    kind = ENCODERS[config.encoder.kind]
+    if not hasattr(kind, "explain"):
+        return {}
+    # a small one, but where a model would be
+    small = dataclasses.replace(config.encoder, embedding_dim=2, hidden_dim=2)
+    with torch.random.fork_rng(devices=[]):
+        choice = kind(small).explain(sample=True)
+    return {"implementation": choice._asdict()}
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
