@@ -1,6 +1,9 @@
 """Shared set-up: seeds, determinism with NaN in uninitialised memory, hypothesis profiles."""
 
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +30,34 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep downloads out of the user's cache, and output independent of the terminal."""
+    monkeypatch.setenv("GUMBELTREE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+# imports of gumbeltree stand in the fixtures: they must follow the variables above
+
+
+@pytest.fixture
+def cli() -> Callable[..., Any]:
+    """The command line, called in this process."""
+    from tests.commands import run
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def demo() -> Any:
+    """The prepared data of a small run."""
+    from gumbeltree.data.compile import prepare
+    from tests.runs import small
+
+    return prepare(small())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

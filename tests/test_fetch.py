@@ -20,7 +20,7 @@ import pytest
 from gumbeltree import fetch
 from gumbeltree.tasks import TASKS
 from gumbeltree.text.vectors import read_vectors
-from tests.test_cli import Result, cli  # noqa: F401
+from tests.commands import Result
 
 TREE = "(3 (2 good) (2 film))"
 PAIR = {"gold_label": "neutral", "sentence1": "a dog", "sentence2": "a cat"}
@@ -598,7 +598,7 @@ def test_home(monkeypatch, variables, expected):
 # the command
 
 
-def test_the_command_prints_the_path_alone(server, home, cli):  # noqa: F811
+def test_the_command_prints_the_path_alone(server, home, cli):
     code, out, err = cli("data", "get", "sst")
     assert (code, out) == (0, f"{home / 'data' / 'sst'}\n")
     assert "trainDevTestTrees_PTB.zip: fetching http://127.0.0.1" in err
@@ -609,13 +609,13 @@ def test_the_command_prints_the_path_alone(server, home, cli):  # noqa: F811
     assert (code, out) == (0, f"{home / 'data' / 'glove.6B' / 'glove.6B.zip'}\n")
 
 
-def test_lines_tell_the_progress(server, cli):  # noqa: F811
+def test_lines_tell_the_progress(server, cli):
     err = cli("data", "get", "listops").err
     counts = Counter(line.partition(":")[0] for line in err.splitlines() if " of " in line)
     assert counts == {"train_d20s.tsv": 10, "test_d20s.tsv": 10}
 
 
-def test_bars_on_a_terminal(server, home, cli, monkeypatch):  # noqa: F811
+def test_bars_on_a_terminal(server, home, cli, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TTY_INTERACTIVE", "1")
@@ -627,14 +627,14 @@ def test_bars_on_a_terminal(server, home, cli, monkeypatch):  # noqa: F811
     assert "━" in err
 
 
-def test_the_command_with_another_folder(server, cli, tmp_path, home):  # noqa: F811
+def test_the_command_with_another_folder(server, cli, tmp_path, home):
     code, out, _ = cli("data", "get", "sst", "--to", tmp_path / "mine")
     assert (code, out) == (0, f"{tmp_path / 'mine'}\n")
     assert names(tmp_path / "mine") == ["dev.txt", "test.txt", "train.txt"]
     assert not home.exists()
 
 
-def test_the_command_lists(server, cli, home, monkeypatch):  # noqa: F811
+def test_the_command_lists(server, cli, home, monkeypatch):
     fetch.get("sst")
     monkeypatch.setitem(fetch.SOURCES, "snli", OFFICIAL["snli"])
     del server.requests[:]
@@ -652,7 +652,7 @@ def test_the_command_lists(server, cli, home, monkeypatch):  # noqa: F811
     assert cli("data", "get", "sst", "--list").out.count("licence") == 1
 
 
-def test_the_command_refuses(server, cli):  # noqa: F811
+def test_the_command_refuses(server, cli):
     message = cli("data", "get", "slni").refused()
     assert "unknown data 'slni'; known: snli, sst," in message
     assert "Did you mean 'snli'?" in message
@@ -663,7 +663,7 @@ def test_the_command_refuses(server, cli):  # noqa: F811
     assert result.err.splitlines()[-1].startswith("gumbeltree: error: http://127.0.0.1")
 
 
-def test_the_command_has_help(cli):  # noqa: F811
+def test_the_command_has_help(cli):
     out = cli("data", "get", "--help").out
     for word in ("Example", "--to", "--force", "--list", "GUMBELTREE_HOME", "GUMBELTREE_MIRROR"):
         assert word in out

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import gumbeltree
 from gumbeltree.model import SentenceModel
 from gumbeltree.text.tokenizer import treebank_tokenizer
+from tests.commands import Result, run
 from tests.models import WORDS, tiny_config, tiny_model
-from tests.test_use import Result, run
 
 FUZZ = settings(max_examples=25, deadline=None)
 ODD = [

@@ -37,8 +37,8 @@ from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import Step
+from tests.commands import run
 from tests.models import TEXTS, WORDS, encoder_settings, tiny_config
-from tests.test_use import run
 
 
 class WideEncoder(Encoder):

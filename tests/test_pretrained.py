@@ -23,11 +23,11 @@ from gumbeltree.describe import describe
 from gumbeltree.evaluate import evaluate
 from gumbeltree.store import find_model, has_half_embeddings
 from gumbeltree.text.tokenizer import whitespace_tokenizer
+from tests.commands import run
 from tests.models import TEXTS, WORDS, tiny_model
+from tests.runs import SMALL, table
 from tests.test_imports import imported_by
 from tests.test_store import FILES, assert_same, edit_weights
-from tests.test_training import SMALL, table
-from tests.test_use import run
 
 SHIPPED = packaged.packaged_names()
 MOST_BYTES = 12_000_000

@@ -7,10 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,57 +17,17 @@ from safetensors.numpy import load_file
 
 import gumbeltree
 from gumbeltree import array_file
-from gumbeltree.cli import main
 from gumbeltree.evaluate import evaluate, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks.demo import generate
 from gumbeltree.text import lines as text_lines
 from gumbeltree.text.files import BadLineError, Report
 from gumbeltree.text.lines import read_texts
+from tests.commands import run
 from tests.models import TEXTS, tiny_model
 
 PAIR, SINGLE = tiny_model("pair"), tiny_model("single")
 SUMMARY = "6 texts, 20 words, 2 unknown (10.0 %)\n"
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    def refused(self) -> str:
-        """Assert an error of use, one line on standard error; return it."""
-        assert self.code == 1, self
-        assert self.err.startswith("gumbeltree: error: "), self
-        assert self.err.count("\n") == 1, self
-        return self.err
-
-
-class Terminal(io.TextIOWrapper):
-    def isatty(self) -> bool:
-        return True
-
-
-def run(*arguments: object, stdin: bytes = b"", terminal: bool = False) -> Result:
-    """Call the command line in this process, with bytes as standard input."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
-    code = 0
-    with (
-        mock.patch.object(sys, "argv", ["gumbeltree", *map(str, arguments)]),
-        mock.patch.object(
-            sys, "stdin", (Terminal if terminal else io.TextIOWrapper)(io.BytesIO(stdin))
-        ),
-        mock.patch.dict("os.environ", COLUMNS="100", TERM="dumb"),
-        redirect_stdout(out),
-        redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out.flush()
-        err.flush()
-    return Result(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gumbeltree.analysis import curves
-from tests.test_use import run
+from tests.commands import run
 
 
 def line(step, accuracy, loss=0.5):

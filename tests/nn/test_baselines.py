@@ -20,8 +20,8 @@ from gumbeltree.nn.encoders.baselines import BagEncoder, LSTMEncoder
 from gumbeltree.parts import ENCODERS, LEAVES
 from gumbeltree.tasks.task import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
+from tests.commands import run
 from tests.models import TEXTS, WORDS, encoder_settings, tiny_config
-from tests.test_use import run
 
 KINDS = {"bag": BagEncoder, "lstm": LSTMEncoder}
 LENGTHS = [3, 1, 6, 2, 6, 1, 4]

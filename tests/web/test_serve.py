@@ -31,8 +31,8 @@ from gumbeltree.cli import main
 from gumbeltree.web import processes, protocol, server, service
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, ServerSettings
+from tests.commands import Result
 from tests.models import TEXTS, tiny_model
-from tests.test_use import Result
 
 SINGLE, PAIR = tiny_model("single"), tiny_model("pair")
 JSON = {"Content-Type": "application/json"}
@@ -641,7 +641,7 @@ def test_who_waits_is_told_when_a_server_ends_at_once(monkeypatch):
 
 
 def test_the_page_has_the_recorded_figures():
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parent.parent.parent
     page = (root / "docs" / "serve.md").read_text(encoding="utf-8")
     report = json.loads((root / "benchmarks" / "results" / "load.json").read_text("utf-8"))
     single, many = report["single"], report["many"]

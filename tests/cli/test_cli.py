@@ -1,11 +1,9 @@
-import io
 import json
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,8 +13,8 @@ import torch
 import gumbeltree
 import gumbeltree.bench.run
 from gumbeltree import load
-from gumbeltree.cli import main
 from gumbeltree.code_version import code_version, described
+from tests.commands import Result
 from tests.models import tiny_model
 from tests.test_import_reference import TEXTS, WORDS, Authors, state_dict
 from tests.test_recipes import COUNTS, PARTS
@@ -44,39 +42,6 @@ COMMANDS = [
     "serve",
 ]
 SENTENCE = "the dog that barked all night sleeps ."
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    def refused(self) -> str:
-        """Assert an error of use: one message on stderr, status 1; return the message."""
-        assert self.code == 1, self
-        assert self.err.startswith("gumbeltree: error: "), self
-        assert "Traceback" not in self.err
-        return self.err.removeprefix("gumbeltree: error: ")
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    """The command line, called in this process."""
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("TERM", "dumb")
-
-    def call(*arguments, stdin=""):
-        monkeypatch.setattr(sys, "argv", ["gumbeltree", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        capsys.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        return Result(code, *capsys.readouterr())
-
-    return call
 
 
 def process(*arguments, stdin=b"", folder=None):
@@ -237,13 +202,13 @@ def test_parse_arguments(cli, model):
 def test_parse_standard_input(cli, model):
     texts = [SENTENCE, "now", "the dog"]
     expected = cli("parse", model, *texts)
-    assert cli("parse", model, stdin="\n".join(texts) + "\n") == expected
-    assert cli("parse", model, stdin="\n".join(texts)) == expected
-    assert cli("parse", model, stdin="\r\n".join(texts)) == expected
+    assert cli("parse", model, stdin=("\n".join(texts) + "\n").encode()) == expected
+    assert cli("parse", model, stdin="\n".join(texts).encode()) == expected
+    assert cli("parse", model, stdin="\r\n".join(texts).encode()) == expected
 
 
 def test_parse_of_nothing_prints_nothing(cli, model):
-    assert cli("parse", model, stdin="") == (0, "", "0 texts\n")
+    assert cli("parse", model, stdin=b"") == (0, "", "0 texts\n")
 
 
 def test_parse_draws(cli, model):
@@ -261,7 +226,7 @@ def test_parse_keeps_words_outside_the_vocabulary(cli, model):
 
 def test_parse_of_an_empty_line_names_it(cli, model):
     # lines count from one, as in every editor
-    message = cli("parse", model, stdin="the dog\n\nnow\n").refused()
+    message = cli("parse", model, stdin=b"the dog\n\nnow\n").refused()
     assert "line 2" in message
     assert "at least one word" in message
 

@@ -20,9 +20,9 @@ from gumbeltree.analysis.film.layout import BARS, CHOICE, RUNNER_UP, reel
 from gumbeltree.analysis.trace import trace
 from gumbeltree.cli.app import app
 from gumbeltree.tree import Tree
+from tests.analysis.test_figure import SENTENCE, SVG, made, models, random_trace  # noqa: F401
+from tests.commands import Terminal, run
 from tests.models import tiny_model
-from tests.test_figure import SENTENCE, SVG, made, models, random_trace  # noqa: F401
-from tests.test_use import Terminal, run
 
 # b and c first: probabilities 0.2 and 0.8, since exp(ln 4) = 4
 HAND = made("a b c", [1, 0], [[0.0, 1.3862943611198906], [-1.0]])

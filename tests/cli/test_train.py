@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gumbeltree import load
-from tests.test_cli import cli  # noqa: F401
-from tests.test_training import SMALL, contents, metrics
+from tests.runs import SMALL, contents, metrics
 
 SMALLER = (*SMALL, "epochs=1")
 
@@ -22,7 +21,7 @@ def _place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(cli):  # noqa: F811
+def run(cli):
     """Call `gumbeltree train` with small settings."""
 
     def call(recipe, *arguments, settings=()):
@@ -169,7 +168,7 @@ def test_settings_and_precision(run):
     assert load("runs/demo").embedding.weight.dtype == torch.float64
 
 
-def test_vectors_and_what_is_prepared(run, cli, tmp_path):  # noqa: F811
+def test_vectors_and_what_is_prepared(run, cli, tmp_path):
     lines = [f"w{i} " + " ".join(str(i + j / 8) for j in range(8)) for i in range(9)]
     (tmp_path / "vectors.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     given = ("--data", csv(tmp_path / "reviews.csv"), *TEXT, "--vectors", tmp_path / "vectors.txt")
@@ -316,7 +315,7 @@ def test_bad_lines_are_refused_or_counted(run, tmp_path):
     assert "1 bad lines skipped" in result.err
 
 
-def test_help(cli):  # noqa: F811
+def test_help(cli):
     result = cli("train", "--help")
     assert result.code == 0
     for option in ("--data", "--vectors", "--resume", "--seeds", "--init", "--precision"):

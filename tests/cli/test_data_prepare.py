@@ -9,7 +9,7 @@ import gumbeltree
 from gumbeltree.cli.train import chosen_recipe
 from gumbeltree.data.compile import prepare
 from gumbeltree.data.prepared import load_prepared, save_prepared
-from tests.test_cli import Result, cli  # noqa: F401
+from tests.commands import Result
 
 SETTINGS = [
     *("generate=200", "embedding_dim=8", "encoder.hidden_dim=8", "head.hidden_dim=8"),
@@ -38,7 +38,7 @@ def demo(tmp_path_factory):
     return path
 
 
-def test_prepare_writes_one_file(cli, tmp_path):  # noqa: F811
+def test_prepare_writes_one_file(cli, tmp_path):
     out = tmp_path / "some/where/demo.safetensors"
     result = cli("data", "prepare", "demo", *TINY, "--out", out)
     assert result.code == 0, result
@@ -57,13 +57,13 @@ def test_prepare_writes_one_file(cli, tmp_path):  # noqa: F811
     assert [path.name for path in out.parent.iterdir()] == ["demo.safetensors"]
 
 
-def test_prepare_may_be_quiet(cli, tmp_path):  # noqa: F811
+def test_prepare_may_be_quiet(cli, tmp_path):
     result = cli("data", "prepare", "demo", *TINY, "--out", tmp_path / "a", "--quiet")
     assert result == Result(0, "", "")
     load_prepared(tmp_path / "a")
 
 
-def test_prepare_of_a_table_with_vectors(cli, tmp_path):  # noqa: F811
+def test_prepare_of_a_table_with_vectors(cli, tmp_path):
     rows = "".join(f"word{n} film,{'good' if n % 2 else 'bad'}\n" for n in range(20))
     (tmp_path / "mine.csv").write_text("review,stars\n" + rows)
     (tmp_path / "test.csv").write_text("review,stars\nfilm,bad\n\xff,\n", encoding="latin-1")
@@ -96,12 +96,12 @@ def test_prepare_of_a_table_with_vectors(cli, tmp_path):  # noqa: F811
         (["text", "--set", "data.text="], "a table needs the names of its columns"),
     ],
 )
-def test_prepare_refuses(cli, tmp_path, arguments, message):  # noqa: F811
+def test_prepare_refuses(cli, tmp_path, arguments, message):
     assert message in refused(cli("data", "prepare", *arguments, "--out", tmp_path / "a"))
     assert not (tmp_path / "a").exists()
 
 
-def test_training_from_the_file_equals_training_from_the_data(cli, tmp_path, demo):  # noqa: F811
+def test_training_from_the_file_equals_training_from_the_data(cli, tmp_path, demo):
     for name, source in (("file", ["--prepared", demo]), ("data", [])):
         result = cli("train", "demo", *TINY, *source, "--out", name, "--device", "cpu", "--json")
         assert result.code == 0, result
@@ -129,7 +129,7 @@ def test_training_from_the_file_equals_training_from_the_data(cli, tmp_path, dem
     assert not torch.allclose(*map(torch.from_numpy, vectors))
 
 
-def test_what_training_refuses(cli, tmp_path, demo):  # noqa: F811
+def test_what_training_refuses(cli, tmp_path, demo):
     def training(recipe, *arguments):
         message = refused(cli("train", recipe, *arguments, "--out", "run"))
         assert not (tmp_path / "run").exists()
@@ -154,7 +154,7 @@ def test_what_training_refuses(cli, tmp_path, demo):  # noqa: F811
     )
 
 
-def test_columns_may_have_any_name(cli, tmp_path):  # noqa: F811
+def test_columns_may_have_any_name(cli, tmp_path):
     for name in ("été", "a b", 'a"b', "a#b", "1"):
         rows = [{name: f"word{n}", "label": n % 2} for n in range(20)]
         label = "2" if name == "1" else "label"

@@ -39,10 +39,10 @@ from gumbeltree.cli.app import app
 from gumbeltree.config import BagConfig
 from gumbeltree.model import SentenceModel
 from gumbeltree.tree import Tree
+from tests.commands import Terminal, run
 from tests.models import tiny_model
-from tests.test_use import Terminal, run
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent.parent / "docs"
 SVG = "{http://www.w3.org/2000/svg}"
 SENTENCE = "the dog that barked all night sleeps ."
 

@@ -34,11 +34,11 @@ from gumbeltree.analysis.index.files import (
     write_header,
 )
 from gumbeltree.text.ids import TextCounts
+from tests.commands import run
 from tests.models import TEXTS as SENTENCES
 from tests.models import tiny_model
-from tests.test_use import run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 REPORT = ROOT / "benchmarks" / "results" / "neighbours.json"
 MODEL = tiny_model("pair")
 OTHER = tiny_model("single", cell={"forget_offset": 0.0})

@@ -30,9 +30,9 @@ from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.task import Example
 from gumbeltree.training.loop import train
 from gumbeltree.tree import Tree
+from tests.commands import run
 from tests.models import encoder_settings, tiny_model
-from tests.test_training import small
-from tests.test_use import run
+from tests.runs import small
 
 # ((a b) (c d)), (a (b (c d))), (((a b) c) d), ((a (b c)) d)
 HALVES, RIGHT, LEFT, MIDDLE = ([(0, 2), (2, 4)], [(1, 4), (2, 4)], [(0, 2), (0, 3)], [(1, 3)])
@@ -711,7 +711,7 @@ def test_pictures(folder, sentiment, tmp_path):
 
 # the page of our own figures
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from gumbeltree.training import loop
 from gumbeltree.training import step as steps
 from gumbeltree.training.folder import RunFolder
 from gumbeltree.training.loop import NotFiniteError, train
-from tests.test_training import SMALL, contents, demo, metrics, small  # noqa: F401
+from tests.runs import SMALL, contents, metrics, small
 
 SETTINGS = (*SMALL, "batch_size=10", "evaluations=14", "epochs=3", "patience=3")
 COMMAND = ("train", "demo", "--device", "cpu", *(x for s in SETTINGS for x in ("--set", s)))
@@ -439,7 +439,7 @@ def test_a_disk_full_from_the_start(server, straight, tmp_path):
 )
 @pytest.mark.parametrize("last", [False, True])
 def test_a_disk_that_is_full_for_one_file(
-    demo,  # noqa: F811
+    demo,
     finished,
     tmp_path,
     monkeypatch,
@@ -531,7 +531,7 @@ def test_the_lock_of_a_folder_ends_with_its_use(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def finished(demo, tmp_path_factory):  # noqa: F811
+def finished(demo, tmp_path_factory):
     folder = tmp_path_factory.mktemp("survival") / "run"
     train(small("epochs=1"), demo, folder)
     return folder
@@ -564,7 +564,7 @@ def flipped(content, place):
         lambda x: b"{}\n",
     ],
 )
-def test_a_damaged_checkpoint_is_refused(demo, finished, tmp_path, damage):  # noqa: F811
+def test_a_damaged_checkpoint_is_refused(demo, finished, tmp_path, damage):
     folder = shutil.copytree(finished, tmp_path / "run")
     path = folder / "last.checkpoint"
     whole = path.read_bytes()
@@ -579,7 +579,7 @@ def test_a_damaged_checkpoint_is_refused(demo, finished, tmp_path, damage):  # n
 
 
 @pytest.mark.parametrize("other", ["seed=1", "encoder.hidden_dim=9", "learning_rate=0.01"])
-def test_the_checkpoint_of_another_run_is_refused(demo, finished, tmp_path, other):  # noqa: F811
+def test_the_checkpoint_of_another_run_is_refused(demo, finished, tmp_path, other):
     train(small("epochs=1", other), demo, tmp_path / "other")
     folder = shutil.copytree(finished, tmp_path / "run")
     shutil.copy(tmp_path / "other" / "last.checkpoint", folder)
@@ -588,7 +588,7 @@ def test_the_checkpoint_of_another_run_is_refused(demo, finished, tmp_path, othe
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "\x00"])
-def test_damaged_settings_are_refused(demo, finished, tmp_path, content):  # noqa: F811
+def test_damaged_settings_are_refused(demo, finished, tmp_path, content):
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "settings.json").write_text(content)
     before = files(folder)
@@ -608,7 +608,7 @@ def test_damaged_settings_are_refused(demo, finished, tmp_path, content):  # noq
     ],
 )
 def test_a_run_of_another_kind_is_refused(
-    demo,  # noqa: F811
+    demo,
     finished,
     tmp_path,
     settings,
@@ -621,7 +621,7 @@ def test_a_run_of_another_kind_is_refused(
     assert files(folder) == before
 
 
-def test_other_data_is_refused(demo, finished):  # noqa: F811
+def test_other_data_is_refused(demo, finished):
     from gumbeltree.data.compile import prepare
 
     recipe = small("epochs=1", "data.generate=201")
@@ -629,7 +629,7 @@ def test_other_data_is_refused(demo, finished):  # noqa: F811
         train(small("epochs=1"), prepare(recipe), finished, resume=True)
 
 
-def test_a_folder_with_other_things_is_left_alone(demo, tmp_path):  # noqa: F811
+def test_a_folder_with_other_things_is_left_alone(demo, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("years of work")
     for resume in (False, True):
@@ -638,7 +638,7 @@ def test_a_folder_with_other_things_is_left_alone(demo, tmp_path):  # noqa: F811
     assert sorted(x.name for x in (tmp_path / "run").iterdir()) == [".lock", "thesis.txt"]
 
 
-def test_what_a_killed_process_left_is_cleaned(demo, finished, tmp_path):  # noqa: F811
+def test_what_a_killed_process_left_is_cleaned(demo, finished, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "last.checkpoint.123.part").write_bytes(b"half")
     (folder / "model" / "model.safetensors.123.part").write_bytes(b"half")
@@ -647,7 +647,7 @@ def test_what_a_killed_process_left_is_cleaned(demo, finished, tmp_path):  # noq
     assert contents(folder) == contents(finished)
 
 
-def test_a_first_model_half_written_is_no_hindrance(demo, finished, tmp_path):  # noqa: F811
+def test_a_first_model_half_written_is_no_hindrance(demo, finished, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "run")
     for name in ("model/config.json", "last.checkpoint", "result.json"):
         (folder / name).unlink()
@@ -677,7 +677,7 @@ def test_a_learning_rate_beyond_all_bounds(server, tmp_path):
     ],
 )
 def test_what_is_not_finite_is_never_saved(
-    demo,  # noqa: F811
+    demo,
     finished,
     tmp_path,
     monkeypatch,

@@ -19,9 +19,8 @@ from gumbeltree.code_version import code_version
 from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare
 from gumbeltree.training.loop import train
-from tests.test_cli import cli  # noqa: F401
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = ROOT / "benchmarks"
 
 
@@ -700,7 +699,7 @@ def snli_files(folder):
     return folder
 
 
-def test_a_real_run_from_training_to_the_page(collector, writer, cli, tmp_path):  # noqa: F811
+def test_a_real_run_from_training_to_the_page(collector, writer, cli, tmp_path):
     data = snli_files(tmp_path / "snli")
     recipe = load_recipe("snli-100d-affine")
     prepared = prepare(recipe, data)

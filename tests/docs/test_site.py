@@ -30,9 +30,10 @@ from gumbeltree.ops.merge import exact
 from gumbeltree.parts import CELLS, ENCODERS, ESTIMATORS
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.demo import generate
-from tests import test_cells, test_estimators, test_parts
+from tests import test_parts
+from tests.nn import test_cells, test_estimators
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 SNLI = "needs SNLI and GloVe, and trains for hours"

@@ -14,8 +14,7 @@ from gumbeltree.data.compile import prepare
 from gumbeltree.data.prepared import load_prepared, save_prepared
 from gumbeltree.text.missing_vectors import RIDGES, Fit, add_parts, borrow, parts
 from gumbeltree.text.vectors import Vectors
-from tests.test_cli import cli  # noqa: F401
-from tests.test_training import SMALL, contents
+from tests.runs import SMALL, contents
 
 
 @pytest.fixture(autouse=True)
@@ -417,7 +416,7 @@ def arguments(*files):
     return [*source, "--text", "text", "--label", "label", "--pretokenized", *settings]
 
 
-def test_prepare_and_train(cli, files, tmp_path):  # noqa: F811
+def test_prepare_and_train(cli, files, tmp_path):
     table, one, two, _ = files
     given = arguments(table, one, two)
     made = cli("data", "prepare", "text", *given, "--out", "all.safetensors")
@@ -452,7 +451,7 @@ def test_prepare_and_train(cli, files, tmp_path):  # noqa: F811
         assert "--more-vectors" in cli(*command, "--help").out
 
 
-def test_a_run_goes_on_with_files_that_were_moved(cli, files, tmp_path):  # noqa: F811
+def test_a_run_goes_on_with_files_that_were_moved(cli, files, tmp_path):
     table, one, two, _ = files
     short = cli("train", "text", *arguments(table, one, two), "--out", "run", "--set", "epochs=1")
     assert short.code == 0, short

@@ -1,7 +1,6 @@
 import builtins
 import dataclasses
 import json
-import random
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,42 +27,8 @@ from gumbeltree.training.loop import evaluation_points, new_optimizer, train
 from gumbeltree.training.noise import step_seed
 from gumbeltree.training.seeds import summarize
 from gumbeltree.training.start import known_words, new_model, start_from
+from tests.runs import SMALL, contents, metrics, small, table
 from tests.test_noise import example_noise
-
-SMALL = (
-    "data.generate=280",
-    "dev_fraction=0.3",
-    "test_fraction=0.2",
-    "embedding.dropout=0.1",
-    "head.dropout=0.1",
-    "optimizer=adam",
-    "learning_rate=0.05",
-    "clip=5.0",
-    "patience=10",
-    "stop_after=0",
-    "embedding_dim=8",
-    "encoder.hidden_dim=8",
-    "head.hidden_dim=8",
-    "batch_size=20",
-    "epochs=2",
-    "evaluations=3",
-    "checkpoint_seconds=0",
-)
-"""Settings of a run that takes a fraction of a second."""
-
-
-def small(*settings, name="demo"):
-    return with_settings(load_recipe(name), [*SMALL, *settings])
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("GUMBELTREE_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture(scope="module")
-def demo():
-    return prepare(small())
 
 
 @pytest.fixture(scope="module")
@@ -71,35 +36,6 @@ def finished(demo, tmp_path_factory):
     """The folder and the result of a small run; not to be changed."""
     folder = tmp_path_factory.mktemp("training") / "run"
     return folder, train(small("tuned=false"), demo, folder, recipe_name="demo")
-
-
-def metrics(folder):
-    text = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def contents(folder):
-    """All that two runs have in common if they are the same."""
-    folder = Path(folder)
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    del result["seconds"]
-    lines = metrics(folder)
-    for line in lines:
-        del line["seconds"]
-    model = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
-    assert sorted(model) == ["config.json", "model.safetensors", "tokenizer.json"]
-    return {"result": result, "metrics": lines, **model}
-
-
-def table(path, label, rows=300, words=9):
-    """Write a table of texts, `label` of the words in the column "class"."""
-    generator = random.Random(5)
-    lines = ["body,class"]
-    for _ in range(rows):
-        text = [f"w{generator.randrange(words)}" for _ in range(generator.randint(1, 6))]
-        lines.append(f"{' '.join(text)},{label(text)}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
 
 
 def accuracies(monkeypatch, *values):

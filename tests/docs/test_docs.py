@@ -13,9 +13,9 @@ import torch
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.parts import CELLS
 from gumbeltree.tasks.demo import generate
-from tests import test_cells
+from tests.nn import test_cells
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import gumbeltree.config
 from gumbeltree.cli import main, streams
-from tests.test_use import run
+from tests.commands import run
 
 
 def test_a_folder_that_takes_no_files_is_refused_before_anything_is_loaded(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from gumbeltree.data.split import shuffled
 from gumbeltree.evaluate import evaluate
 from gumbeltree.training import loop
 from gumbeltree.training.loop import train
-from tests.test_training import SMALL, metrics
+from tests.runs import SMALL, metrics
 
 # the noise belongs to the example; dropout and batch normalisation belong to the process
 SAME = (*SMALL, "embedding.dropout=0", "head.dropout=0", "learning_rate=0.01", "test_fraction=0.1")
