@@ -3,7 +3,6 @@
 import dataclasses
 import gzip
 import json
-import os
 import zipfile
 
 import numpy as np
@@ -659,26 +658,6 @@ def test_vectors_of_other_words_are_refused(folder):
         prepare(text_recipe("extra_words=0"), path, file, dev=path)
     with pytest.raises(FileNotFoundError, match=r"no\.txt does not exist"):
         prepare(text_recipe("extra_words=0"), path, folder / "no.txt", dev=path)
-
-
-def test_vectors_are_read_once(folder, tmp_path, monkeypatch):
-    path, file = table(folder), glove(folder)
-    first = prepare(text_recipe("extra_words=0"), path, file, dev=path)
-    assert len(list((tmp_path / "home/vectors").iterdir())) == 1
-    state = file.stat()
-    file.write_bytes(b"?" * state.st_size)
-    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
-    again = prepare(text_recipe("extra_words=0"), path, file, dev=path)
-    assert again.fingerprint() == first.fingerprint()
-
-
-def test_vectors_without_a_cache(folder, monkeypatch):
-    path, file = table(folder), glove(folder)
-    first = prepare(text_recipe(), path, file, dev=path)
-
-    # a folder cannot be made below a file
-    monkeypatch.setenv("GUMBELTREE_HOME", str(path))
-    assert prepare(text_recipe(), path, file, dev=path).fingerprint() == first.fingerprint()
 
 
 # fingerprints

@@ -1,7 +1,6 @@
 """Vectors for words that a file lacks: of their parts, and borrowed from another file."""
 
 import json
-import os
 import re
 import zipfile
 
@@ -339,20 +338,6 @@ def test_extra_words_come_from_the_first_file(files):
     assert "theirs" not in ids
     assert "w62" not in ids
     assert prepared.report["vocabulary"]["extra"] == 1
-
-
-def test_both_files_are_read_once(files, tmp_path):
-    table, one, two, _ = files
-    recipe = small("missing_vectors=parts")
-    first = prepare(recipe, table, one, dev=table, more_vectors=two)
-    assert len(list((tmp_path / "home/vectors").iterdir())) == 2
-    for file in (one, two):
-        state = file.stat()
-        file.write_bytes(b"?" * state.st_size)
-        os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
-    again = prepare(recipe, table, one, dev=table, more_vectors=two)
-    assert again.fingerprint() == first.fingerprint()
-    assert again.report == first.report
 
 
 def test_a_prepared_file_tells_where_vectors_come_from(files, tmp_path):

@@ -1,17 +1,12 @@
 import gzip
-import os
 import zipfile
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 import gumbeltree.text.vectors as module
-from gumbeltree.text import vector_cache
-from gumbeltree.text.vector_cache import cached_vectors
 from gumbeltree.text.vectors import Vectors, first_words, read_vectors
 
 TEXT = b"the 0.1 -0.2 3\nof 1 2 3\nto -1e-2 .5 1.25\n"
@@ -298,8 +293,6 @@ def test_missing_file_and_folder(tmp_path):
         read_vectors(tmp_path, ["a"])
     with pytest.raises(FileNotFoundError, match="does not exist"):
         first_words(str(tmp_path / "no.txt"), 3)
-    with pytest.raises(FileNotFoundError, match="does not exist"):
-        cached_vectors(tmp_path / "no.txt", ["a"], tmp_path / "cache")
 
 
 @pytest.mark.parametrize("keep", [5, 15, 200, -1, -9])
@@ -507,126 +500,6 @@ def test_first_words(tmp_path):
     for n in range(12):
         assert first_words(path, n) == every[:n]
     assert set(every) == set(read_vectors(path, every).words)
-
-
-# cache
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """The calls of `read_vectors` that a cache did not save."""
-    calls = []
-
-    def counted(*arguments, **options):
-        calls.append(arguments)
-        return read_vectors(*arguments, **options)
-
-    monkeypatch.setattr(vector_cache, "read_vectors", counted)
-    return calls
-
-
-def test_cache_hit(tmp_path, reads):
-    path, cache = write(tmp_path, MIXED), tmp_path / "deep" / "cache"
-    first = cached_vectors(path, ASKED, cache)
-    again = cached_vectors(str(path), ASKED, str(cache))
-    assert len(reads) == 1
-    same(first, read_vectors(path, ASKED))
-    same(again, first)
-    (file,) = cache.iterdir()
-    assert file.suffix == ".safetensors"
-    reverse = cached_vectors(path, reversed(ASKED), cache)
-    assert len(reads) == 1
-    same(reverse, read_vectors(path, reversed(ASKED)))
-
-
-def test_cache_of_nothing_found(tmp_path, reads):
-    path = write(tmp_path, MIXED)
-    for _ in range(2):
-        vectors = cached_vectors(path, ["no", "none"], tmp_path / "cache")
-        assert vectors.array.shape == (0, 3)
-        assert vectors.missing == ("no", "none")
-    assert len(reads) == 1
-
-
-def test_cache_miss(tmp_path, reads):
-    path, cache = write(tmp_path, MIXED), tmp_path / "cache"
-    cached_vectors(path, ["the"], cache)
-    cached_vectors(path, ["the", "at"], cache)
-    assert len(reads) == 2
-    cached_vectors(path, ["the"], cache, 3)
-    assert len(reads) == 3
-    cached_vectors(write(tmp_path, MIXED, "other.txt"), ["the"], cache)
-    assert len(reads) == 4
-    state = path.stat()
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1_000_000_000))
-    cached_vectors(path, ["the"], cache)
-    assert len(reads) == 5
-    moment = path.stat().st_mtime_ns
-    path.write_bytes(path.read_bytes() + b"0")
-    os.utime(path, ns=(moment, moment))
-    assert cached_vectors(path, ["last"], cache)["last"].tolist() == [1, 2, 70]
-    cached_vectors(path, ["the"], cache)
-    assert len(reads) == 7
-    assert len(list(cache.iterdir())) == 7
-
-
-def damages():
-    def rewrite(change):
-        def apply(file):
-            tensors = {name: x.copy() for name, x in load_file(file).items()}
-            save_file(change(tensors), file)
-
-        return apply
-
-    return {
-        "empty": lambda file: file.write_bytes(b""),
-        "cut": lambda file: file.write_bytes(file.read_bytes()[:-5]),
-        "noise": lambda file: file.write_bytes(b"\xff" * 300),
-        "flipped": lambda file: file.write_bytes(flip(file.read_bytes(), -3)),
-        "no metadata": rewrite(lambda tensors: tensors),
-        "no words": rewrite(lambda tensors: {"array": tensors["array"]}),
-    }
-
-
-def flip(data, place):
-    data = bytearray(data)
-    data[place] ^= 1
-    return bytes(data)
-
-
-@pytest.mark.parametrize("damage", damages())
-def test_damaged_cache_is_written_anew(tmp_path, reads, damage):
-    path, cache = write(tmp_path, MIXED), tmp_path / "cache"
-    first = cached_vectors(path, ASKED, cache)
-    (file,) = cache.iterdir()
-    good = file.read_bytes()
-    damages()[damage](file)
-    assert file.read_bytes() != good
-    same(cached_vectors(path, ASKED, cache), first)
-    assert len(reads) == 2
-    assert list(cache.iterdir()) == [file]
-    same(cached_vectors(path, ASKED, cache), first)
-    assert len(reads) == 2
-
-
-def test_cache_is_never_half_written(tmp_path, monkeypatch):
-    path, cache = write(tmp_path, MIXED), tmp_path / "cache"
-
-    tries = []
-
-    def stop(tensors, file, metadata):
-        file.write_bytes(b"half")
-        assert file.parent == cache
-        tries.append(file)
-        raise error
-
-    monkeypatch.setattr(vector_cache, "save_file", stop)
-    for error in (OSError("disk full"), SafetensorError("no space left")):  # noqa: B007
-        # what was read is not lost
-        vectors = cached_vectors(path, ASKED, cache)
-        assert np.array_equal(vectors.array, read_vectors(path, ASKED).array)
-        assert list(cache.iterdir()) == []
-    assert len(tries) == 2
 
 
 # at random

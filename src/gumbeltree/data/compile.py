@@ -17,7 +17,6 @@ from tokenizers.trainers import WordLevelTrainer
 from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.prepared import Prepared, Say
 from gumbeltree.data.split import Split
-from gumbeltree.fetch import home
 from gumbeltree.parts import HEADS
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.table import split as divide
@@ -31,8 +30,7 @@ from gumbeltree.text.tokenizer import (
     undo_ptb_escapes,
     whitespace_tokenizer,
 )
-from gumbeltree.text.vector_cache import cached_vectors
-from gumbeltree.text.vectors import Coverage, Vectors, first_words, text_files
+from gumbeltree.text.vectors import Coverage, Vectors, first_words, read_vectors, text_files
 
 log = logging.getLogger(__name__)
 
@@ -400,7 +398,7 @@ def _word_vectors(
         say(f"reading more word vectors from {more}")
         # any width will do, so it only chooses where there is a choice
         width = dim if len(text_files(more)) > 1 else None
-        other = cached_vectors(more, asked, home() / "vectors", width)
+        other = read_vectors(more, asked, width)
         try:
             found, fit = borrow(found, other)
         except ValueError as error:
@@ -423,8 +421,8 @@ def _gain(before: Coverage, after: Coverage) -> dict[str, int]:
 
 
 def _vectors(path: Path, words: list[str], dim: int) -> Vectors:
-    """Return word vectors, from the cache where one can be kept."""
-    found = cached_vectors(path, words, home() / "vectors", _choice(path, dim))
+    """Read the word vectors, which must have `dim` numbers each."""
+    found = read_vectors(path, words, _choice(path, dim))
     if found.dim != dim:
         raise ValueError(
             f"{path}: expected vectors of {dim} numbers, got {found.dim}; take another file, or "
