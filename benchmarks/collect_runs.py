@@ -1,350 +1,213 @@
-"""Turn finished runs of `gumbeltree train` into small records, from which the results are written.
+"""Add finished runs of `gumbeltree train` to benchmarks/results/runs.jsonl, one line per run.
 
-    python benchmarks/collect_runs.py RUN_FOLDER... [--out benchmarks/results/runs] [--replace]
-        [--alone]
+    python benchmarks/collect_runs.py RUN_FOLDER... [--out FILE] [--exclusive] [--replace]
 
-A folder is that of a run, or one that holds such folders at any depth. Each run becomes one JSON
-file, named by recipe, changed settings and seed, such as `snli-300d--trees=left--seed1.json`. Merge
-orders of the development split (`dev_orders.npz`), where a run has them, are copied beside it.
-With `--alone` the records say that nothing else ran on the machine, so that their times count.
-Nothing is written unless every run is finished and readable.
+A folder is a run, or contains runs at any depth. `--exclusive` records that nothing else used the
+machine, so that the times can be compared. `python benchmarks/write_results.py` then updates
+docs/results.md.
 """
 
 import argparse
 import dataclasses
-import hashlib
 import json
-import os
-import re
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gumbeltree.atomic import replace_file
 from gumbeltree.config import ModelConfig, Recipe, load_recipe, recipe_names
 from gumbeltree.describe import count_parameters
 from gumbeltree.migrate import current_model, current_recipe, first_encoder
-from gumbeltree.parts import ENCODERS
-from gumbeltree.settings import from_dict, part_settings
+from gumbeltree.settings import from_dict
 
-RUNS = Path(__file__).parent / "results" / "runs"
-SETTINGS, METRICS, RESULT = "settings.json", "metrics.jsonl", "result.json"
-CONFIG, CHECKPOINT = "model/config.json", "last.checkpoint"
-ORDERS = "dev_orders.npz"
-
-NO_OVERRIDES = ("description", "training.seed", "training.checkpoint_seconds")
-"""What may differ from the packaged recipe without making another experiment of a run."""
-
-LONGEST = 150
-"""Characters of changed settings in a record's name; a digest stands for more."""
+RUNS = Path(__file__).parent / "results" / "runs.jsonl"
+IGNORED = ("description", "training.seed", "training.checkpoint_seconds")
+"""Settings that do not make a different experiment."""
 
 
-class Collected(NamedTuple):
-    """A record on its way to its file."""
-
-    folder: Path
-    text: str
-    orders: bytes | None
-
-
-def flat(data: dict[str, Any], path: str = "") -> dict[str, Any]:
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables as one, with dotted keys."""
     rows: dict[str, Any] = {}
-    for key, value in data.items():
+    for key, value in table.items():
         if isinstance(value, dict):
-            rows |= flat(value, f"{path}{key}.")
+            rows |= flat(value, f"{prefix}{key}.")
         else:
-            rows[path + key] = list(value) if isinstance(value, tuple) else value
+            rows[prefix + key] = list(value) if isinstance(value, tuple) else value
     return rows
 
 
-def complete(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe flat, with defaults for the settings that did not exist in its time.
+def settings(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return all settings of a recipe by dotted key, under the names that `--set` takes.
 
-    Encoders have the form of version 1, in which trees, leaf and cell are single settings of one
-    encoder, so that runs of all times can be compared.
+    The encoder has the flat form of version 1, where `trees` and `leaf` are single settings.
     """
-    now = current_recipe(recipe)
-    encoder = now.get("model", {}).get("encoder", {})
-    settings = dataclasses.asdict(part_settings(ENCODERS, "gumbel_tree", encoder, "encoder"))
-    plain = dataclasses.asdict(Recipe("", ModelConfig()))
-    del plain["model"]["encoder"]
-    found = flat(plain) | flat(now)
-    found = {key: x for key, x in found.items() if not key.startswith("model.encoder.")}
-    first = first_encoder(settings)
-    return found | {f"model.encoder.{key}": value for key, value in first.items()}
+    tables = dataclasses.asdict(from_dict(Recipe, current_recipe(recipe)))
+    encoder = first_encoder(tables["model"].pop("encoder"))
+    return flat(tables) | {f"model.encoder.{key}": value for key, value in encoder.items()}
 
 
-def difference(recipe: dict[str, Any], packaged: dict[str, Any]) -> dict[str, Any]:
-    """Return which settings of a recipe differ from the packaged ones, by dotted key."""
-    ours, theirs = complete(recipe), complete(packaged)
+def changes(recipe: dict[str, Any], base: dict[str, Any]) -> list[str]:
+    """Return the `--set` values that turn the recipe `base` into `recipe`."""
+    ours, theirs = settings(recipe), settings(base)
     if theirs["model.head.labels"] == ["?"]:
-        # these stand for the labels of the data
+        # placeholder for the labels of the data
         theirs["model.head.labels"] = ours["model.head.labels"]
-    return {
+    changed = {
         key: value
         for key, value in sorted(ours.items())
-        if key not in NO_OVERRIDES and value != theirs.get(key)
+        if key not in IGNORED and value != theirs.get(key)
     }
+    return [
+        f"{short_key(key, ours)}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in changed.items()
+    ]
 
 
-def short_key(key: str) -> str:
-    """Return the shortest end of a dotted key that `--set` understands."""
-    keys = complete({})
+def short_key(key: str, keys: dict[str, Any]) -> str:
+    """Return the shortest unambiguous end of a dotted key, which is what `--set` needs."""
     parts = key.split(".")
-    for start in range(len(parts) - 1, 0, -1):
-        end = ".".join(parts[start:])
-        if sum(other == end or other.endswith("." + end) for other in {*keys, key}) == 1:
-            return end
-    return key
+    ends = (".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
+    return next(end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1)
 
 
-def setting(key: str, value: Any) -> str:
-    """Return a changed setting as `--set` takes it."""
-    return f"{short_key(key)}={value if isinstance(value, str) else json.dumps(value)}"
+def packaged(name: str) -> dict[str, Any]:
+    return dataclasses.asdict(load_recipe(name))
 
 
-def stem(recipe: str, overrides: dict[str, Any], seed: int | None = None) -> str:
-    """Return the name of a record, or of all seeds of it, without an ending."""
-    names = [setting(key, value) for key, value in sorted(overrides.items())]
-    changes = "--".join(re.sub(r"[^\w.=+-]+", "_", name, flags=re.ASCII) for name in names)
-    if len(changes) > LONGEST:
-        digest = hashlib.sha256("--".join(names).encode()).hexdigest()[:8]
-        changes = f"{len(names)}-changes-{digest}"
-    return "--".join(
-        [recipe, *([changes] if changes else []), *([] if seed is None else [f"seed{seed}"])]
-    )
+def identify(name: str, recipe: dict[str, Any]) -> tuple[str, list[str]]:
+    """Return the packaged recipe that a run used and its changes.
+
+    A changed recipe that equals another packaged one counts as that one.
+    """
+    if name not in recipe_names():
+        raise ValueError(f"recipe {name!r} is not a packaged one, so there is nothing to compare")
+    changed = changes(recipe, packaged(name))
+    for other in recipe_names() if changed else ():
+        if not changes(recipe, packaged(other)):
+            return other, []
+    return name, changed
 
 
 def find_runs(folder: Path) -> list[Path]:
     """Return the folders of runs in `folder`, itself included."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: expected the folder of a run, got no folder")
-    marks = {SETTINGS, METRICS, RESULT, CHECKPOINT}
-    found = []
-    for place, inner, files in os.walk(folder):
-        inner.sort()
-        if marks & set(files):
-            found.append(Path(place))
-            # what is inside belongs to the run
-            inner.clear()
-    if not found:
-        raise ValueError(f"{folder}: expected a run of `gumbeltree train` in it, found none")
-    return found
+    runs = sorted(path.parent for path in folder.rglob("metrics.jsonl"))
+    if not runs:
+        raise ValueError(f"{folder} contains no run of `gumbeltree train`")
+    return runs
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds a table."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error})") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is damaged (no table)")
-    return content
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a run's evaluations."""
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error})") from error
-    needed = ("epoch", "seconds", "dev_accuracy")
-    if not lines or not all(isinstance(x, dict) and all(k in x for k in needed) for x in lines):
-        raise ValueError(f"{path}: expected lines with {', '.join(needed)}, got others or none")
-    return lines
-
-
-def short(value: Any) -> Any:
-    """Return a number with six significant digits, anything else as it is."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def make_record(folder: Path) -> dict[str, Any]:
-    """Return the record of a finished run; raise with the folder and what is wrong with it."""
-    missing = [n for n in (SETTINGS, METRICS, RESULT, CONFIG) if not (folder / n).is_file()]
-    if missing:
-        hint = "; finish it with --resume" if missing == [RESULT] else ""
-        raise ValueError(f"{folder}: expected a finished run, it lacks {', '.join(missing)}{hint}")
-    settings, result = read_json(folder / SETTINGS), read_json(folder / RESULT)
-    lines, config = read_metrics(folder / METRICS), read_json(folder / CONFIG)
-    try:
-        return _record(settings, result, lines, config["provenance"])
-    except KeyError as error:
-        raise ValueError(f"{folder}: expected a run of this package, it lacks {error}") from error
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from error
-
-
-def _record(
-    settings: dict[str, Any],
-    result: dict[str, Any],
-    lines: list[dict[str, Any]],
-    provenance: dict[str, Any],
-) -> dict[str, Any]:
-    name, recipe, data = settings["recipe_name"], settings["recipe"], provenance["data"]
-    if name not in recipe_names():
-        raise ValueError(f"its recipe {name!r} is none of the package's: nothing to compare with")
-    if settings.get("init_digest"):
-        raise ValueError("it started from another model (--init): no recipe gives its result")
-    if settings["data_digest"] != data["digest"]:
-        raise ValueError(f"{SETTINGS} and {CONFIG} are of different data")
-    if result["seed"] != recipe["training"]["seed"]:
-        raise ValueError(f"{SETTINGS} and {RESULT} are of different seeds")
-    # the first of the highest, as training chooses
-    best = max(lines, key=lambda line: line["dev_accuracy"])
-    if best["epoch"] != result["best_epoch"]:
-        raise ValueError(
-            f"{METRICS} has its best accuracy at epoch {best['epoch']}, {RESULT} at "
-            f"{result['best_epoch']}: they are of different runs"
-        )
+def read_run(folder: Path, exclusive: bool = False) -> dict[str, Any]:
+    """Return what runs.jsonl keeps of a finished run."""
+    if not (folder / "result.json").is_file():
+        raise ValueError(f"{folder} is not finished; finish it with `gumbeltree train --resume`")
+    asked, result, config = (
+        json.loads((folder / name).read_text(encoding="utf-8"))
+        for name in ("settings.json", "result.json", "model/config.json")
+    )
+    if asked.get("init_digest"):
+        raise ValueError(f"{folder} started from another model (--init); no recipe reproduces it")
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    metrics = [json.loads(line) for line in lines]
+    best = next(line for line in metrics if line["epoch"] == result["best_epoch"])
+    recipe, data = asked["recipe"], config["provenance"]["data"]
+    name, changed = identify(asked["recipe_name"], recipe)
     model = from_dict(ModelConfig, current_model(recipe["model"]), "model")
-    counts = {"trained": count_parameters(model)["total"]}
+    parameters = {"trained": count_parameters(model)["total"]}
     if model.embedding.tuned:
         # <pad> and <unk> have rows of their own
         words = data["vocabulary"]["training"] + data["vocabulary"]["extra"] + 2
-        counts["word_vectors"] = words * model.encoder.embedding_dim
-    name, overrides = named(name, recipe)
-    return {
-        "recipe_name": name,
+        parameters["word_vectors"] = words * model.encoder.embedding_dim
+    run = {
+        "recipe": name,
+        "set": changed,
         "seed": result["seed"],
-        "overrides": overrides,
-        "code": [known_commit(code) for code in result.pop("code", [])],
-        "result": result,
-        "best": {"epoch": best["epoch"], "seconds": short(best["seconds"])},
-        "parameters": counts,
+        **{key: result[key] for key in ("dev_accuracy", "test_accuracy") if key in result},
+        "best_epoch": best["epoch"],
+        "best_seconds": float(f"{best['seconds']:.6g}"),
+        "seconds": result["seconds"],
+        "exclusive": exclusive,
+        "code": [known_commit(code) for code in result.get("code", [])],
+        "machine": result.get("machine"),
+        "versions": result.get("versions"),
+        "parameters": parameters,
         "data": {
             "digest": data["digest"],
             "examples": {split: about["examples"] for split, about in data["splits"].items()},
             "vectors": data["vectors"],
         },
-        "recipe": recipe,
-        "metrics": [{key: short(value) for key, value in line.items()} for line in lines],
     }
+    if recipe["data"]["task"] == "snli" and all(x.startswith("batch_size=") for x in changed):
+        # only these are drawn
+        run["curve"] = {
+            "epoch": [round(line["epoch"], 3) for line in metrics],
+            "dev_accuracy": [round(line["dev_accuracy"], 4) for line in metrics],
+        }
+        if exclusive:
+            run["curve"]["seconds"] = [round(line["seconds"], 2) for line in metrics]
+    return run
 
 
 def known_commit(code: dict[str, Any]) -> dict[str, Any]:
-    """Return which code made a run, with its commit.
-
-    Where the run did not know its commit, or that tree was changed, it is the one whose package has
-    the same digest, if there is one in this repository.
-    """
-    if code["clean"]:
-        return code
-    for commit, source in sources().items():
-        if source == code["source"]:
-            return {"commit": commit, "clean": True, "source": source}
+    """Return the code of a run, with the commit looked up by its source digest if need be."""
+    if not code["clean"] and (commit := commits_by_source().get(code["source"])):
+        return code | {"commit": commit, "clean": True}
     return code
 
 
 @cache
-def sources() -> dict[str, str]:
-    """Return the digest of the package at each commit that changed it, the newest first."""
+def commits_by_source() -> dict[str, str]:
+    """Return the newest commit with each version of the package, by the digest of its files."""
 
     def git(*arguments: str) -> list[str]:
-        command = ["git", "-C", str(Path(__file__).parent.parent), *arguments]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return done.stdout.splitlines()
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True).stdout.split()
 
-    try:
-        commits = git("log", "--format=%H", "--", "src/gumbeltree")
-        return dict(
-            zip(commits, git("rev-parse", *(f"{c}:src/gumbeltree" for c in commits)), strict=True)
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return {}
+    commits = git("log", "--reverse", "--format=%H", "--", "../src/gumbeltree")
+    sources = git("rev-parse", *(f"{commit}:src/gumbeltree" for commit in commits))
+    return dict(zip(sources, commits, strict=False))
 
 
-def named(name: str, recipe: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the recipe that a run's settings are those of, and what it changed in it.
-
-    A recipe with changes that is another one of the package, as tuned recipes are before they have
-    a name, is that one.
-    """
-    changed = difference(recipe, dataclasses.asdict(load_recipe(name)))
-    if changed:
-        for other in recipe_names():
-            if not difference(recipe, dataclasses.asdict(load_recipe(other))):
-                return other, {}
-    return name, changed
-
-
-def record_text(record: dict[str, Any]) -> str:
-    """Return a record as JSON, one line for each evaluation."""
-    rows = ",\n".join("  " + json.dumps(line, ensure_ascii=False) for line in record["metrics"])
-    rest = {key: value for key, value in record.items() if key != "metrics"}
-    head = json.dumps(rest, indent=1, ensure_ascii=False).removesuffix("\n}")
-    return f'{head},\n "metrics": [\n{rows}\n ]\n}}\n'
+def read_runs(path: Path = RUNS) -> list[dict[str, Any]]:
+    """Read the collected runs."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 def collect(
-    folders: list[Path], out: Path, replace: bool = False, alone: bool = False
+    folders: list[Path], out: Path = RUNS, exclusive: bool = False, replace: bool = False
 ) -> list[str]:
-    """Write the records of all runs in `folders`, all or none; return what was done, in lines."""
-    records: dict[str, Collected] = {}
-    for folder in dict.fromkeys(run.resolve() for given in folders for run in find_runs(given)):
-        record = make_record(folder)
-        name = stem(record["recipe_name"], record["overrides"], record["seed"])
-        marked = record_text(record | {"alone": True})
-        # that a run was alone is known once, not each time that it is collected
-        known = alone or _read(out, f"{name}.json") == marked.encode()
-        orders = folder / ORDERS
-        new = Collected(
-            folder,
-            marked if known else record_text(record),
-            orders.read_bytes() if orders.is_file() else None,
-        )
-        before = records.setdefault(name, new)
-        if before[1:] != new[1:]:
-            raise ValueError(f"{before.folder} and {folder} are both {name}; give one of them")
-    there = {name: (_read(out, f"{name}.json"), _read(out, f"{name}.npz")) for name in records}
-    lines = []
-    for name, new in records.items():
-        old_text, old_orders = there[name]
-        same = old_text == new.text.encode() and old_orders == new.orders
-        if old_text is not None and not same and not replace:
-            raise ValueError(
-                f"{out / name}.json is the record of another run than {new.folder}; pass --replace "
-                "to put this one in its place"
-            )
-        done = "is there" if same else "new" if old_text is None else "replaced"
-        lines.append(f"{name}: {done}")
-    out.mkdir(parents=True, exist_ok=True)
-    for name, new in records.items():
-        _write(out / f"{name}.npz", new.orders)
-        _write(out / f"{name}.json", new.text.encode())
-    return lines
+    """Add runs to the file, all or none; return the name of each."""
 
+    def name(run: dict[str, Any]) -> str:
+        return " ".join([run["recipe"], *run["set"], f"seed={run['seed']}"])
 
-def _read(folder: Path, name: str) -> bytes | None:
-    path = folder / name
-    return path.read_bytes() if path.is_file() else None
-
-
-def _write(path: Path, content: bytes | None) -> None:
-    if content is None:
-        path.unlink(missing_ok=True)
-    elif not path.is_file() or path.read_bytes() != content:
-        replace_file(path, lambda part: part.write_bytes(content))
+    known = {name(run): run for run in read_runs(out)}
+    new: dict[str, dict[str, Any]] = {}
+    for folder in (run for given in folders for run in find_runs(given)):
+        run = read_run(folder, exclusive)
+        if name(run) in new or (not replace and known.get(name(run), run) != run):
+            raise ValueError(f"{folder}: there is another run of {name(run)}; pass --replace")
+        new[name(run)] = run
+    rows = sorted((known | new).values(), key=lambda run: (run["recipe"], run["set"], run["seed"]))
+    text = "".join(json.dumps(run, separators=(",", ":")) + "\n" for run in rows)
+    replace_file(out, lambda part: part.write_text(text, encoding="utf-8"))
+    return list(new)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER")
-    parser.add_argument("--out", type=Path, default=RUNS, help="folder of the records")
-    parser.add_argument("--replace", action="store_true", help="records of other runs")
-    parser.add_argument(
-        "--alone", action="store_true", help="one run had the machine to itself at a time"
-    )
+    parser.add_argument("--out", type=Path, default=RUNS, help="file of the collected runs")
+    parser.add_argument("--exclusive", action="store_true", help="each run had the machine alone")
+    parser.add_argument("--replace", action="store_true", help="replace runs already in the file")
     arguments = parser.parse_args()
     try:
-        lines = collect(arguments.folders, arguments.out, arguments.replace, arguments.alone)
+        names = collect(**vars(arguments))
     except (OSError, ValueError) as error:
         sys.exit(f"collect_runs: error: {error}")
-    print("\n".join(lines))
+    print("\n".join(names))
 
 
 if __name__ == "__main__":

@@ -1,319 +1,282 @@
-"""Write the tables of docs/results.md and its pictures from the records of finished runs.
+"""Write the tables and pictures of docs/results.md from benchmarks/results/runs.jsonl.
 
-    python benchmarks/write_results.py [--runs benchmarks/results/runs] [--page docs/results.md]
-                                       [--images docs/images]
+    python benchmarks/write_results.py
 
-`collect_runs.py` makes the records. What stands between `<!-- results: NAME -->` and `<!-- end -->`
-is replaced; the text around it is written by hand.
+`collect_runs.py` fills that file. The text between `<!-- results: NAME -->` and `<!-- end -->` is
+replaced; the text around it is written by hand.
 """
 
 import argparse
+import dataclasses
+import json
 import re
-import shlex
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from collect_runs import RUNS, difference, setting, stem
-from published import OTHERS_SNLI, OTHERS_SST, PAPER, REFERENCE, Published
-from results_pictures import pictures
-from run_groups import (
-    ABLATIONS,
-    Ablation,
-    Group,
-    alone,
-    families,
-    group,
-    read_records,
-    value_of,
-)
+from collect_runs import RUNS, changes, packaged, read_runs, settings
+from results_pictures import draw
 
 from gumbeltree.atomic import replace_file
+from gumbeltree.config import load_recipe, with_settings
 
 DOCS = Path(__file__).parent.parent / "docs"
-SECTION = re.compile(r"(?<=<!-- results: )([\w -]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
-NONE = "No runs on record."
+PUBLISHED = json.loads((RUNS.parent / "published.json").read_text(encoding="utf-8"))
+PAPER: dict[str, dict[str, str]] = PUBLISHED["paper"]
 
-# figures
+ABLATIONS = {
+    "leaf": (
+        "snli-100d-affine pool=1",
+        "snli-100d pool=1",
+        "snli-100d-affine",
+        "snli-100d",
+        "snli-100d leaf=bilstm",
+        "snli-300d-affine",
+        "snli-300d",
+        "snli-300d-tuned",
+        "snli-300d embedding.dropout=0.2 cell_init=orthogonal leaf=bilstm head.dropout=0.2",
+        "sst2 missing_vectors=parts",
+        "sst2 missing_vectors=parts leaf=bilstm",
+        "sst5-tuned",
+        "sst5 missing_vectors=parts leaf=bilstm batch_norm=true",
+    ),
+    "trees": (
+        "snli-300d",
+        *(f"snli-300d trees={trees}" for trees in ("left", "right", "balanced", "random")),
+    ),
+    "anneal_rate": ("snli-300d", "snli-300d anneal_rate=0.0001"),
+    "batch_size": ("snli-100d batch_size=16", "snli-100d batch_size=32", "snli-100d"),
+}
+"""Rows of each ablation by the name of the compared setting: a recipe and its `--set` values."""
+
+
+class Group(NamedTuple):
+    """Runs that differ only in the seed."""
+
+    recipe: str
+    set: tuple[str, ...]
+    runs: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return " ".join([self.recipe, *self.set])
+
+    @property
+    def exclusive(self) -> list[dict[str, Any]]:
+        """Runs with comparable times."""
+        return [run for run in self.runs if run["exclusive"]]
+
+    def value(self, setting: str) -> Any:
+        """Return the value of a setting, such as `leaf`."""
+        recipe = dataclasses.asdict(with_settings(load_recipe(self.recipe), self.set))
+        return next(v for key, v in settings(recipe).items() if key.endswith(f".{setting}"))
+
+
+def group(runs: Iterable[dict[str, Any]]) -> list[Group]:
+    """Gather the seeds of each experiment, the paper's models first."""
+    groups: dict[tuple[str, tuple[str, ...]], Group] = {}
+    for run in sorted(runs, key=lambda run: run["seed"]):
+        key = run["recipe"], tuple(run["set"])
+        groups.setdefault(key, Group(*key, [])).runs.append(run)
+    for each in groups.values():
+        if len({run["data"]["digest"] for run in each.runs}) > 1:
+            raise ValueError(f"the runs of `{each.name}` used different data: no mean is possible")
+    recipes = [*PAPER, *sorted({name for name, _ in groups} - set(PAPER))]
+    return sorted(groups.values(), key=lambda each: (recipes.index(each.recipe), each.set))
+
+
+# cells
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Return mean and sample deviation; of one value there is no deviation."""
+    """Return the mean and, for several values, the sample standard deviation."""
     mean = f"{statistics.fmean(values):.{digits}f}"
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
 
 
 def accuracy(each: Group, split: str) -> str:
-    """Return mean and deviation of an accuracy in percent; empty where there is none."""
+    """Return an accuracy in percent, empty if no run has it."""
     key = f"{split}_accuracy"
-    values = [100 * r["result"][key] for r in each.records if key in r["result"]]
-    if not values:
-        return ""
-    part = "" if len(values) == len(each.records) else f" ({len(values)} of {len(each.records)})"
-    return spread(values) + part
-
-
-def epochs(each: Group) -> str:
-    """Return the mean of the epochs until the best point."""
-    return f"{statistics.fmean(r['best']['epoch'] for r in each.records):.1f}"
+    values = [100 * run[key] for run in each.runs if key in run]
+    part = "" if len(values) == len(each.runs) else f" ({len(values)} of {len(each.runs)})"
+    return spread(values) + part if values else ""
 
 
 def minutes(each: Group) -> str:
-    """Return the mean of the minutes until the best point, marked where runs shared a machine."""
-    timed = alone(each) or each.records
-    mean = statistics.fmean(r["best"]["seconds"] for r in timed) / 60
-    bound = "" if timed[0].get("alone") else "≤ "
+    """Return the mean minutes to the best evaluation, an upper bound if all runs were shared."""
+    timed = each.exclusive or each.runs
+    mean = statistics.fmean(run["best_seconds"] for run in timed) / 60
+    bound = "" if each.exclusive else "≤ "
     return bound + (f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}")
 
 
-def code(each: Group) -> str:
-    """Return the commits of the runs, those with changes marked; empty where none is recorded."""
+def commits(each: Group) -> str:
+    """Return the commits of the runs, empty if none is recorded."""
     found = dict.fromkeys(
-        f"`{x['commit'][:7]}`" + ("" if x["clean"] else " modified")
-        if x["commit"]
-        else f"source `{x['source'][:7]}`"
-        for r in each.records
-        for x in r.get("code", [])
+        f"`{code['commit'][:7]}`" + ("" if code["clean"] else " modified")
+        if code["commit"]
+        else f"source `{code['source'][:7]}`"
+        for run in each.runs
+        for code in run["code"]
     )
-    some = "" if all(r.get("code") for r in each.records) or not found else "others not recorded"
-    return ", ".join([*found, *([some] if some else [])])
+    if found and not all(run["code"] for run in each.runs):
+        found["others not recorded"] = None
+    return ", ".join(found)
 
 
 def parameters(each: Group) -> str:
-    """Return how many parameters are trained, tuned word vectors apart."""
-    counts = each.records[0]["parameters"]
-    vectors = counts.get("word_vectors")
-    return f"{counts['trained']:,}" + (f" + {vectors:,}" if vectors else "")
+    """Return the number of trained parameters, plus that of tuned word vectors."""
+    return " + ".join(f"{count:,}" for count in each.runs[0]["parameters"].values())
 
 
-# pieces of a section
+def label(recipe: str, changed: Iterable[str] = ()) -> str:
+    return ", ".join(f"`{name}`" for name in (recipe, *changed))
+
+
+# tables
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; columns that are empty in all rows are left out."""
+    """Return a Markdown table without the columns that are empty in every row."""
     rows = list(rows)
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
     lines = ["| " + " | ".join(row[i] for i in kept) + " |" for row in (header, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(kept), *lines[1:]])
 
 
-def changes(overrides: dict[str, Any]) -> list[str]:
-    """Return changed settings as `--set` takes them."""
-    return [setting(key, value) for key, value in sorted(overrides.items())]
-
-
-def named(recipe: str, overrides: dict[str, Any]) -> str:
-    """Return a recipe and its changes as code."""
-    return ", ".join(f"`{name}`" for name in (recipe, *changes(overrides)))
-
-
-def commands(each: Group) -> list[str]:
-    """Return the commands that make the runs of a group, one for seeds that follow each other."""
-    task, first = each.task, each.records[0]
-    data = {"snli": "$snli", "sst2": "$sst", "sst5": "$sst", "demo": "", "listops": ""}
-    where = data.get(task, "DATA")
-    words = ["gumbeltree", "train", each.recipe]
-    words += ["--data", where] if where else []
-    known = {"6B": "$glove6", "840B": "$glove840"}
-    vectors = first["data"]["vectors"]
-    for option, source in (("--vectors", vectors), ("--more-vectors", vectors.get("borrowed", {}))):
-        if file := source.get("file", ""):
-            words += [option, next((known[k] for k in known if f".{k}." in file), "VECTORS")]
-    for change in changes(each.overrides):
-        words += ["--set", shlex.quote(change)]
-    stretches: list[list[int]] = []
-    for seed in (r["seed"] for r in each.records):
-        if stretches and stretches[-1][-1] + 1 == seed:
-            stretches[-1].append(seed)
-        else:
-            stretches.append([seed])
-    lines = []
-    for seeds in stretches:
-        more = ["--seed", str(seeds[0])] if seeds[0] else []
-        more += ["--seeds", str(len(seeds))] if len(seeds) > 1 else []
-        folder = each.name if seeds[0] == 0 else stem(each.recipe, each.overrides, seeds[0])
-        # the default is the recipe's name, where the unchanged runs are
-        more += ["--out", shlex.quote(f"runs/{folder}")] if folder != each.recipe else []
-        lines.append(" ".join([*words, *more]))
-    return lines
-
-
-def with_commands(
-    header: Sequence[str], rows: Iterable[Sequence[str]], groups: Sequence[Group]
-) -> str:
-    """Return a table of groups and below it the commands of its rows, in their order."""
-    if not groups:
-        return NONE
-    lines = [line for each in groups for line in commands(each)]
-    return "\n".join([table(header, rows), "", "```sh", *lines, "```"])
-
-
-# sections
-
-
-def table_snli(groups: Sequence[Group]) -> str:
-    """Return Table 1."""
-    rows = []
-    for each in groups:
-        paper = PAPER.get(each.recipe, Published("", 0.0))
-        rows.append(
-            (
-                f"`{each.recipe}`",
-                f"{paper.accuracy}" if paper.model else "",
-                accuracy(each, "test"),
-                accuracy(each, "dev"),
-                str(len(each.records)),
-                paper.parameters,
-                parameters(each),
-                paper.hours,
-                minutes(each),
-                code(each),
-            )
-        )
-    header = (
-        *("recipe", "paper, test", "ours, test", "ours, dev", "seeds", "paper, parameters"),
-        *("ours, parameters", "paper, hours", "ours, minutes", "code"),
-    )
-    return with_commands(header, rows, groups)
-
-
-def table_sst(groups: Sequence[Group]) -> str:
-    """Return Table 2."""
-    rows = [
-        (
-            f"`{each.recipe}`",
-            f"{PAPER[each.recipe].accuracy}" if each.recipe in PAPER else "",
-            accuracy(each, "test"),
-            accuracy(each, "dev"),
-            str(len(each.records)),
-            parameters(each),
-            minutes(each),
-            code(each),
-        )
-        for each in groups
-    ]
+def main_table(groups: Iterable[Group]) -> str:
+    """Return Table 1 or 2: our accuracies beside the paper's."""
     header = (
         *("recipe", "paper, test", "ours, test", "ours, dev", "seeds"),
-        *("parameters", "minutes", "code"),
+        *("paper, parameters", "ours, parameters", "paper, hours", "ours, minutes", "code"),
     )
-    return with_commands(header, rows, groups)
-
-
-def tuned(groups: Sequence[Group]) -> str:
-    """Return how recipes differ from the published ones they are named after."""
-    by_name = {each.recipe: each for each in groups}
     rows = []
     for each in groups:
-        base = by_name.get(re.sub("-(tuned|reference).*", "", each.recipe))
-        if base is not None and base is not each:
-            own = difference(each.records[0]["recipe"], base.records[0]["recipe"])
-            rows.append((f"`{each.recipe}`", named(base.recipe, own)))
-    return table(("recipe", "is"), rows) if rows else NONE
+        paper = PAPER.get(each.recipe, {})
+        ours = accuracy(each, "test"), accuracy(each, "dev"), str(len(each.runs))
+        rows.append(
+            (
+                *(label(each.recipe), paper.get("test", ""), *ours),
+                *(paper.get("parameters", ""), parameters(each)),
+                *(paper.get("hours", ""), minutes(each), commits(each)),
+            )
+        )
+    return table(header, rows)
 
 
-def ablation_table(groups: Sequence[Group], ablation: Ablation) -> str:
-    """Return the table of one ablation, with its commands."""
-    found = [each for family in families(groups, ablation) for each in family]
-    rows = []
-    for each in found:
-        rest = {key: value for key, value in each.overrides.items() if key != ablation.key}
-        row = (named(each.recipe, rest), f"{value_of(each, ablation)}")
-        rows.append((*row, *figures(each)))
-    return with_commands(("recipe", ablation.column, *FIGURES), rows, found)
+def figures(each: Group) -> tuple[str, ...]:
+    """Return the cells that every other table ends with."""
+    epochs = statistics.fmean(run["best_epoch"] for run in each.runs)
+    return (
+        *(accuracy(each, "dev"), accuracy(each, "test"), str(len(each.runs))),
+        *(f"{epochs:.1f}", minutes(each), commits(each)),
+    )
 
 
 FIGURES = ("dev", "test", "seeds", "epochs", "minutes", "code")
 
 
-def figures(each: Group) -> tuple[str, ...]:
-    """Return what tables of changed recipes show of a group; see `FIGURES`."""
-    return (
-        accuracy(each, "dev"),
-        accuracy(each, "test"),
-        str(len(each.records)),
-        epochs(each),
-        minutes(each),
-        code(each),
+def ablation_table(setting: str, groups: Iterable[Group]) -> str:
+    rows = []
+    for each in groups:
+        rest = [change for change in each.set if not change.startswith(f"{setting}=")]
+        rows.append((label(each.recipe, rest), str(each.value(setting)), *figures(each)))
+    return table(("recipe", setting, *FIGURES), rows)
+
+
+def tuned_table(recipes: Iterable[str]) -> str:
+    """Return how recipes differ from those that they are named after."""
+    rows = []
+    for recipe in recipes:
+        base = re.sub("-(tuned|reference).*", "", recipe)
+        if base != recipe:
+            own = changes(packaged(recipe), packaged(base))
+            rows.append((label(recipe), label(base, own)))
+    return table(("recipe", "is"), rows)
+
+
+def authors_table(plain: dict[str, Group]) -> str:
+    """Return the accuracies of the authors' code beside ours on the same data."""
+    rows = []
+    for run in PUBLISHED["authors_code"]:
+        ours = [plain[name] for name in run["ours"] if name in plain]
+        rows.append(
+            (
+                *(run["model"], run["split"], spread(run["accuracies"])),
+                *(str(len(run["accuracies"])), run["note"]),
+                "; ".join(f"{label(each.recipe)} {accuracy(each, run['split'])}" for each in ours),
+                "; ".join(str(len(each.runs)) for each in ours),
+            )
+        )
+    return table(
+        ("data and model", "split", "authors' code", "runs", "note", "ours", "seeds"), rows
     )
 
 
-def authors(groups: Sequence[Group]) -> str:
-    """Return what the authors' code reached on the same files, beside ours."""
-    ours = {each.recipe: each for each in groups if not each.overrides}
-    rows = []
-    for x in REFERENCE:
-        found = [ours[name] for name in x.recipes if name in ours]
-        rows.append(
-            (
-                x.model,
-                x.split,
-                spread(x.accuracies),
-                str(len(x.accuracies)),
-                x.note,
-                "; ".join(f"`{each.recipe}` {accuracy(each, x.split)}" for each in found),
-                "; ".join(str(len(each.records)) for each in found),
-            )
-        )
-    header = ("data and model", "split", "authors' code", "runs", "note", "ours", "seeds")
-    return table(header, rows)
-
-
-def others(groups: Sequence[Group]) -> str:
-    """Return the runs that have no place elsewhere, so that none is kept back."""
-    rows = [(named(each.recipe, each.overrides), *figures(each)) for each in groups]
-    return with_commands(("recipe and changes", *FIGURES), rows, groups)
-
-
-def sections(groups: Sequence[Group]) -> dict[str, str]:
-    """Return the generated parts of the page by name."""
-    plain = [each for each in groups if not each.overrides]
-    snli = [each for each in plain if each.task == "snli"]
-    sst = sorted((e for e in plain if e.task in ("sst2", "sst5")), key=lambda e: e.task)
-    shown = {each.name for each in (*snli, *sst)}
-    for ablation in ABLATIONS:
-        shown |= {each.name for family in families(groups, ablation) for each in family}
-    published = [(x.model, f"{x.accuracy}", x.parameters, x.hours) for x in OTHERS_SNLI]
+def tables(groups: Sequence[Group]) -> dict[str, str]:
+    """Return the generated tables by name."""
+    plain = {each.recipe: each for each in groups if not each.set}
+    by_task: dict[str, list[Group]] = {}
+    for each in plain.values():
+        by_task.setdefault(load_recipe(each.recipe).data.task, []).append(each)
+    snli = by_task.pop("snli", [])
+    sst = [*by_task.pop("sst2", []), *by_task.pop("sst5", [])]
+    ablations = select_ablations(groups)
+    shown = {each.name for part in (snli, sst, *ablations.values()) for each in part}
+    others = [each for each in groups if each.name not in shown]
     return {
-        "table 1": table_snli(snli),
-        "table 1 published": table(("model", "test", "parameters", "hours"), published),
-        "table 2": table_sst(sst),
-        "table 2 published": table(("model", "SST-2, test", "SST-5, test"), OTHERS_SST),
-        "tuned": tuned(plain),
-        **{ablation.column: ablation_table(groups, ablation) for ablation in ABLATIONS},
-        "authors": authors(groups),
-        "others": others([each for each in groups if each.name not in shown]),
+        "table 1": main_table(snli),
+        "table 2": main_table(sst),
+        "tuned": tuned_table(plain),
+        **{setting: ablation_table(setting, part) for setting, part in ablations.items()},
+        "authors": authors_table(plain),
+        "others": table(
+            ("recipe", *FIGURES),
+            [(label(each.recipe, each.set), *figures(each)) for each in others],
+        ),
     }
 
 
-def written(text: str, content: dict[str, str]) -> str:
-    """Return a page with its generated parts replaced."""
-    found = [name for name, _ in SECTION.findall(text)]
-    if sorted(found) != sorted(content):
-        raise ValueError(
-            f"expected the sections {', '.join(sorted(content))}, each once, between "
-            f"<!-- results: NAME --> and <!-- end -->, got {', '.join(sorted(found)) or 'none'}"
+def select_ablations(groups: Iterable[Group]) -> dict[str, list[Group]]:
+    by_name = {each.name: each for each in groups}
+    return {
+        setting: [by_name[name] for name in names if name in by_name]
+        for setting, names in ABLATIONS.items()
+    }
+
+
+def fill(page: str, content: dict[str, str]) -> str:
+    """Return a page with its generated tables replaced."""
+    for name, text in content.items():
+        pattern = rf"(<!-- results: {name} -->\n).*?(<!-- end -->)"
+        page, count = re.subn(
+            pattern, lambda found, text=text: f"{found[1]}\n{text}\n\n{found[2]}", page, flags=re.S
         )
-    return SECTION.sub(lambda part: f"{part[1]}{part[2]}\n{content[part[1]]}\n\n", text)
+        if count != 1:
+            raise ValueError(f"the page needs one `<!-- results: {name} -->`, but has {count}")
+    return page
 
 
-def write(runs: Path, page: Path, images: Path) -> None:
-    """Write tables and pictures."""
-    groups = group(read_records(runs))
-    text = written(page.read_text(encoding="utf-8"), sections(groups))
-    pictures(groups, images)
-    replace_file(page, lambda part: part.write_text(text, encoding="utf-8"))
+def draw_pictures(groups: Sequence[Group], folder: Path) -> None:
+    snli = [each for each in groups if not each.set and "curve" in each.runs[0]]
+    dashed = {each.recipe for each in snli if each.recipe not in PAPER}
+    draw({each.recipe: each for each in snli}, folder / "convergence.png", dashed)
+    batches = {f"batch {x.value('batch_size')}": x for x in select_ablations(groups)["batch_size"]}
+    draw(batches, folder / "batch-size-snli-100d.png", title="Batch size, snli-100d")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the records")
-    parser.add_argument("--page", type=Path, default=DOCS / "results.md", help="the page")
-    parser.add_argument("--images", type=Path, default=DOCS / "images", help="of the pictures")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="file of the collected runs")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the page")
     arguments = parser.parse_args()
     try:
-        write(arguments.runs, arguments.page, arguments.images)
+        groups, page = group(read_runs(arguments.runs)), arguments.docs / "results.md"
+        text = fill(page.read_text(encoding="utf-8"), tables(groups))
+        draw_pictures(groups, arguments.docs / "images")
+        replace_file(page, lambda part: part.write_text(text, encoding="utf-8"))
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"write_results: error: {error}")
 

@@ -1,14 +1,14 @@
 """Measure the trees of our models, and write the figures into docs/trees.md.
 
-    python benchmarks/write_trees.py --sst FOLDER --snli FOLDER [--runs benchmarks/results/runs]
+    python benchmarks/write_trees.py --sst FOLDER --snli FOLDER --runs FOLDER
                                      [--page docs/trees.md] [--json benchmarks/results/trees.json]
                                      [--images docs/images]
     python benchmarks/write_trees.py --tables
 
-Trees of runs come from their merge orders on record (`collect_runs.py`), which have no words: these
-are found again in the development files. Trees of packaged models are parsed anew. The sections of
-the page between `<!-- trees: NAME -->` and `<!-- end -->` are replaced; the text around them is
-written by hand. `--tables` measures nothing and writes the sections from the JSON file.
+Trees of runs come from the merge orders in their folders (`dev_orders.npz`), which have no words:
+these are found again in the development files. Trees of packaged models are parsed anew. The
+sections of the page between `<!-- trees: NAME -->` and `<!-- end -->` are replaced; the text around
+them is written by hand. `--tables` measures nothing and writes the sections from the JSON file.
 """
 
 import argparse
@@ -20,8 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from collect_runs import RUNS, complete, stem
-from run_groups import read_records
+from collect_runs import RUNS, find_runs, read_run
 from write_results import spread, table
 
 import gumbeltree
@@ -32,6 +31,7 @@ from gumbeltree.analysis.metrics import report as metrics_report
 from gumbeltree.analysis.metrics.report import Comparison, ParsedSentence
 from gumbeltree.atomic import replace_file
 from gumbeltree.cli.scores import find_file
+from gumbeltree.config import load_recipe
 from gumbeltree.model import SentenceModel
 from gumbeltree.text.ids import TextReader, chunks
 
@@ -48,21 +48,15 @@ RECIPES = (
 
 
 def learned_groups(folder: Path) -> dict[str, list[tuple[int, str, Path]]]:
-    """Return task, seeds and merge orders of runs with learned trees, by experiment."""
+    """Return seed, task and merge orders of the runs in a folder, by experiment."""
     found: dict[str, list[tuple[int, str, Path]]] = {}
-    for record in read_records(folder):
-        settings = complete(record["recipe"])
-        orders = folder / f"{stem(record['recipe_name'], record['overrides'], record['seed'])}.npz"
-        kind = settings["model.encoder.kind"], settings["model.encoder.trees"]
-        if kind != ("gumbel_tree", "learned"):
-            continue
-        changed = set(record["overrides"]) - {"training.anneal_rate"}
-        if record["recipe_name"] not in RECIPES or changed:
-            continue
-        if orders.is_file():
-            name = stem(record["recipe_name"], record["overrides"])
-            task = record["recipe"]["data"]["task"]
-            found.setdefault(name, []).append((record["seed"], task, orders))
+    for path in find_runs(folder):
+        run, orders = read_run(path), path / "dev_orders.npz"
+        changed = [change for change in run["set"] if not change.startswith("anneal_rate=")]
+        if run["recipe"] in RECIPES and not changed and orders.is_file():
+            name = "--".join([run["recipe"], *run["set"]])
+            task = load_recipe(run["recipe"]).data.task
+            found.setdefault(name, []).append((run["seed"], task, orders))
     return {name: sorted(runs) for name, runs in found.items() if len(runs) > 1}
 
 
@@ -420,7 +414,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sst", type=Path, help="folder of SST's trees")
     parser.add_argument("--snli", type=Path, help="folder of SNLI")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the records")
+    parser.add_argument("--runs", type=Path, help="folder of finished runs")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "trees.md")
     parser.add_argument("--json", type=Path, default=RUNS.parent / "trees.json")
     parser.add_argument("--images", type=Path, default=ROOT / "docs" / "images")
@@ -428,8 +422,8 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         if not arguments.tables:
-            if arguments.sst is None or arguments.snli is None:
-                raise ValueError("expected --sst and --snli, or --tables")
+            if None in (arguments.sst, arguments.snli, arguments.runs):
+                raise ValueError("pass --sst, --snli and --runs to measure, or --tables")
             result = measure(arguments.sst, arguments.snli, arguments.runs, arguments.images)
             text = json.dumps(rounded(result), indent=1) + "\n"
             replace_file(arguments.json, lambda part: part.write_text(text, encoding="utf-8"))
