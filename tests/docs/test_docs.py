@@ -68,18 +68,6 @@ def test_links_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_readme_figures_are_the_recorded_ones() -> None:
-    report = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text("utf-8"))
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for case in report["cases"]:
-        scale, unit = (1e3, "ms") if case["unit"] == "seconds" else (2**-20, "MiB")
-        values = [f"{case[i]['median'] * scale:,.0f} {unit}" for i in ("reference", "exact")]
-        row = f"| {' | '.join(values)} | {case['ratio']:.1f}x |"
-        assert row in readme, row
-    for name, power in report["growth"]["exponents"].items():
-        assert f"T^{power:.2f} ({name})" in readme
-
-
 def test_the_figures_of_a_card_are_the_recorded_ones() -> None:
     found = importlib.util.spec_from_file_location(
         "write_speed", ROOT / "benchmarks" / "write_speed.py"
@@ -98,35 +86,3 @@ def test_the_figures_of_a_card_are_the_recorded_ones() -> None:
         assert writer.written(text, content) == text, f"{page}: python benchmarks/write_speed.py"
     with pytest.raises(ValueError, match="expected one stretch"):
         writer.written("no marks", "figures")
-
-
-def test_recorded_figures_of_a_card_meet_what_is_promised() -> None:
-    report = json.loads((ROOT / "benchmarks" / "results" / "cuda.json").read_text("utf-8"))
-    assert report["correctness"]["ieee"]["relative_error"] < 1e-5
-    assert report["correctness"]["ieee"]["same_merges"] > 0.999
-    cases = {(c["name"], c["precision"]): c for c in report["cases"] if c["impl"] == "fused"}
-    random = cases["training, random batches", "tf32"]
-    assert random["median"] < 0.0023
-    assert random["bytes"] < 0.8 * 2**30
-    assert cases["training, bucketed batches", "tf32"]["median"] < 0.0015
-    assert cases["inference, random batches", "tf32"]["median"] < 0.0013
-    assert cases["training, random batches, 600D", "tf32"]["median"] < 0.004
-    assert report["growth"]["exponents"]["training"] < 1.2
-    assert report["growth"]["rows"][-1]["words"] == 2048
-
-
-def test_recorded_figures_meet_what_is_promised() -> None:
-    report = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text("utf-8"))
-    assert not report["quick"]
-    assert report["correctness"]["float64_relative_error"] < 1e-10
-    cases = {case["name"]: case["ratio"] for case in report["cases"]}
-    assert cases["snli-inference"] >= 10
-    assert cases["snli-training"] >= 5
-    assert cases["snli-training-memory"] >= 4
-    exponents = report["growth"]["exponents"]
-    assert exponents["inference"] <= 1.3
-    assert exponents["training"] <= 1.5
-    assert exponents["memory"] <= 1.3
-    longest = max(report["growth"]["rows"], key=lambda row: (row["impl"] == "exact", row["words"]))
-    assert longest["words"] == 1024
-    assert longest["bytes"] < 2**30
