@@ -1,4 +1,4 @@
-"""Sharing models, against a small Hub of our own on this machine; no test needs a network."""
+"""Sharing models on a local imitation of the Hugging Face Hub; no test needs a network."""
 
 import base64
 import dataclasses
@@ -14,44 +14,33 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 import huggingface_hub
-import numpy as np
 import pytest
-import torch
 from huggingface_hub import ModelCard, constants
-from safetensors.torch import load_file, save_file
 
 from gumbeltree import SentenceModel, load, save
-from gumbeltree.card import code, generated, model_card
-from gumbeltree.cli import main
+from gumbeltree.card import generated, model_card
 from gumbeltree.describe import describe
 from gumbeltree.hub import check_id, fetch
-from tests.models import TEXTS, encoder_settings, tiny_config, tiny_model
+from tests.models import encoder_settings, tiny_config, tiny_model
+from tests.test_store import FILES, assert_same
 
-FILES = ["config.json", "model.safetensors", "tokenizer.json"]
-PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
 PROVENANCE = {
     "recipe_name": "snli-300d",
-    "recipe": {
-        "description": "SNLI, 300D",
-        "data": {"task": "snli", "lower": True},
-        "training": {"learning_rate": 0.001, "epochs": 15},
-    },
+    "recipe": {"data": {"task": "snli", "lower": True}, "training": {"learning_rate": 0.001}},
     "seed": 7,
-    "versions": {"torch": "2.13.0"},
-    "metrics": {"dev_accuracy": 0.8561, "test_accuracy": 0.851, "epoch": 4, "step": 1200},
-    "data": {"train": 549367},
+    "metrics": {"dev_accuracy": 0.8561, "test_accuracy": 0.851, "step": 1200},
 }
 
 
 class Hub(ThreadingHTTPServer):
-    """As much of the Hub as pushing and loading need. Every commit holds all files."""
+    """The part of the Hub that pushing and loading need; every commit holds all files."""
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answer)
         self.repos = {}
-        self.asked = []
+        self.requests = []
         self.down = False
 
     @property
@@ -68,8 +57,8 @@ class Hub(ThreadingHTTPServer):
         return sha
 
     def fetched(self):
-        """Names of the files whose content or headers were asked for."""
-        return {path.rpartition("/")[2] for _, path in self.asked if "/resolve/" in path}
+        """Names of the files whose content or headers were requested."""
+        return {path.rpartition("/")[2] for _, path in self.requests if "/resolve/" in path}
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -90,7 +79,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path = unquote(urlsplit(self.path).path)
-        self.server.asked.append((self.command, path))
+        self.server.requests.append((self.command, path))
         length = int(self.headers.get("Content-Length") or 0)
         self.body = self.rfile.read(length)
         self.allowed = self.headers.get("Authorization") == "Bearer good"
@@ -109,14 +98,14 @@ class Answer(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_GET
 
-    def create(self, wanted):
-        name = f"{wanted['organization']}/{wanted['name']}"
+    def create(self, spec):
+        name = f"{spec['organization']}/{spec['name']}"
         if not self.allowed:
             return self.send(401, {"error": "Invalid username or password."})
-        if wanted["organization"] == "strangers":
+        if spec["organization"] == "strangers":
             return self.send(403, {"error": "You don't have the rights to create a model here"})
         known = name in self.server.repos
-        private = wanted.get("private") or wanted.get("visibility") == "private"
+        private = spec.get("private") or spec.get("visibility") == "private"
         if not known:
             self.server.commit(name, {".gitattributes": b""}, private=bool(private))
         return self.send(409 if known else 200, {"url": f"{self.server.address}/{name}"})
@@ -141,8 +130,8 @@ class Answer(BaseHTTPRequestHandler):
             tag = f'"{hashlib.sha1(files[file]).hexdigest()}"'
             return self.send(200, files[file], ETag=tag, X_Repo_Commit=sha)
         if verb == "preupload" and self.allowed:
-            asked = [file["path"] for file in json.loads(self.body)["files"]]
-            modes = [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in asked]
+            paths = [file["path"] for file in json.loads(self.body)["files"]]
+            modes = [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in paths]
             return self.send(200, {"files": modes})
         if verb == "commit" and self.allowed:
             lines = [json.loads(line) for line in self.body.splitlines()]
@@ -159,16 +148,19 @@ class Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """A Hub without models; whoever calls it is logged in and has an empty cache."""
+    """A Hub without models, for a user who is logged in and has an empty cache."""
     server = Hub()
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    monkeypatch.setattr(constants, "ENDPOINT", server.address)
     template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    for name, value in {
+        "ENDPOINT": server.address,
+        "HUGGINGFACE_CO_URL_TEMPLATE": template,
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_OFFLINE": False,
+        "HF_TOKEN_PATH": str(tmp_path / "token"),
+    }.items():
+        monkeypatch.setattr(constants, name, value)
     monkeypatch.setenv("HF_TOKEN", "good")
     huggingface_hub.utils.disable_progress_bars()
     yield server
@@ -178,49 +170,21 @@ def hub(monkeypatch, tmp_path):
     thread.join()
 
 
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gumbeltree", *map(str, arguments)])
-        capsys.readouterr()
-        status = 0
-        try:
-            main()
-        except SystemExit as end:
-            status = end.code
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
-
-
 def model_files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def known_model(kind="pair"):
+def trained_model(kind="pair"):
     model = tiny_model(kind)
     model.provenance = json.loads(json.dumps(PROVENANCE))
     return model
 
 
-def assert_same(one, other):
-    assert one.config == other.config
-    assert one.provenance == other.provenance
-    assert one.tokenizer.to_str() == other.tokenizer.to_str()
-    assert one.state_dict().keys() == other.state_dict().keys()
-    for name, value in one.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
-    assert np.array_equal(one.encode(TEXTS), other.encode(TEXTS))
-    texts = PAIRS if one.config.head.kind == "pair" else TEXTS
-    assert one.predict(texts) == other.predict(texts)
-
-
 # folders
 
 
-def test_a_pretrained_folder_is_a_saved_one_and_a_card(tmp_path):
-    model = known_model()
+def test_save_pretrained_adds_a_card(tmp_path):
+    model = trained_model()
     save(model, tmp_path / "saved")
     model.save_pretrained(tmp_path / "shared")
     files = model_files(tmp_path / "shared")
@@ -231,9 +195,9 @@ def test_a_pretrained_folder_is_a_saved_one_and_a_card(tmp_path):
     assert not loaded.training
 
 
-def test_saving_anew_replaces_a_generated_card_and_keeps_an_own_one(tmp_path):
+def test_saving_replaces_a_generated_card_but_keeps_your_own(tmp_path):
     tiny_model().save_pretrained(tmp_path)
-    known_model("single").save_pretrained(tmp_path, license="mit")
+    trained_model("single").save_pretrained(tmp_path, license="mit")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "license: mit" in card
     assert "`good`" in card
@@ -242,99 +206,86 @@ def test_saving_anew_replaces_a_generated_card_and_keeps_an_own_one(tmp_path):
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == "# Mine"
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
-    with pytest.raises(FileExistsError, match="is no model folder"):
-        tiny_model().save_pretrained(tmp_path)
-    assert model_files(tmp_path) == {"config.json": b'{"model_type": "bert"}'}
-
-
 def test_provenance_survives_load_and_save(tmp_path):
-    assert tiny_model().provenance == {}
     save(tiny_model(), tmp_path / "one", {"corpus": "none"})
     model = load(tmp_path / "one")
     assert model.provenance == {"corpus": "none"}
+    # models do not share their provenance
+    assert tiny_model().provenance == {}
     save(model, tmp_path / "two")
     assert load(tmp_path / "two").provenance == {"corpus": "none"}
     save(model, tmp_path / "three", {})
     assert load(tmp_path / "three").provenance == {}
 
 
-def test_two_models_do_not_share_their_provenance():
-    tiny_model().provenance["seed"] = 1
-    assert tiny_model().provenance == {}
-
-
-def test_provenance_must_be_a_table(tmp_path):
+def test_rejects_provenance_that_is_not_a_table(tmp_path):
     save(tiny_model(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     config["provenance"] = ["seed"]
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"config\.json: `provenance` must be a table"):
+    with pytest.raises(ValueError, match=r"config\.json: `provenance`"):
         load(tmp_path)
 
 
-def test_the_folder_of_a_run_stands_for_its_model(tmp_path):
-    save(known_model(), tmp_path / "run" / "model")
-    (tmp_path / "run" / "log.txt").write_text("step 1", encoding="utf-8")
-    assert_same(load(tmp_path / "run"), known_model())
+def test_run_folder_stands_for_its_model(tmp_path):
+    save(trained_model(), tmp_path / "run" / "model")
+    assert_same(load(tmp_path / "run"), trained_model())
     assert describe(str(tmp_path / "run"))["provenance"] == PROVENANCE
-    # a model folder is itself, whatever lies in it
+    # a model folder is itself, whatever it contains
     save(tiny_model("single"), tmp_path / "outer")
     save(tiny_model("pair"), tmp_path / "outer" / "model")
     assert load(tmp_path / "outer").config.head.kind == "single"
 
 
-def test_what_looks_like_a_name_on_the_hub_is_not_downloaded(tmp_path, monkeypatch, hub):
+def test_names_without_prefix_are_not_downloaded(tmp_path, monkeypatch, hub):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no model folder.*called hub:org/name"):
+    with pytest.raises(FileNotFoundError, match=r"hub:org/name"):
         load("org/name")
-    with pytest.raises(ValueError, match=r"neither a recipe nor.*called hub:org/name"):
+    with pytest.raises(ValueError, match=r"hub:org/name"):
         describe("org/name")
     with pytest.raises(FileNotFoundError) as error:
         load(tmp_path / "nowhere")
     assert "hub:" not in str(error.value)
-    assert hub.asked == []
+    assert hub.requests == []
 
 
-# push and load
+# pushing and loading
 
 
 @pytest.mark.parametrize("kind", ["pair", "single"])
-def test_a_pushed_model_comes_back(hub, kind, tmp_path):
-    model = known_model(kind)
+def test_loads_a_pushed_model(hub, kind, tmp_path):
+    model = trained_model(kind)
     url = model.push_to_hub("org/name", license="mit", language="en", message="First")
     assert url.startswith(f"{hub.address}/org/name/commit/")
     repo = hub.repos["org/name"]
-    assert sorted(repo["commits"][-1][1]) == [".gitattributes", "README.md", *FILES]
+    files = repo["commits"][-1][1]
+    assert sorted(files) == sorted([".gitattributes", "README.md", *FILES])
     assert repo["messages"] == ["", "First"]
     assert not repo["private"]
-    assert repo["commits"][-1][1]["README.md"].decode() == model_card(
-        model, "org/name", "mit", "en"
-    )
+    assert files["README.md"].decode() == model_card(model, "org/name", "mit", "en")
     loaded = SentenceModel.from_pretrained("org/name")
     assert_same(loaded, model)
+    assert loaded.provenance == PROVENANCE
     assert not loaded.training
-    assert_same(load("hub:org/name"), model)
     save(load("hub:org/name"), tmp_path / "again")
     assert_same(load(tmp_path / "again"), model)
 
 
-def test_a_private_model_needs_its_token(hub, monkeypatch):
+def test_private_model_needs_a_token(hub, monkeypatch):
     tiny_model().push_to_hub("org/secret", private=True)
     assert hub.repos["org/secret"]["private"]
     assert_same(load("hub:org/secret"), tiny_model())
     shutil.rmtree(constants.HF_HUB_CACHE)
     monkeypatch.setenv("HF_TOKEN", "bad")
-    with pytest.raises(FileNotFoundError, match=r"no model org/secret.*hf auth login"):
+    with pytest.raises(FileNotFoundError, match=r"org/secret.*hf auth login"):
         load("hub:org/secret")
     assert_same(SentenceModel.from_pretrained("org/secret", token="good"), tiny_model())
 
 
-def test_a_private_model_is_not_pushed_to_a_public_place(hub):
+def test_private_push_rejects_a_public_repository(hub):
     tiny_model().push_to_hub("org/name")
     commits = list(hub.repos["org/name"]["commits"])
-    with pytest.raises(ValueError, match="org/name must be private, but it exists and is public"):
+    with pytest.raises(ValueError, match=r"org/name: .*public"):
         tiny_model("single").push_to_hub("org/name", private=True)
     assert hub.repos["org/name"]["commits"] == commits
 
@@ -346,130 +297,66 @@ def test_revisions(hub, tmp_path, monkeypatch):
     assert load("hub:org/name").config.head.kind == "single"
     assert load(f"hub:org/name@{first}").config.head.kind == "pair"
     assert SentenceModel.from_pretrained("org/name", revision=first).config.head.kind == "pair"
-    with pytest.raises(FileNotFoundError, match="org/name has no revision 'v9'"):
+    with pytest.raises(FileNotFoundError, match="'v9'"):
         load("hub:org/name@v9")
     for name, revision in (("hub:org/name@", None), ("org/name@v1", "v2")):
-        with pytest.raises(ValueError, match="must name one revision"):
+        with pytest.raises(ValueError, match="one revision"):
             fetch(name, revision)
-    save(tiny_model(), tmp_path / "folder")
-    with pytest.raises(ValueError, match="`revision` belongs to models on the Hub"):
-        SentenceModel.from_pretrained(tmp_path / "folder", revision=first)
-    # a folder of that name comes first; the prefix means the Hub
+    # a folder of that name takes precedence; the prefix means the Hub
     monkeypatch.chdir(tmp_path)
     save(tiny_model("pair"), "org/name")
     assert SentenceModel.from_pretrained("org/name").config.head.kind == "pair"
     assert SentenceModel.from_pretrained("hub:org/name").config.head.kind == "single"
+    with pytest.raises(ValueError, match="`revision`"):
+        SentenceModel.from_pretrained("org/name", revision=first)
 
 
-def test_what_was_downloaded_is_used_without_the_network(hub, tmp_path, monkeypatch):
+def test_cached_model_needs_no_network(hub, tmp_path, monkeypatch):
     where = {"cache_dir": tmp_path / "elsewhere"}
-    with pytest.raises(FileNotFoundError, match="org/name was not downloaded before"):
+    with pytest.raises(FileNotFoundError, match="local_files_only"):
         SentenceModel.from_pretrained("org/name", local_files_only=True, **where)
     tiny_model().push_to_hub("org/name")
     SentenceModel.from_pretrained("org/name", **where)
     assert not (tmp_path / "cache").exists()
-    hub.asked.clear()
+    hub.requests.clear()
     loaded = SentenceModel.from_pretrained("org/name", local_files_only=True, **where)
     assert_same(loaded, tiny_model())
-    assert hub.asked == []
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert_same(SentenceModel.from_pretrained("org/name", **where), tiny_model())
-    with pytest.raises(ConnectionError, match="unset HF_HUB_OFFLINE"):
-        load("hub:org/other")
-    with pytest.raises(ConnectionError, match="unset HF_HUB_OFFLINE"):
-        tiny_model().push_to_hub("org/name")
-    assert hub.asked == []
+    for act in (lambda: load("hub:org/other"), lambda: tiny_model().push_to_hub("org/name")):
+        with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE"):
+            act()
+    assert hub.requests == []
 
 
-# refusals
+# errors
 
 
-class Bomb:
-    """Unpickling this creates a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
-
-
-def test_nothing_but_the_three_files_is_fetched_or_opened(hub, tmp_path):
-    target = tmp_path / "went-off"
-    bomb, line = pickle.dumps(Bomb(target)), f"open({str(target)!r}, 'w')".encode()
-    evil = {
-        **dict.fromkeys(("pytorch_model.bin", "model.pkl", "sub/model.safetensors"), bomb),
-        **dict.fromkeys(("evil.py", "modeling.py", "__init__.py", "gumbeltree/__init__.py"), line),
-        "README.md": b"---\nlibrary_name: evil\n---",
-        "config.json.py": line,
-    }
-    save(tiny_model(), tmp_path / "model")
-    hub.commit("org/evil", {**model_files(tmp_path / "model"), **evil})
-    for name, content in evil.items():
-        (tmp_path / "model" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "model" / name).write_bytes(content)
-    # a hook cannot be taken off again; this one sees nothing but these names
-    opened = []
-    watched = {name.rpartition("/")[2] for name in evil} - {"model.safetensors", "__init__.py"}
-
-    def watch(event, arguments):
-        if event == "open" and str(arguments[0]).rpartition("/")[2] in watched:
-            opened.append(arguments[0])
-
-    sys.addaudithook(watch)
-    assert_same(SentenceModel.from_pretrained("org/evil"), tiny_model())
+def test_downloads_only_the_three_files(hub, tmp_path):
+    save(tiny_model(), tmp_path)
+    evil = ("pytorch_model.bin", "evil.py", "sub/model.safetensors", "config.json.py", "README.md")
+    hub.commit("org/evil", {**model_files(tmp_path), **dict.fromkeys(evil, b"evil")})
     assert_same(load("hub:org/evil"), tiny_model())
-    assert_same(SentenceModel.from_pretrained(tmp_path / "model"), tiny_model())
     assert hub.fetched() == set(FILES)
-    assert sum("/sub/" in path for _, path in hub.asked) == 0
-    folder = fetch("org/evil")
-    assert sorted(path.name for path in folder.iterdir()) == FILES
-    assert opened == []
-    assert not target.exists()
-    # bomb and watch are live
-    (tmp_path / "model" / "evil.py").read_bytes()
-    assert len(opened) == 1
-    pickle.loads(bomb).close()
-    assert target.exists()
-
-
-def change_weights(folder, change):
-    weights = {name: x.clone() for name, x in load_file(folder / "model.safetensors").items()}
-    change(weights)
-    save_file(weights, folder / "model.safetensors")
-
-
-def cut(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
+    assert not any("/sub/" in path for _, path in hub.requests)
+    assert sorted(path.name for path in fetch("org/evil").iterdir()) == sorted(FILES)
 
 
 @pytest.mark.parametrize(
-    ("damage", "expected"),
+    ("name", "content", "expected"),
     [
-        (lambda f: change_weights(f, lambda w: w.pop("encoder.query")), "query: .*found nothing"),
-        (lambda f: change_weights(f, lambda w: w.update(x=torch.ones(2))), "x: expected nothing"),
-        (cut, "damaged or cut short"),
-        (lambda f: (f / "model.safetensors").write_bytes(pickle.dumps(1)), "damaged or cut short"),
-        (lambda f: (f / "tokenizer.json").unlink(), r"is incomplete: it has no tokenizer\.json"),
-        (lambda f: (f / "model.safetensors").unlink(), "is incomplete: it has no model"),
-        (lambda f: (f / "config.json").write_text("{}"), "not a gumbeltree model"),
+        ("model.safetensors", pickle.dumps(1), "model.safetensors is damaged"),
+        ("tokenizer.json", None, "no tokenizer.json"),
+        ("config.json", b"{}", "not a gumbeltree model"),
+        ("config.json", None, "not a gumbeltree model"),
     ],
 )
-def test_damaged_models_are_refused_as_in_a_folder(hub, tmp_path, damage, expected):
+def test_rejects_damaged_models(hub, tmp_path, name, content, expected):
     save(tiny_model(), tmp_path / "model")
-    damage(tmp_path / "model")
-    hub.commit("org/damaged", model_files(tmp_path / "model"))
-    with pytest.raises((ValueError, OSError), match=expected) as in_folder:
-        load(tmp_path / "model")
-    with pytest.raises(in_folder.type, match=expected):
-        SentenceModel.from_pretrained("org/damaged")
-
-
-def test_another_librarys_model_is_refused(hub):
-    hub.commit("org/other", {"pytorch_model.bin": b"x", "README.md": b"hello"})
-    with pytest.raises(FileNotFoundError, match="org/other on the Hub is no gumbeltree model"):
-        load("hub:org/other")
+    files = model_files(tmp_path / "model") | {name: content}
+    hub.commit("org/damaged", {name: x for name, x in files.items() if x is not None})
+    with pytest.raises((ValueError, OSError), match=expected):
+        load("hub:org/damaged")
 
 
 @pytest.mark.parametrize(
@@ -478,60 +365,59 @@ def test_another_librarys_model_is_refused(hub):
      "org/a..b", "-org/name", "org/name-", "https://x.org/a", "org/name.git", "org/" + "a" * 93,
      "org/name\n"],
 )  # fmt: skip
-def test_names_that_the_hub_cannot_have_are_refused(hub, name):
-    with pytest.raises(ValueError, match="expected a name on the Hub, ORG/NAME"):
-        tiny_model().push_to_hub(name)
-    with pytest.raises(ValueError, match="expected a name on the Hub, ORG/NAME"):
-        load(f"hub:{name}")
-    assert hub.asked == []
+def test_rejects_invalid_names(hub, name):
+    for act in (lambda: tiny_model().push_to_hub(name), lambda: load(f"hub:{name}")):
+        with pytest.raises(ValueError, match=re.escape(repr(name))):
+            act()
+    assert hub.requests == []
 
 
 @pytest.mark.parametrize("name", ["org/name", "A1/b_c.d-e", "o/n", "org/" + "a" * 92])
-def test_names_that_it_can_have_are_not(name):
+def test_accepts_valid_names(name):
     check_id(name)
     huggingface_hub.utils.validate_repo_id(name)
 
 
-def test_pushing_without_rights_is_refused(hub, monkeypatch):
-    with pytest.raises(PermissionError, match=r"refused strangers/name: .*rights.*hf auth login"):
+def test_push_needs_a_token_with_write_access(hub, monkeypatch):
+    with pytest.raises(PermissionError, match=r"strangers/name: .*rights.*hf auth login"):
         tiny_model().push_to_hub("strangers/name")
-    with pytest.raises(PermissionError, match="refused org/name"):
+    with pytest.raises(PermissionError, match="org/name"):
         tiny_model().push_to_hub("org/name", token="bad")
-    hub.asked.clear()
+    hub.requests.clear()
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(PermissionError, match=r"needs a token, got none; log in with `hf auth lo"):
+    with pytest.raises(PermissionError, match=r"org/name needs a token.*hf auth login"):
         tiny_model().push_to_hub("org/name")
-    assert hub.asked == []
+    assert hub.requests == []
     assert hub.repos == {}
 
 
-def test_a_model_that_cannot_be_saved_leaves_no_empty_repository(hub):
+def test_model_that_cannot_be_saved_creates_no_repository(hub):
     model = tiny_model()
     model.provenance = {"when": object()}
     with pytest.raises(TypeError, match="JSON"):
         model.push_to_hub("org/name", card="# Mine")
-    assert hub.asked == []
+    assert hub.requests == []
 
 
-def test_a_hub_in_trouble_is_one_line(hub, monkeypatch):
+def test_server_errors_are_one_line(hub, monkeypatch):
+    def fails():
+        for act in (lambda: load("hub:org/name"), lambda: tiny_model().push_to_hub("org/name")):
+            with pytest.raises(ConnectionError, match=r"Hub .*org/name") as error:
+                act()
+            assert "\n" not in str(error.value)
+
     hub.down = True
-    for act in (lambda: load("hub:org/name"), lambda: tiny_model().push_to_hub("org/name")):
-        with pytest.raises(ConnectionError, match=r"Hub .*org/name") as error:
-            act()
-        assert "\n" not in str(error.value)
-    # nobody listens there
+    fails()
+    # nothing listens there
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match="cannot be reached for org/name"):
-        load("hub:org/name")
-    with pytest.raises(ConnectionError, match="failed on org/name: ConnectError"):
-        tiny_model().push_to_hub("org/name")
+    fails()
 
 
 # the card
 
 
-def test_the_card_tells_what_is_known():
-    card = model_card(known_model(), "org/name", "cc-by-4.0", "en")
+def test_card_states_what_is_recorded():
+    card = model_card(trained_model(), "org/name", "cc-by-4.0", "en")
     data = ModelCard(card).data
     assert data.library_name == "gumbeltree"
     assert data.pipeline_tag == "text-classification"
@@ -545,27 +431,24 @@ def test_the_card_tells_what_is_known():
         "# org/name",
         'from_pretrained("org/name")',
         'predict([("a dog sleeps .", "an animal sleeps .")])',
-        "| `2` | `contradiction` |",
-        "| `total, word vectors excluded` | `1,025 parameters` |",
-        "| `recipe.training.learning_rate` | `0.001` |",
-        "| `seed` | `7` |",
-        "| `dev_accuracy` | `85.61 %` |",
-        "| `test_accuracy` | `85.10 %` |",
-        "not measured again for this card",
+        "- `contradiction`",
+        "1,025",
+        '"learning_rate": 0.001',
+        '"seed": 7',
+        "`dev_accuracy`: 85.61 %",
+        "not measured again",
         "Learning to Compose Task-Specific Tree Structures",
-        "barked",
     ):
         assert part in card
     assert generated(card)
 
 
-def test_the_card_makes_nothing_up():
+def test_card_invents_nothing():
     card = model_card(tiny_model("single"))
     data = ModelCard(card).data
     assert data.eval_results is data.license is data.language is data.datasets is None
-    assert "No results recorded." in card
-    assert "Nothing is recorded about the training" in card
-    assert 'predict(["i love this very much ."])' in card
+    assert "No results recorded" in card
+    assert "No training settings recorded" in card
     assert "accuracy" not in card
 
 
@@ -576,32 +459,33 @@ def test_the_card_makes_nothing_up():
         {"recipe": {"data": [], "training": 5}, "metrics": {"dev_accuracy": "high"}},
         {"metrics": {"dev_accuracy": float("nan"), "test_accuracy": 85.1, "epoch": True}},
         {"recipe": {"data": {"task": 5}}, "metrics": {"loss": float("inf")}},
+        {"license": "a\nb: c", "language": ["en"], "sources": "x", "shipped": 3},
+        {"license": 3, "language": {"a": 1}, "sources": [3, {}], "shipped": ["x"]},
     ],
 )
-def test_odd_provenance_gives_a_card_without_results(provenance):
+def test_card_ignores_malformed_provenance(provenance):
     model = tiny_model()
     model.provenance = provenance
     card = model_card(model)
-    assert ModelCard(card).data.eval_results is None
-    assert "No results recorded." in card
+    data = ModelCard(card).data
+    assert data.eval_results is data.license is data.language is None
+    assert "No results recorded" in card
 
 
-def test_python_in_the_card_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["pair", "single"])
+def test_card_example_runs(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
-    for kind in ("pair", "single"):
-        tiny_model(kind).save_pretrained("path/to/this/folder")
-        (block,) = re.findall(r"```python\n(.*?)```", model_card(tiny_model(kind)), re.DOTALL)
-        exec(block, {})
+    tiny_model(kind).save_pretrained("path/to/this/folder")
+    (block,) = re.findall(r"```python\n(.*?)```", model_card(tiny_model(kind)), re.DOTALL)
+    exec(block, {})
 
 
-def test_a_baseline_claims_no_trees():
-    config = tiny_config()
-    encoder = encoder_settings(kind="bag")
-    config = dataclasses.replace(config, encoder=encoder)
+def test_card_of_a_baseline_claims_no_trees():
+    config = dataclasses.replace(tiny_config(), encoder=encoder_settings(kind="bag"))
     card = model_card(SentenceModel(config, tiny_model().tokenizer))
-    assert "encoder `bag`" in card
+    assert "`bag`" in card
     assert "model.parse" not in card
-    assert "## A tree" not in card
+    assert "latent-trees" not in card
 
 
 NASTY = [
@@ -609,21 +493,17 @@ NASTY = [
     "a\n---\nlicense: evil",
     "a: b",
     "- x",
-    '"',
-    "'",
+    "\"'",
     "{{ 7 * 7 }}",
     "<script>alert(1)</script>",
     "`<img src=x>`",
-    "x | y",
-    "\\|<img src=x>",
-    "`\\|<img src=x onerror=y>`",
     "C:\\",
     "[a](javascript:b)",
-    "](x)",
     "\u2028## Head",
     "\u202egnp.exe",
     "\r\n\r\n# Head",
     "```",
+    "\n```\n# Head",
     "<!-- ",
     "&lt;b&gt;",
     "\ud800",
@@ -632,54 +512,43 @@ NASTY = [
 ]
 
 
-@pytest.mark.parametrize("text", NASTY)
-def test_strings_of_the_user_are_only_text(text):
-    shown = code(text)
-    assert shown.isprintable()
-    cell = shown.removeprefix("<code>").removesuffix("</code>")
-    if cell != shown:
-        # entities and words, which no reader of Markdown takes for structure
-        assert all(part.isalnum() or not part for part in re.split(r"&#\d+;| ", cell))
-    elif shown != "(empty)":
-        # one code span, which holds nothing that ends it or the cell
-        assert shown[0] == shown[-1] == "`"
-        assert not set(shown[1:-1]) & set("`|\\")
-
-
-def test_a_card_of_nasty_strings_keeps_its_shape():
+def test_untrusted_strings_cannot_change_the_card():
     model = tiny_model()
     plain = model_card(model)
     nasty = "\n".join(NASTY)
     model.provenance = {
         "recipe_name": nasty,
         nasty: nasty,
-        "recipe": {"data": {"task": nasty}, nasty: [nasty]},
+        "recipe": {"data": {"task": nasty}, nasty: [nasty, *NASTY]},
         "metrics": {"dev_accuracy": 0.5, nasty: 1},
+        "sources": [{"name": nasty, "licence": nasty, "page": nasty}],
     }
     head = dataclasses.replace(model.config.head, labels=tuple(NASTY))
     other = SentenceModel(dataclasses.replace(model.config, head=head), model.tokenizer)
     other.provenance = model.provenance
     card = model_card(other)
+    assert card.replace("\n", "").isprintable()
     data = ModelCard(card).data
     assert data.license is None
-    assert data.eval_results[0].dataset_name.startswith("--- a --- license: evil")
     assert len(data.eval_results) == 1
-    card.encode()
-    # the same headings, and every row has two cells
+    assert data.eval_results[0].dataset_name.startswith("--- a --- license: evil")
     body = card.split("\n---\n", 1)[1]
-    heads = [line for line in body.splitlines() if line.startswith("#")]
-    assert heads == [line for line in plain.splitlines() if line.startswith("#")]
-    rows = [line for line in body.splitlines() if line.startswith("|")]
-    assert len(rows) > len(NASTY)
-    assert all(line.count("|") == 3 for line in rows if line != "|---|---|")
-    assert not re.search(r"<(?!code>|/code>|!-- generated)", re.sub(r"`[^`\n]*`", "", body))
+    # the JSON block is closed only by its own fence
+    (block,) = re.findall(r"^```json\n(.*?)^```$", body, re.DOTALL | re.MULTILINE)
+    assert json.loads(block)[nasty] == nasty
+    body = body.replace(block, "")
+    headings = [line for line in body.splitlines() if line.startswith("#")]
+    expected = [line for line in plain.splitlines() if line.startswith("#")]
+    assert [line for line in headings if "licences" not in line] == expected
+    assert not re.search(r"<(?!!-- generated)", re.sub(r"`[^`\n]*`", "", body))
 
 
 @pytest.mark.parametrize(
     "wrong", [{"license": "MIT License"}, {"license": "a\nb: c"}, {"language": "English"}]
 )
-def test_license_and_language_are_identifiers(wrong):
-    with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` must be an identifier such as"):
+def test_rejects_malformed_license_and_language(wrong):
+    ((key, value),) = wrong.items()
+    with pytest.raises(ValueError, match=f"`{key}` .*{re.escape(repr(value))}"):
         model_card(tiny_model(), **wrong)
 
 
@@ -688,62 +557,48 @@ def test_license_and_language_are_identifiers(wrong):
 
 @pytest.fixture
 def folder(tmp_path):
-    save(known_model(), tmp_path / "run" / "model")
+    save(trained_model(), tmp_path / "run" / "model")
     return tmp_path / "run"
 
 
 def test_push_command(hub, cli, folder):
-    status, out, err = cli("push", folder, "org/name", "--private", "--message", "Hello")
-    assert (status, err) == (0, "")
+    code, out, err = cli("push", folder, "org/name", "--private", "--message", "Hello")
+    assert (code, err) == (0, "")
     assert out.startswith(f"{hub.address}/org/name/commit/")
     assert hub.repos["org/name"]["messages"][-1] == "Hello"
     assert hub.repos["org/name"]["private"]
-    assert_same(load("hub:org/name"), known_model())
-    status, out, _ = cli("parse", "hub:org/name", "the dog sleeps now")
-    assert status == 0
-    assert out == f"{known_model().parse('the dog sleeps now')}\n"
-    assert cli("info", "hub:org/name", "--json")[0] == 0
+    assert_same(load("hub:org/name"), trained_model())
+    tree = trained_model().parse("the dog sleeps now")
+    assert cli("parse", "hub:org/name", "the dog sleeps now").out == f"{tree}\n"
+    assert cli("info", "hub:org/name", "--json").code == 0
 
 
-def test_a_dry_run_asks_nobody_and_writes_nothing(hub, cli, folder, monkeypatch):
+def test_dry_run_uploads_and_writes_nothing(hub, cli, folder, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     before = model_files(folder / "model")
-    status, out, err = cli("push", folder, "org/name", "--license", "mit", "--dry-run")
-    assert (status, err) == (0, "")
-    assert model_card(known_model(), "org/name", "mit") in out
-    size = len(before["model.safetensors"])
-    assert f"model.safetensors, {size:,} bytes" in out
-    assert "Would upload to org/name:" in out
-    assert hub.asked == []
+    code, out, err = cli("push", folder, "org/name", "--license", "mit", "--dry-run")
+    assert (code, err) == (0, "")
+    assert model_card(trained_model(), "org/name", "mit") in out
+    assert f"model.safetensors, {len(before['model.safetensors']):,} bytes" in out
+    assert hub.requests == []
     assert model_files(folder / "model") == before
 
 
-def test_a_card_of_your_own_is_pushed(hub, cli, folder):
+def test_push_uploads_your_own_card(hub, cli, folder):
     (folder / "model" / "README.md").write_text("# Mine é", encoding="utf-8")
-    assert cli("push", folder, "org/name")[0] == 0
+    assert cli("push", folder, "org/name").code == 0
     assert hub.repos["org/name"]["commits"][-1][1]["README.md"].decode() == "# Mine é"
-    status, _, err = cli("push", folder, "org/name", "--license", "mit")
-    assert status == 1
-    assert "README.md is your own card: write license and language into it" in err
+    message = cli("push", folder, "org/name", "--license", "mit").refused()
+    assert "README.md is your own card" in message
 
 
-@pytest.mark.parametrize(
-    ("name", "token", "message"),
-    [
-        ("name", "good", "expected a name on the Hub, ORG/NAME"),
-        ("strangers/name", "good", "the Hub refused strangers/name"),
-        ("org/name", "", "pushing to org/name needs a token, got none"),
-    ],
-)
-def test_errors_of_the_command_are_one_line(hub, cli, folder, monkeypatch, name, token, message):
-    monkeypatch.setenv("HF_TOKEN", token)
-    status, out, err = cli("push", folder, name)
-    assert (status, out) == (1, "")
-    assert err.startswith(f"gumbeltree: error: {message}")
-    assert err.count("\n") == 1
+def test_push_command_reports_errors_in_one_line(hub, cli, folder):
+    message = cli("push", folder, "strangers/name").refused()
+    assert "strangers/name" in message
+    assert message.count("\n") == 1
 
 
-def test_models_do_not_wait_for_huggingface_hub():
+def test_models_do_not_import_huggingface_hub():
     script = (
         "import sys, gumbeltree.cli, gumbeltree.store\n"
         "from gumbeltree import ModelConfig, SentenceModel\n"

@@ -1,4 +1,4 @@
-"""Models that come with the package, by name; word vectors in half precision; how both are made."""
+"""Packaged models, word vectors in half precision, and the script that packages a model."""
 
 import json
 import logging
@@ -81,7 +81,7 @@ def empty_package(tmp_path, monkeypatch):
 # names
 
 
-def test_a_name_is_loaded(package, single):
+def test_loads_by_name(package, single):
     assert_same(load("sst2-100d"), single)
     assert_same(load(Path("sst2-100d")), single)
     assert_same(SentenceModel.from_pretrained("sst2-100d"), single)
@@ -89,18 +89,18 @@ def test_a_name_is_loaded(package, single):
     assert load("sst2-100d").provenance["metrics"] == PROVENANCE["metrics"]
 
 
-def test_a_folder_of_that_name_comes_first(package, single, caplog):
+def test_folder_takes_precedence_over_a_packaged_model(package, single, caplog):
     other = tiny_model("pair")
     with caplog.at_level(logging.INFO, "gumbeltree.store"):
         load("sst2-100d")
-    assert caplog.messages == [
-        "sst2-100d: taking the packaged model, as there is no folder of that name"
-    ]
+    (message,) = caplog.messages
+    assert "packaged" in message
     caplog.clear()
     save(other, "sst2-100d")
     with caplog.at_level(logging.INFO, "gumbeltree.store"):
         assert_same(load("sst2-100d"), other)
-    assert caplog.messages == ["sst2-100d: taking the folder of that name, not the packaged model"]
+    (other_message,) = caplog.messages
+    assert other_message != message
     assert_same(SentenceModel.from_pretrained("sst2-100d"), other)
     # also that of a run
     shutil.rmtree("sst2-100d")
@@ -109,54 +109,54 @@ def test_a_folder_of_that_name_comes_first(package, single, caplog):
     # a path is a path
     caplog.clear()
     shutil.rmtree("sst2-100d")
-    with pytest.raises(FileNotFoundError, match=r"is no model.*Did you mean 'sst2-100d'\?$"):
+    with pytest.raises(FileNotFoundError, match=r"Did you mean 'sst2-100d'\?$"):
         load("./sst2-100d")
     assert caplog.messages == []
 
 
 @pytest.mark.usefixtures("package")
-def test_a_folder_that_hides_a_model_is_named():
+def test_error_names_a_folder_that_hides_a_model():
     Path("sst2-100d").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"no config.*hides the packaged model sst2-100d"):
+    with pytest.raises(FileNotFoundError, match="hides the packaged model sst2-100d"):
         load("sst2-100d")
 
 
 @pytest.mark.usefixtures("package")
-def test_an_unknown_name_gets_the_known_ones_and_the_nearest():
+def test_unknown_name_suggests_the_closest():
     expected = r"packaged models: sst2-100d, tiny-pairs\. Did you mean 'sst2-100d'\?"
-    with pytest.raises(FileNotFoundError, match=rf"^sst2-10d is no model folder.*{expected}$"):
+    with pytest.raises(FileNotFoundError, match=rf"^sst2-10d .*{expected}$"):
         load("sst2-10d")
     assert "Did you mean 'sst2-100d'?" in run("parse", "sst2-10d", "the dog").refused()
     with pytest.raises(FileNotFoundError) as error:
         load("nothing-like-it")
     assert str(error.value).endswith("packaged models: sst2-100d, tiny-pairs.")
-    with pytest.raises(FileNotFoundError, match=r"called hub:org/name; packaged models: "):
+    with pytest.raises(FileNotFoundError, match=r"hub:org/name.*packaged models: "):
         load("org/name")
     with pytest.raises(ValueError, match=r"packaged models: .*Did you mean 'tiny-pairs'\?"):
         describe("tiny-pair")
 
 
 @pytest.mark.usefixtures("empty_package")
-def test_without_packaged_models_nothing_is_said_of_them():
-    with pytest.raises(FileNotFoundError, match="is no model folder") as error:
+def test_package_without_models():
+    with pytest.raises(FileNotFoundError, match="sst2-100d") as error:
         load("sst2-100d")
     assert "packaged" not in str(error.value)
     assert pretrained_models() == []
     assert run("models", "--json").out == "[]\n"
-    assert "No model comes with this copy" in run("models").out
+    assert "gumbeltree recipes" in run("models").out
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../pretrained/sst2-100d", "sst2-100d/", "model"])
 @pytest.mark.usefixtures("package")
-def test_only_names_are_names(name):
+def test_paths_are_not_names(name):
     assert packaged.packaged_folder(name) is None
-    with pytest.raises(FileNotFoundError, match="is no model folder"):
+    with pytest.raises(FileNotFoundError):
         load(name)
 
 
 @pytest.mark.usefixtures("package")
-def test_a_packaged_model_has_no_revisions():
-    with pytest.raises(ValueError, match="but sst2-100d is a packaged model; leave it out"):
+def test_rejects_a_revision_of_a_packaged_model():
+    with pytest.raises(ValueError, match=r"`revision`.*sst2-100d is a packaged model"):
         SentenceModel.from_pretrained("sst2-100d", revision="main")
 
 
@@ -164,7 +164,7 @@ def test_a_packaged_model_has_no_revisions():
 
 
 @pytest.mark.usefixtures("package")
-def test_commands_take_a_name(single, tmp_path):
+def test_commands_accept_a_name(single, tmp_path):
     trees = "".join(f"{tree}\n" for tree in single.parse_many(TEXTS))
     assert run("parse", "sst2-100d", *TEXTS, "--quiet") == (0, trees, "")
     labels = [line.split("\t")[0] for line in run("predict", "sst2-100d", *TEXTS).out.splitlines()]
@@ -179,7 +179,7 @@ def test_commands_take_a_name(single, tmp_path):
     assert (found["model"], found["accuracy"]) == ("sst2-100d", 1.0)
 
 
-def test_train_starts_from_a_name(package, single):
+def test_train_init_accepts_a_name(package, single):
     data = table(Path("table.csv"), lambda text: "yes" if "w1" in text else "no", 60)
     # sizes come with the model
     settings = set(SMALL) - {"embedding_dim=8", "encoder.hidden_dim=8"}
@@ -194,7 +194,7 @@ def test_train_starts_from_a_name(package, single):
         assert torch.equal(load("run").encoder.state_dict()[name], x), name
 
 
-def test_push_takes_a_name_and_keeps_half_precision(package, single, monkeypatch, tmp_path):
+def test_push_accepts_a_name_and_keeps_half_precision(package, single, monkeypatch, tmp_path):
     sent = {}
     monkeypatch.setattr(
         SentenceModel, "push_to_hub", lambda self, name, **options: sent.update(options) or name
@@ -220,8 +220,7 @@ def test_info_shows_recipe_and_model(package):
     assert about["pretrained"]["folder"] == str(package / "sst2-100d")
     out = run("info", "sst2-100d").out
     assert "100D" in out
-    line = "packaged, trained on sst2, 98,794 examples, accuracy dev 87.50%, test 86.00%, 0.0 MB"
-    assert line in " ".join(out.split())
+    assert "sst2, 98,794 examples, accuracy dev 87.50%, test 86.00%" in " ".join(out.split())
     # a name of a model alone, and of a recipe alone
     alone = json.loads(run("info", "tiny-pairs", "--json").out)
     assert alone["model_folder"] == "tiny-pairs"
@@ -236,7 +235,7 @@ def test_info_shows_recipe_and_model(package):
     assert "pretrained" not in folder
 
 
-def test_models_are_listed(package):
+def test_lists_models(package):
     first, second = pretrained_models()
     assert (first.name, first.kind, first.labels) == ("sst2-100d", "single", ("bad", "good"))
     assert (first.task, first.examples, first.license) == ("sst2", 98794, "mit")
@@ -255,7 +254,7 @@ def test_models_are_listed(package):
     assert "not recorded" in out
 
 
-def test_listing_does_not_wait_for_torch():
+def test_listing_does_not_import_torch():
     packages = imported_by("import gumbeltree\ngumbeltree.pretrained_models()")
     assert packages == {"gumbeltree"}
 
@@ -264,10 +263,11 @@ def test_listing_does_not_wait_for_torch():
 
 
 @pytest.mark.parametrize("kind", ["single", "pair"])
-def test_half_precision_rounds_the_word_vectors_alone(tmp_path, kind):
+def test_half_precision_rounds_only_the_word_vectors(tmp_path, kind):
     model = tiny_model(kind)
     save(model, tmp_path / "full")
-    save(model, tmp_path / "half", half_embeddings=True)
+    model.save_pretrained(tmp_path / "half", half_embeddings=True)
+    assert (tmp_path / "half" / "README.md").is_file()
     assert has_half_embeddings(tmp_path / "half")
     assert not has_half_embeddings(tmp_path / "full")
     stored = load_file(tmp_path / "half" / "model.safetensors")
@@ -283,58 +283,45 @@ def test_half_precision_rounds_the_word_vectors_alone(tmp_path, kind):
         else:
             assert torch.equal(found, value), name
             assert stored[name].dtype == value.dtype
-    # the model that was saved is as it was
+    # saving leaves the model unchanged
     assert_same(model, load(tmp_path / "full"))
     difference = np.abs(loaded.encode(TEXTS) - model.encode(TEXTS)).max()
     assert 0 < difference < 0.01
 
 
-def test_half_precision_once_more_gives_the_same_bytes(tmp_path):
+def test_half_precision_is_idempotent(tmp_path):
     save(tiny_model(), tmp_path / "one", PROVENANCE, half_embeddings=True)
     save(load(tmp_path / "one"), tmp_path / "two", half_embeddings=True)
     for name in FILES:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_a_model_in_float64_keeps_it(tmp_path):
+def test_half_precision_keeps_float64_elsewhere(tmp_path):
     model = tiny_model().double()
     save(model, tmp_path, half_embeddings=True)
     assert {x.dtype for x in load(tmp_path).parameters()} == {torch.float64}
     assert torch.equal(load(tmp_path).head.output.weight, model.head.output.weight)
 
 
-def test_the_card_comes_along_in_half_precision(tmp_path):
-    tiny_model().save_pretrained(tmp_path, half_embeddings=True)
-    assert has_half_embeddings(tmp_path)
-    assert (tmp_path / "README.md").is_file()
-
-
-def test_float16_is_the_closer_of_the_two_halves():
-    # magnitudes of GloVe 6B 100D
-    vectors = torch.randn(1000, 100) * 0.55
-    errors = [(vectors.to(t).float() - vectors).norm() for t in (torch.float16, torch.bfloat16)]
-    assert errors[0] < errors[1] / 6
-
-
-@pytest.mark.parametrize("value", [7e4, -1e30, float("inf"), float("nan")])
-def test_what_float16_cannot_hold_is_refused(tmp_path, value):
+@pytest.mark.parametrize("value", [7e4, float("-inf"), float("nan")])
+def test_rejects_values_beyond_float16(tmp_path, value):
     model = tiny_model()
     with torch.no_grad():
         model.embedding.weight[3, 2] = value
-    with pytest.raises(ValueError, match=r"word vectors within -65,504\.\.65,504, got"):
+    with pytest.raises(ValueError, match=r"65,504"):
         save(model, tmp_path / "model", half_embeddings=True)
     assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_of_a_model_that_has_it_is_refused(tmp_path, dtype):
+def test_rejects_half_embeddings_of_a_half_precision_model(tmp_path, dtype):
     kind = str(dtype).removeprefix("torch.")
-    with pytest.raises(ValueError, match=f"needs a model in float32, got {kind}"):
+    with pytest.raises(ValueError, match=kind):
         save(tiny_model().to(dtype), tmp_path / "model", half_embeddings=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_models_of_one_number_type_stay_what_they_are(tmp_path, dtype):
+def test_number_type_survives_saving(tmp_path, dtype):
     save(tiny_model().to(dtype), tmp_path)
     loaded = load(tmp_path)
     assert {x.dtype for x in loaded.parameters()} == {dtype}
@@ -346,16 +333,12 @@ def test_models_of_one_number_type_stay_what_they_are(tmp_path, dtype):
     ("vectors", "others"),
     [
         ("bfloat16", "float32"),
-        ("float64", "float32"),
         ("int8", "float32"),
-        ("float8_e4m3fn", "float32"),
         ("float32", "float16"),
-        ("float16", "bfloat16"),
-        ("int64", "int64"),
         ("float8_e5m2", "float8_e5m2"),
     ],
 )
-def test_other_number_types_are_refused(tmp_path, vectors, others):
+def test_rejects_other_number_types(tmp_path, vectors, others):
     save(tiny_model(), tmp_path)
 
     def change(weights):
@@ -365,34 +348,22 @@ def test_other_number_types_are_refused(tmp_path, vectors, others):
                 weights[name] = x.to(getattr(torch, kind))
 
     edit_weights(tmp_path, change)
-    expected = (
-        r"model\.safetensors: expected word vectors in float32 or float16 and all else in float32, "
-        rf"got embedding\.weight in {vectors} and the others in {others}; save"
-    )
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=rf"embedding\.weight in {vectors} .*{others}"):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["encoder.query", "head.hidden.0.bias"])
-def test_another_weight_in_half_precision_is_named(tmp_path, name):
+def test_rejects_other_weights_in_half_precision(tmp_path):
     save(tiny_model(), tmp_path, half_embeddings=True)
-    edit_weights(tmp_path, lambda weights: weights.update({name: weights[name].half()}))
-    with pytest.raises(ValueError, match=rf"{name}: expected \[\d\], found \[\d\] torch.float16"):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["embedding.weight", "head.output.weight"])
-def test_a_missing_weight_is_named_as_ever(tmp_path, name):
-    save(tiny_model(), tmp_path)
-    edit_weights(tmp_path, lambda weights: weights.pop(name))
-    with pytest.raises(ValueError, match=rf"do not fit the model: {name}: expected .* nothing"):
+    query = "encoder.query"
+    edit_weights(tmp_path, lambda weights: weights.update({query: weights[query].half()}))
+    with pytest.raises(ValueError, match=rf"{query}: .*float16"):
         load(tmp_path)
 
 
 # the card
 
 
-def test_the_card_tells_licence_and_sources_of_the_provenance(single):
+def test_card_states_licence_and_sources(single):
     model = tiny_model("single")
     model.provenance = {
         **PROVENANCE,
@@ -404,21 +375,13 @@ def test_the_card_tells_licence_and_sources_of_the_provenance(single):
     card = model_card(model, "snli-100d")
     data = ModelCard(card).data
     assert (data.license, data.language) == ("cc-by-sa-4.0", "en")
-    assert "| `snli, licence` | `CC BY-SA 4.0` |" in card
-    assert "| `snli, citation` | <code>Bowman &#124; 2015</code> |" in card
-    assert "Accuracies were measured with these files" in card
+    assert "- `snli`: licence `CC BY-SA 4.0`, citation `Bowman | 2015`" in card
+    assert "Measured with these files" in card
+    assert "not measured again" not in card
     assert 'from_pretrained("snli-100d")' in card
-    # what is given counts more
+    # arguments override the provenance
     assert ModelCard(model_card(model, license="mit")).data.license == "mit"
-    assert "As the training run recorded them" in model_card(single)
-
-
-@pytest.mark.parametrize("wrong", ["MIT License", "a\nb: c", 3, ["mit"], {"a": 1}])
-def test_a_licence_of_the_provenance_that_is_none_is_left_out(wrong):
-    model = tiny_model("single")
-    model.provenance = {"license": wrong, "language": wrong, "sources": wrong, "shipped": wrong}
-    data = ModelCard(model_card(model)).data
-    assert data.license is data.language is None
+    assert "not measured again" in model_card(single)
 
 
 # making one
@@ -458,7 +421,7 @@ def refused(capsys, *arguments):
     return str(end.value.code)
 
 
-def test_shipping(trained, tmp_path, capsys, monkeypatch):
+def test_packages_the_best_seed(trained, tmp_path, capsys, monkeypatch):
     out, prepared = tmp_path / "pretrained", trained / "data.safetensors"
     options = ("--name", "mine", "--out", out, "--license", "mit", "--check", prepared)
     ship(trained / "runs", *options, "--extra-words", 10)
@@ -501,7 +464,7 @@ def test_shipping(trained, tmp_path, capsys, monkeypatch):
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert ModelCard(card).data.license == "mit"
     assert f"{metrics['test_accuracy']:.2%}".replace("%", " %") in card
-    assert "Accuracies were measured with these files" in card
+    assert "Measured with these files" in card
     assert "`PDDL 1.0 (public domain)`" in card
     (listed,) = pretrained_models()
     assert (listed.task, listed.license) == ("table", "mit")
@@ -518,7 +481,7 @@ def test_shipping(trained, tmp_path, capsys, monkeypatch):
     assert (folder / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
-def test_the_best_seed_is_taken_and_of_equals_the_lowest(tmp_path, capsys):
+def test_best_seed_and_ties(tmp_path, capsys):
     for seed, accuracy in ((4, 0.8), (2, 0.9), (3, 0.9), (1, 0.7)):
         about = {**PROVENANCE, "seed": seed, "metrics": {"dev_accuracy": accuracy}}
         save(tiny_model("single"), tmp_path / "runs" / f"seed-{seed}" / "model", about)
@@ -537,30 +500,29 @@ def test_the_best_seed_is_taken_and_of_equals_the_lowest(tmp_path, capsys):
         ship_model.best_of([tmp_path / "unfinished"])
 
 
-def test_licences_of_what_ships(tmp_path, capsys):
+def test_licence_follows_the_data(tmp_path, capsys):
     save(tiny_model("single"), tmp_path / "model", PROVENANCE)
     ship(tmp_path / "model", "--name", "sst2-100d", "--out", tmp_path / "out")
     card = (tmp_path / "out" / "sst2-100d" / "README.md").read_text(encoding="utf-8")
     assert ModelCard(card).data.license == "other"
-    assert "`sst, licence` | `free for research, cite the paper; its makers state no lic" in card
-    assert "`sst, citation` | `Socher, " in card
-    assert "| `glove.6B, licence` | `PDDL 1.0 (public domain)` |" in card
-    # nothing was measured, and the card says so
-    assert "As the training run recorded them" in card
+    assert "- `sst`: licence `free for research" in card
+    assert "citation `Socher, " in card
+    assert "- `glove.6B`: licence `PDDL 1.0 (public domain)`" in card
+    assert "not measured again" in card
     assert load(tmp_path / "out" / "sst2-100d").provenance["metrics"] == PROVENANCE["metrics"]
     about = {**PROVENANCE, "recipe": {"data": {"task": "snli"}}}
     save(tiny_model("single"), tmp_path / "snli", about)
     ship(tmp_path / "snli", "--name", "snli-100d", "--out", tmp_path / "out")
     card = (tmp_path / "out" / "snli-100d" / "README.md").read_text(encoding="utf-8")
     assert ModelCard(card).data.license == "cc-by-sa-4.0"
-    assert "| `snli, licence` | `CC BY-SA 4.0` |" in card
+    assert "- `snli`: licence `CC BY-SA 4.0`" in card
     about = {**PROVENANCE, "recipe": {"data": {"task": "table"}}}
     save(tiny_model("single"), tmp_path / "table", about)
     message = refused(capsys, tmp_path / "table", "--name", "x", "--out", tmp_path / "out")
     assert "pass --license" in message
 
 
-def test_words_are_left_out_until_the_rest_fits(trained, tmp_path, capsys):
+def test_removes_words_until_the_model_fits(trained, tmp_path, capsys):
     options = ("--name", "x", "--license", "mit")
     ship(trained / "runs", *options, "--out", tmp_path / "all")
     whole = sum(path.stat().st_size for path in (tmp_path / "all" / "x").iterdir())
@@ -578,7 +540,7 @@ def test_words_are_left_out_until_the_rest_fits(trained, tmp_path, capsys):
     assert not (tmp_path / "no").exists()
 
 
-def test_a_model_that_got_worse_is_not_shipped(trained, tmp_path, capsys, monkeypatch):
+def test_rejects_a_model_that_got_worse(trained, tmp_path, capsys, monkeypatch):
     # the words of the data go: nothing can be told from what is left
     monkeypatch.setattr(ship_model, "fitting", lambda model, size, limit: ["extra0", "extra1"])
     options = ("--name", "x", "--license", "mit", "--megabytes", 1, "--out", tmp_path / "out")
@@ -589,7 +551,7 @@ def test_a_model_that_got_worse_is_not_shipped(trained, tmp_path, capsys, monkey
 
 
 @pytest.mark.parametrize(("lost", "allowed"), [(0.001, True), (0.0011, False), (-0.1, True)])
-def test_a_tenth_of_a_point_may_be_lost(trained, tmp_path, capsys, monkeypatch, lost, allowed):
+def test_allows_a_loss_of_a_tenth_of_a_point(trained, tmp_path, capsys, monkeypatch, lost, allowed):
     measured = [{"dev_accuracy": 0.9 - lost}, {"dev_accuracy": 0.9}]
     monkeypatch.setattr(ship_model, "measure", lambda *arguments: measured.pop(0))
     arguments = (trained / "runs", "--name", "x", "--license", "mit", "--out", tmp_path / "out")
@@ -602,7 +564,7 @@ def test_a_tenth_of_a_point_may_be_lost(trained, tmp_path, capsys, monkeypatch, 
         assert "keep more words" in refused(capsys, *arguments)
 
 
-def test_ids_are_those_of_the_same_words():
+def test_maps_ids_between_tokenizers():
     words = ["the", "dog", "sleeps"]
     before, after = whitespace_tokenizer(words), whitespace_tokenizer(["sleeps", "now", "the"])
     ids = np.array(before.encode("the dog sleeps zebra the").ids, dtype=np.uint16)
@@ -612,7 +574,7 @@ def test_ids_are_those_of_the_same_words():
     assert split.words.tolist() == [0, 1, 2, 4, 0]
 
 
-def test_a_prepared_file_of_something_else_is_refused(trained, tmp_path, capsys):
+def test_rejects_a_prepared_file_of_another_task(trained, tmp_path, capsys):
     model = load(trained / "runs" / "seed-0")
     about = {**model.provenance, "recipe": {"data": {"task": "sst2", "lower": True}}}
     save(model, tmp_path / "model", about)
@@ -622,7 +584,7 @@ def test_a_prepared_file_of_something_else_is_refused(trained, tmp_path, capsys)
     assert not (tmp_path / "out").exists()
 
 
-def test_extra_words_need_to_be_known(tmp_path, capsys):
+def test_extra_words_need_recorded_counts(tmp_path, capsys):
     save(tiny_model("single"), tmp_path / "model", {**PROVENANCE, "data": {}})
     options = ("--name", "x", "--out", tmp_path / "out", "--extra-words", 1)
     assert f"which of the {len(WORDS)} words" in refused(capsys, tmp_path / "model", *options)
@@ -641,7 +603,7 @@ def test_packaged_models_are_small():
 
 @pytest.mark.skipif(not SHIPPED, reason="no models in src/gumbeltree/pretrained yet")
 @pytest.mark.parametrize("name", SHIPPED or ["none"])
-def test_a_packaged_model_is_whole(name):
+def test_packaged_model_is_complete(name):
     folder = packaged.FOLDER / name
     assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "README.md"])
     assert has_half_embeddings(folder)
@@ -671,7 +633,7 @@ def test_a_packaged_model_is_whole(name):
 
 
 @pytest.mark.skipif(len(packaged.packaged_names()) < 2, reason="models are not packaged yet")
-def test_the_trees_of_figure_4_stand_in_the_docs() -> None:
+def test_docs_show_the_trees_of_figure_4() -> None:
     page = (Path(__file__).parents[1] / "docs" / "pretrained.md").read_text(encoding="utf-8")
     drawings = [
         load(name).parse("i love this very much .").draw() for name in ("sst2-100d", "snli-100d")

@@ -1,4 +1,4 @@
-"""Files of models on the Hugging Face Hub: three are fetched, and nothing is run."""
+"""Download models from the Hugging Face Hub and upload them; no code of theirs is executed."""
 
 import re
 from collections.abc import Iterator
@@ -8,11 +8,12 @@ from pathlib import Path
 from gumbeltree import __version__
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
-"""Of a model: its settings, weights and tokenizer."""
+"""Settings, weights and tokenizer of a model."""
 PREFIX = "hub:"
 CARD = "README.md"
-# letters, digits, "-", "_" and "." on both sides of one slash
+# ASCII letters, digits, "-", "_" and "." on both sides of one slash
 REPOSITORY = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]*\w)?", re.ASCII)
+LOGIN = "log in with `hf auth login` or set HF_TOKEN"
 
 
 def fetch(
@@ -22,30 +23,31 @@ def fetch(
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
 ) -> Path:
-    """Download the three files of a model, unless they are in the cache; return their folder.
+    """Download the files of a model, unless they are in the cache, and return their folder.
 
     Args:
-        name: "org/name" or "hub:org/name", with "@" and a revision behind it or not.
-        revision: as in `SentenceModel.from_pretrained`, and so are the others.
-        token: see there.
-        cache_dir: see there.
-        local_files_only: see there.
+        name: "org/name" or "hub:org/name", optionally followed by "@" and a revision.
+        revision: As for `SentenceModel.from_pretrained`, like the other arguments.
+        token: See there.
+        cache_dir: See there.
+        local_files_only: See there.
     """
     from huggingface_hub import snapshot_download
 
-    repo_id, at, behind = name.removeprefix(PREFIX).partition("@")
+    repo_id, at, suffix = name.removeprefix(PREFIX).partition("@")
     check_id(repo_id)
-    if at and (revision is not None or not behind):
-        raise ValueError(f"{name!r} must name one revision behind its @, and `revision` none")
-    with plain_errors(repo_id, behind or revision, local_files_only):
+    if at and (revision is not None or not suffix):
+        raise ValueError(f"name one revision, either as {repo_id}@REVISION or as `revision`")
+    revision = suffix or revision
+    with plain_errors(repo_id, revision, local_files_only):
         folder = Path(
             snapshot_download(
                 repo_id,
-                revision=behind or revision,
+                revision=revision,
                 token=token,
                 cache_dir=cache_dir,
                 local_files_only=local_files_only,
-                # whatever else is there, pickles or code, is not even downloaded
+                # pickles, code and anything else is not even downloaded
                 allow_patterns=list(FILES),
                 library_name="gumbeltree",
                 library_version=__version__,
@@ -53,7 +55,7 @@ def fetch(
         )
     if not (folder / FILES[0]).is_file():
         raise FileNotFoundError(
-            f"{repo_id} on the Hub is no gumbeltree model: it has no {FILES[0]}"
+            f"{repo_id} on the Hub is not a gumbeltree model: it has no {FILES[0]}"
         )
     return folder
 
@@ -61,49 +63,43 @@ def fetch(
 def upload(
     folder: Path, repo_id: str, private: bool | None, token: str | None, message: str | None
 ) -> str:
-    """Upload all files of a folder in one commit; return the commit's address.
+    """Upload all files of a folder in one commit and return the URL of the commit.
 
     Args:
-        folder: what to upload.
-        repo_id: as in `SentenceModel.push_to_hub`, and so are the others.
-        private: see there.
-        token: see there.
-        message: see there.
+        folder: Folder to upload.
+        repo_id: As for `SentenceModel.push_to_hub`, like the other arguments.
+        private: See there.
+        token: See there.
+        message: See there.
     """
     from huggingface_hub import CommitOperationAdd, HfApi, get_token
 
-    with plain_errors(repo_id):
-        token = token or get_token()
+    token = token or get_token()
     if token is None:
-        raise PermissionError(
-            f"pushing to {repo_id} needs a token, got none; log in with `hf auth login` "
-            "or set HF_TOKEN"
-        )
+        raise PermissionError(f"pushing to {repo_id} needs a token; {LOGIN}")
     api = HfApi(token=token, library_name="gumbeltree", library_version=__version__)
     with plain_errors(repo_id):
         api.create_repo(repo_id, private=private, exist_ok=True)
-        public = private and not api.repo_info(repo_id).private
-    if public:
-        raise ValueError(
-            f"{repo_id} must be private, but it exists and is public; make it private in "
-            "its settings on the Hub, or push to another name"
-        )
-    with plain_errors(repo_id):
-        # one commit whatever the sizes, unlike upload_folder: nobody loads half a model
+        if private and not api.repo_info(repo_id).private:
+            raise ValueError(
+                "the repository exists and is public; make it private in its settings on the Hub, "
+                "or push to another name"
+            )
+        # unlike upload_folder, one commit whatever the sizes: nobody loads half a model
         commit = api.create_commit(
             repo_id,
-            [CommitOperationAdd(p.name, p) for p in sorted(folder.iterdir())],
+            [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())],
             commit_message=message or f"Push with gumbeltree {__version__}",
         )
     return str(commit.commit_url)
 
 
 def check_id(repo_id: str) -> None:
-    """Raise unless `repo_id` is the name of a repository on the Hub."""
+    """Raise unless `repo_id` is a valid name of a repository on the Hub."""
     if not REPOSITORY.fullmatch(repo_id) or len(repo_id) > 96:
         raise ValueError(
-            f"expected a name on the Hub, ORG/NAME of letters, digits, '-', '_' and '.', got "
-            f"{repo_id!r}"
+            f"{repo_id!r} is not a name on the Hub; write ORG/NAME with letters, digits, '-', '_' "
+            "and '.'"
         )
 
 
@@ -111,10 +107,10 @@ def check_id(repo_id: str) -> None:
 def plain_errors(
     repo_id: str, revision: str | None = None, local_files_only: bool = False
 ) -> Iterator[None]:
-    """Turn what huggingface_hub raises into one line that says what to do."""
+    """Turn exceptions of huggingface_hub into one line that says what to do."""
     try:
         yield
-    # its errors have no common base, and those of its HTTP library change with its version
+    # its errors have no common base, and those of its HTTP library depend on its version
     except Exception as error:
         raise _explain(error, repo_id, revision, local_files_only) from error
 
@@ -126,32 +122,24 @@ def _explain(
 
     status = getattr(getattr(error, "response", None), "status_code", None)
     detail = " ".join(str(getattr(error, "server_message", None) or error).split())[:300]
-    login = "log in with `hf auth login` or set HF_TOKEN"
     if isinstance(error, errors.GatedRepoError):
-        return PermissionError(f"{repo_id} is gated: ask for access on its page, then {login}")
+        return PermissionError(f"{repo_id} is gated: request access on its page, then {LOGIN}")
     if isinstance(error, errors.RevisionNotFoundError):
-        return FileNotFoundError(f"{repo_id} has no revision {revision!r}; see its page for those")
+        return FileNotFoundError(f"{repo_id} has no revision {revision!r}; its page lists them")
     if isinstance(error, errors.RepositoryNotFoundError):
         return FileNotFoundError(
-            f"the Hub has no model {repo_id} that you may see; check the name, and if it is "
-            f"private, {login}"
+            f"the Hub has no model {repo_id}, or it is private; check the name, or {LOGIN}"
         )
     if status in (401, 403):
-        return PermissionError(
-            f"the Hub refused {repo_id}: {detail}; {login}, with a token that may do this"
-        )
+        return PermissionError(f"the Hub denied access to {repo_id}: {detail}; {LOGIN}")
     if isinstance(error, errors.OfflineModeIsEnabled | errors.LocalEntryNotFoundError):
         if constants.HF_HUB_OFFLINE:
             return ConnectionError(f"{repo_id} needs the network; unset HF_HUB_OFFLINE")
         if local_files_only:
             return FileNotFoundError(
-                f"{repo_id} was not downloaded before; load it once without `local_files_only`"
+                f"{repo_id} is not in the cache; load it once without `local_files_only`"
             )
-    if isinstance(error, errors.LocalEntryNotFoundError):
-        return ConnectionError(
-            f"the Hub cannot be reached for {repo_id}, which was not downloaded before; check the "
-            "network"
-        )
+        return ConnectionError(f"cannot reach the Hub to load {repo_id}; check the network")
     if isinstance(error, ValueError) and status is None:
         return ValueError(f"{repo_id}: {detail}")
     return ConnectionError(f"the Hub failed on {repo_id}: {type(error).__name__}: {detail}")

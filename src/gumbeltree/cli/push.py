@@ -1,4 +1,4 @@
-"""Commands that share models: push."""
+"""The command `push`: share a model on the Hugging Face Hub."""
 
 from typing import Annotated
 
@@ -11,26 +11,26 @@ from gumbeltree.cli.app import app
 def push(
     model: Annotated[
         str,
-        typer.Argument(
-            help="A model folder, the folder of a run, or a name of `gumbeltree models`."
-        ),
+        typer.Argument(help="A model folder, a run folder or a packaged model."),
     ],
     name: Annotated[str, typer.Argument(help="ORG/NAME on the Hugging Face Hub.")],
     private: Annotated[
-        bool, typer.Option("--private", help="Only you and your organisation may see it.")
+        bool, typer.Option("--private", help="Visible only to you and your organisation.")
     ] = False,
-    message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None,
+    message: Annotated[str | None, typer.Option(help="Commit message.")] = None,
     license: Annotated[
-        str | None, typer.Option(help="License of the weights, such as mit or cc-by-4.0.")
+        str | None, typer.Option(help="License of the weights, e.g. mit or cc-by-4.0.")
     ] = None,
-    language: Annotated[str | None, typer.Option(help="Language of the texts, such as en.")] = None,
+    language: Annotated[str | None, typer.Option(help="Language of the texts, e.g. en.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print card and files; nothing leaves the machine.")
+        bool, typer.Option("--dry-run", help="Print the card and the files; upload nothing.")
     ] = False,
 ) -> None:
     """Upload a model and its card to the Hugging Face Hub.
 
-    A README.md of your own in the model folder is the card; otherwise one is generated.
+    If you edited README.md in the model folder, it is uploaded as the card; otherwise a card is
+    generated.
+
     Example: gumbeltree push demo/model ORG/NAME --license mit --dry-run
     """
     from gumbeltree.card import generated, model_card
@@ -42,15 +42,14 @@ def push(
     folder = find_model(model)
     loaded = load(folder)
     card = model_card(loaded, name, license, language)
-    if (folder / CARD).is_file():
-        own = (folder / CARD).read_text(encoding="utf-8")
-        if not generated(own):
-            if license or language:
-                raise ValueError(
-                    f"{folder / CARD} is your own card: write license and language into it, or "
-                    "move it away to have one generated"
-                )
-            card = own
+    readme = folder / CARD
+    if readme.is_file() and not generated(own := readme.read_text(encoding="utf-8")):
+        if license or language:
+            raise ValueError(
+                f"{readme} is your own card: write license and language into it, or move it away "
+                "to have one generated"
+            )
+        card = own
     if dry_run:
         typer.echo(card)
         typer.echo(f"Would upload to {name}{', private' if private else ''}:")
@@ -59,8 +58,7 @@ def push(
         typer.echo(f"  {CARD}, {len(card.encode()):,} bytes")
         return
     half = has_half_embeddings(folder)
-    typer.echo(
-        loaded.push_to_hub(
-            name, private=private or None, message=message, card=card, half_embeddings=half
-        )
+    url = loaded.push_to_hub(
+        name, private=private or None, message=message, card=card, half_embeddings=half
     )
+    typer.echo(url)
