@@ -1,13 +1,10 @@
 """How alike trees are and what they look like, by hand; the command `trees`."""
 
 import dataclasses
-import importlib
 import io
 import json
 import re
 import shutil
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -707,73 +704,3 @@ def test_pictures(folder, sentiment, tmp_path):
     orders = save_orders(tmp_path / "a.npz", [0, 1, 0], [4])
     assert run("trees", orders, "--plot", svg, "-q").code == 0
     assert "F1 with the baseline" in svg.read_text(encoding="utf-8")
-
-
-# the page of our own figures
-
-ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(scope="module")
-def script():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        yield importlib.import_module("write_trees")
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-
-
-def test_the_page_has_the_recorded_figures(script):
-    result = json.loads((ROOT / "benchmarks" / "results" / "trees.json").read_text("utf-8"))
-    page = (ROOT / "docs" / "trees.md").read_text(encoding="utf-8")
-    assert script.fill_page(page, result) == page
-    with pytest.raises(ValueError, match="must have one section `<!-- trees: task -->`"):
-        script.fill_page(page.replace("trees: task", "trees: tasks"), result)
-
-
-def test_what_the_page_says_follows_from_the_figures():
-    result = json.loads((ROOT / "benchmarks" / "results" / "trees.json").read_text("utf-8"))
-    for task in ("sst2", "snli"):
-        about = result["data"][task]
-        rows = about["syntax"]["binary"]["rows"]
-        models = {name: row for name, row in rows.items() if row["kind"] == "model"}
-        best = max(row["f1"]["sentence"] for row in models.values())
-        assert best < rows["right"]["f1"]["sentence"]
-        for name, found in about["stability"].items():
-            assert name == "random" or found["sentence"] > about["stability"]["random"]["sentence"]
-        across, stable = about["across"]["sentence"], about["stability"]
-        assert stable["random"]["sentence"] < across < stable[about["across"]["recipe"]]["sentence"]
-        gold_depth = rows["gold"]["shape"]["depth"]
-        assert all(
-            np.mean([models[f"{name}--seed{seed}"]["shape"]["depth"] for seed in seeds])
-            < gold_depth
-            for name, seeds in result["groups"].items()
-            if f"{name}--seed{seeds[0]}" in models
-        )
-
-
-def test_words_are_found_again(script, tmp_path):
-    path = save_orders(tmp_path / "a.npz", [0, 0, 1, 0], [3, 3])
-    rows = [("A b c", ["A", "b", "c"]), ("d e-f", ["d", "e", "f"])]
-    trees = {
-        "A b c": Gold(("A", "b", "c"), frozenset(), "here"),
-        "d e-f": Gold(("d", "e-f"), frozenset(), "here"),
-    }
-    # the second has other words in its gold tree
-    assert script.with_words(path, rows, trees) == [
-        ParsedSentence(("A", "b", "c"), ((0, 2), (0, 3)))
-    ]
-    with pytest.raises(ValueError, match="expected merges of the sentences"):
-        script.with_words(path, rows[:1], trees)
-
-
-def test_the_script_writes_the_tables_alone(script, tmp_path, monkeypatch):
-    page = shutil.copy(ROOT / "docs" / "trees.md", tmp_path / "trees.md")
-    text = page.read_text(encoding="utf-8")
-    page.write_text(text.replace("| left |", "| wrong |"), encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["write_trees", "--tables", "--page", str(page)])
-    script.main()
-    assert page.read_text(encoding="utf-8") == text
-    monkeypatch.setattr(sys, "argv", ["write_trees"])
-    with pytest.raises(SystemExit, match="--sst, --snli and --runs"):
-        script.main()
