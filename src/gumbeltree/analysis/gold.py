@@ -1,24 +1,24 @@
-"""Gold trees: those of SST, SNLI and ListOps, and those of a user's file, one a line."""
+"""Read gold trees of SST, SNLI and ListOps, or from a file with one tree per line."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.checks import checked_text
-from gumbeltree.tasks.listops import OPERATORS
 from gumbeltree.tasks.snli import SNLI
 from gumbeltree.tasks.task import Example, Task
 from gumbeltree.text.files import BadLines, MismatchError, Report, is_blank, read_lines, shown
 from gumbeltree.text.tokenizer import undo_ptb_escapes
-from gumbeltree.tree import Span, Tree
+from gumbeltree.tree import Span
 
-Form: TypeAlias = Literal["auto", "labelled", "plain"]
 Parses: TypeAlias = Literal["binary", "full"]
 
 TREE_TASKS = ("sst2", "sst5", "snli", "listops")
-"""Tasks whose files hold trees."""
+"""Tasks whose files contain trees."""
 
 _PIECE = re.compile(r"[()]|[^\s()]+")
 _COMPACT = re.compile(r"\([^\s()]")
@@ -26,12 +26,12 @@ _SPACED = re.compile(r"\(\s+[^\s()]")
 
 
 class Gold(NamedTuple):
-    """A gold tree.
+    """A gold tree; nodes may have more than two children.
 
     Attributes:
-        words: the tree's own, escapes of the Penn Treebank undone.
-        spans: half-open word ranges of its nodes of two words or more.
-        place: where it stands, for messages.
+        words: words of the tree, with the escapes of the Penn Treebank undone.
+        spans: half-open word ranges of the nodes with two or more words.
+        place: file and line, for error messages.
     """
 
     words: tuple[str, ...]
@@ -40,147 +40,126 @@ class Gold(NamedTuple):
 
 
 class GoldExample(NamedTuple):
-    """A labelled example and the gold trees of its texts, None where the file has none."""
+    """A labelled example and the gold tree of each text, None where the file has none."""
 
     example: Example
     trees: tuple[Gold | None, ...]
 
 
-def parse_brackets(text: str, labelled: bool, strict: bool = False) -> tuple[list[str], set[Span]]:
-    """Read words and spans of a tree in brackets; a node may have any number of children.
+@dataclass(slots=True)
+class _Node:
+    """A node whose bracket is still open; `start` is its first word."""
 
-    Words of the label -NONE-, which are traces, are left out.
+    start: int
+    label: str = ""
+    children: int = 0
+
+
+def parse_brackets(text: str) -> tuple[list[str], set[Span]]:
+    """Return the words and spans of a tree in brackets, labelled or not.
+
+    A label directly follows its bracket, a word of an unlabelled tree follows a space. Traces
+    (-NONE-) are dropped.
 
     Example:
-        >>> parse_brackets("(S (NP (DT the) (NN cat)) (VP sat) (. .))", labelled=True)
+        >>> parse_brackets("(S (NP (DT the) (NN cat)) (VP sat) (. .))")
         (['the', 'cat', 'sat', '.'], {(0, 2), (0, 4)})
-
-    Args:
-        text: one tree.
-        labelled: whether the word after an open bracket is the label of its node.
-        strict: whether every node but one around the whole tree must have a label.
+        >>> parse_brackets("( ( the cat ) sat )")
+        (['the', 'cat', 'sat'], {(0, 2), (0, 3)})
 
     Raises:
-        MismatchError: If the text is not one whole tree.
+        MismatchError: If the text is not exactly one tree.
     """
+    labelled = _COMPACT.search(text) is not None
+    if labelled and _SPACED.search(text):
+        raise MismatchError(
+            "a label directly after every '(' or a space after every '('",
+            f"both in {shown(text)}",
+            "write labelled trees as (S (NP a) b) and others as ( ( a b ) c )",
+        )
     words: list[str] = []
     spans: set[Span] = set()
-    # first word, label, children so far
-    opened: list[tuple[int, list[str], list[None]]] = []
+    opened: list[_Node] = []
     closed = False
     previous = ""
     for match in _PIECE.finditer(text):
         piece, at = match.group(), f"at character {match.start()} of {shown(text)}"
         if closed:
-            raise MismatchError("one tree a line", f"{piece!r} {at}", "put each on its own line")
-        if piece == "(":
-            if opened:
-                opened[-1][2].append(None)
-            opened.append((len(words), [], []))
-        elif piece == ")":
+            raise MismatchError("one tree per line", f"{piece!r} {at}", "split the line")
+        if piece == ")":
             if not opened:
                 raise MismatchError("'(' before ')'", f"')' {at}", "correct the tree")
-            start, label, children = opened.pop()
-            if not children:
+            node = opened.pop()
+            if not node.children:
                 raise MismatchError("a word in every node", f"none {at}", "correct the tree")
-            if strict and labelled and not label and (opened or len(children) > 1):
+            if labelled and not node.label and (opened or node.children > 1):
                 raise MismatchError(
-                    "labels after '(', or '(' and a space in trees without labels",
-                    f"a node without label that ends {at}",
-                    "say which trees these are with --gold-format plain or labelled",
+                    "a label after every '('",
+                    f"a node without one that ends {at}",
+                    "put a space after every '(' if the trees have no labels",
                 )
-            if len(words) - start > 1:
-                spans.add((start, len(words)))
-            closed = not opened
-        elif labelled and previous == "(":
-            opened[-1][1].append(piece)
-        elif not opened and labelled:
-            raise MismatchError("'(' and a label", f"{piece!r} {at}", "correct the tree")
+            if len(words) - node.start > 1:
+                spans.add((node.start, len(words)))
+        elif labelled and previous == "(" != piece:
+            opened[-1].label = piece
         else:
             if opened:
-                opened[-1][2].append(None)
-            if not opened or opened[-1][1] != ["-NONE-"]:
-                words.append(undo_ptb_escapes(piece))
-            closed = not opened
+                opened[-1].children += 1
+            if piece == "(":
+                opened.append(_Node(len(words)))
+            elif not opened or opened[-1].label != "-NONE-":
+                words.append(piece)
+        closed = not opened
         previous = piece
     if opened:
         raise MismatchError(
-            f"{len(opened)} more ')'", f"the end of {shown(text)}", "write the whole tree"
+            f"{len(opened)} more ')'", f"the end of {shown(text)}", "complete the tree"
         )
     if not words:
-        raise MismatchError("a tree with words", shown(text), "leave the line out")
+        raise MismatchError("a tree with words", shown(text), "remove the line")
     return words, spans
-
-
-def form_of(line: str) -> str:
-    """Return whether the tree of a line is labelled, as in the Penn Treebank, or plain.
-
-    A label stands right after its bracket, a word after a space: `(S (NP a) b)`, `( ( a b ) c )`.
-    """
-    compact, spaced = _COMPACT.search(line), _SPACED.search(line)
-    if compact and spaced:
-        raise MismatchError(
-            "a label right after every '(', or a space after every '('",
-            f"both in {shown(line)}",
-            "say which trees these are with --gold-format plain or labelled",
-        )
-    return "labelled" if compact else "plain"
 
 
 def read_trees(
     path: Path | str,
-    form: Form = "auto",
     limit: int | None = None,
     report: Report | None = None,
     skip_bad: bool = False,
 ) -> list[Gold]:
-    """Read a file of trees, one a line, UTF-8, plain or gzip; blank lines are left out.
+    """Read a UTF-8 file, plain or gzip, with one tree per line; blank lines are ignored.
 
     Args:
         path: the file.
-        form: labelled, plain, or auto: as the first line is; see `form_of`.
-        limit: most trees.
-        report: counts what is read and skipped.
-        skip_bad: whether bad lines are counted and left out.
+        limit: maximum number of trees.
+        report: counts trees and skipped lines.
+        skip_bad: whether to skip malformed lines instead of raising.
 
     Raises:
-        BadLineError: If a line holds no tree.
-        ValueError: If there is no tree at all.
+        BadLineError: If a line is not a tree.
+        ValueError: If the file contains no tree.
     """
-    if form not in ("auto", "labelled", "plain"):
-        raise ValueError(f"`form` must be auto, labelled or plain, got {form!r}; pass one of them")
-    path, found = Path(path), ""
+    path = Path(path)
     report = Report() if report is None else report
     trees: list[Gold] = []
     for number, line in read_lines(path, report, skip_bad):
-        if limit is not None and len(trees) >= limit:
+        if len(trees) == limit:
             break
-        # tabs are no tree either
         if is_blank(line.strip(), report):
             continue
         with BadLines(path, number, report, skip_bad):
-            given = form_of(line) if form == "auto" else form
-            found = found or given
-            if given != found:
-                raise MismatchError(
-                    f"a {found} tree, as before",
-                    f"a {given} one, {shown(line)}",
-                    "write all trees alike, or pass --gold-format",
-                )
-            words, spans = parse_brackets(line, given == "labelled", strict=form == "auto")
-            trees.append(Gold(tuple(words), frozenset(spans), f"{path}, line {number}"))
+            trees.append(_gold(*parse_brackets(line), f"{path}, line {number}"))
             report.examples += 1
     if not trees:
-        raise ValueError(f"{path}: expected a tree a line, got none; pass a file with gold trees")
+        raise ValueError(f"{path} contains no trees ({report}); pass a file with one tree per line")
     return trees
 
 
 def tree_task(name: str) -> Task:
-    """Return the reader of a task whose files hold trees."""
+    """Return the reader of a task whose files contain trees."""
     if name not in TREE_TASKS:
         raise ValueError(
-            f"expected a task with gold trees, {', '.join(TREE_TASKS)}, got {name!r}; pass --task "
-            "with one of them, or a file of trees with --gold"
+            f"the task {name!r} has no gold trees; pass --task with one of "
+            f"{', '.join(TREE_TASKS)}, or a file of trees with --gold"
         )
     task: Task = TASKS[name]()
     return task
@@ -194,92 +173,67 @@ def read_examples(
     report: Report | None = None,
     skip_bad: bool = False,
 ) -> list[GoldExample]:
-    """Read labelled examples with the gold trees of their texts; whole sentences only.
+    """Read labelled examples, whole sentences only, with the gold trees of their texts.
 
     Args:
-        task: of `tree_task`.
-        path: a file of it.
-        parses: binary: the binary trees of the file. full: SNLI's constituents
-            (`sentence1_parse`), and for ListOps the operators with their arguments.
-        limit: most examples.
-        report: counts what is read, dropped and skipped.
-        skip_bad: whether bad lines are counted and left out.
+        task: see `tree_task`.
+        path: a file of the task.
+        parses: "binary" for the binary trees of the file, "full" for SNLI's constituents
+            (`sentence1_parse` and `sentence2_parse`).
+        limit: maximum number of examples.
+        report: counts examples, dropped ones and skipped lines.
+        skip_bad: whether to skip malformed lines instead of raising.
     """
-    if parses not in ("binary", "full"):
-        raise ValueError(f"`parses` must be binary or full, got {parses!r}; pass one of them")
-    if parses == "full" and task.name not in ("snli", "listops"):
-        raise ValueError(
-            f"the trees of {task.name} are binary and have no other form; leave --parses out"
-        )
-    path = Path(path)
-    report = Report() if report is None else report
-    if parses == "full" and task.name == "snli":
+    if parses == "full":
+        if task.name != "snli":
+            raise ValueError(
+                f"{task.name} has only binary trees; --parses full is available for snli"
+            )
         task = _Constituents()
-    examples: list[GoldExample] = []
-    # as a split for evaluation: SST's training split would give every phrase
-    for number, example in enumerate(task.read(path, "test", report, skip_bad), 1):
-        place = f"{path}, example {number}"
-        if isinstance(task, _Constituents):
-            found = tuple(_gold(spans, place) for spans in task.found)
-        elif parses == "full":
-            found = (_operations(example.texts[0], place),)
-        else:
-            found = tuple(_of_tree(tree, place) for tree in example.trees)
-        examples.append(GoldExample(example, found))
-        if limit is not None and len(examples) >= limit:
-            break
-    return examples
+    report = Report() if report is None else report
+    # as an evaluation split: the training split of SST yields every phrase
+    examples = islice(task.read(Path(path), "test", report, skip_bad), limit)
+    return [
+        GoldExample(
+            example,
+            tuple(
+                None if tree is None else _gold(tree.words, tree.spans, f"{path}, example {number}")
+                for tree in example.trees
+            ),
+        )
+        for number, example in enumerate(examples, 1)
+    ]
 
 
 def distinct(examples: list[GoldExample]) -> list[Gold]:
-    """Return the gold trees of examples, each once: SNLI's premises come three times."""
-    seen: dict[tuple[tuple[str, ...], frozenset[Span]], Gold] = {}
-    for tree in (tree for each in examples for tree in each.trees):
-        if tree is not None:
-            seen.setdefault(tree[:2], tree)
-    return list(seen.values())
+    """Return each distinct gold tree once; in SNLI most premises occur three times."""
+    trees: dict[tuple[tuple[str, ...], frozenset[Span]], Gold] = {}
+    for example in examples:
+        for tree in example.trees:
+            if tree is not None:
+                trees.setdefault((tree.words, tree.spans), tree)
+    return list(trees.values())
+
+
+def _gold(words: Sequence[str], spans: Iterable[Span], place: str) -> Gold:
+    return Gold(tuple(map(undo_ptb_escapes, words)), frozenset(spans), place)
 
 
 class _Constituents(SNLI):
-    """SNLI with the constituents of the Stanford parser, of any number of children."""
+    """SNLI with the constituents of the Stanford parser in place of binary trees."""
 
     trees = False
-    found: tuple[tuple[list[str], set[Span]] | None, ...] = ()
-    """Of the last example."""
 
     def _example(self, fields: dict[str, Any], report: Report) -> list[Example]:
-        examples = super()._example(fields, report)
-        if examples:
-            self.found = tuple(self._parsed(fields, n) for n in ("sentence1", "sentence2"))
-        return examples
+        def tree(name: str) -> Gold | None:
+            text = fields.get(name)
+            if not text:
+                return None
+            words, spans = parse_brackets(checked_text(text, name))
+            return Gold(tuple(words), frozenset(spans), "")
 
-    def _parsed(self, fields: dict[str, Any], name: str) -> tuple[list[str], set[Span]] | None:
-        text = fields.get(f"{name}_parse")
-        if text is None or text == "":
-            return None
-        return parse_brackets(checked_text(text, f"{name}_parse"), labelled=True)
-
-
-def _gold(found: tuple[list[str], set[Span]] | None, place: str) -> Gold | None:
-    return None if found is None else Gold(tuple(found[0]), frozenset(found[1]), place)
-
-
-def _of_tree(tree: Tree | None, place: str) -> Gold | None:
-    if tree is None:
-        return None
-    return Gold(tuple(map(undo_ptb_escapes, tree.words)), frozenset(tree.spans), place)
-
-
-def _operations(text: str, place: str) -> Gold:
-    """Return the tree of an expression whose nodes are operators with all their arguments."""
-    words = tuple(text.split())
-    return Gold(words, frozenset(_operation_spans(words)), place)
-
-
-def _operation_spans(words: tuple[str, ...]) -> Iterator[Span]:
-    opened: list[int] = []
-    for place, word in enumerate(words):
-        if word in OPERATORS:
-            opened.append(place)
-        elif word == "]":
-            yield opened.pop(), place + 1
+        return [
+            # a Gold has the words and spans that `read_examples` takes from a Tree
+            example._replace(trees=(tree("sentence1_parse"), tree("sentence2_parse")))  # type: ignore[arg-type]
+            for example in super()._example(fields, report)
+        ]

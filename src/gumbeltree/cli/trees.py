@@ -1,10 +1,11 @@
-"""The command `trees`: are a model's trees syntax, how much do models agree, what are they like."""
+"""The command `trees`: compare a model's trees with gold trees, baselines and other models."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,43 +13,28 @@ from gumbeltree.cli import streams
 from gumbeltree.cli.app import Json, app
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from gumbeltree.analysis.gold import Gold, GoldExample
-    from gumbeltree.analysis.metrics.report import Accuracy, Comparison
     from gumbeltree.model import SentenceModel
-    from gumbeltree.nn.heads.class_evaluation import Bucket
     from gumbeltree.tasks.task import Task
     from gumbeltree.text.files import Report
 
 
-NARROW, NARROWEST = 72, 46
-"""Columns of a terminal below which tables have no lines, and those that they need then."""
-
-
 class Parses(StrEnum):
-    """Which gold trees of a file."""
+    """Which gold trees of a file to use."""
 
     binary = "binary"
     full = "full"
 
 
-class GoldFormat(StrEnum):
-    """How a file of trees is written."""
-
-    auto = "auto"
-    labelled = "labelled"
-    plain = "plain"
-
-
+@dataclass
 class Inputs:
-    """Gold trees and labelled examples of the options."""
+    """Gold trees, and the labelled examples of --data."""
 
-    def __init__(self) -> None:
-        self.task: Task | None = None
-        self.path: Path | None = None
-        self.examples: list[GoldExample] = []
-        self.trees: list[Gold] = []
+    trees: list["Gold"] = field(default_factory=list)
+    task: "Task | None" = None
+    file: Path | None = None
+    examples: list["GoldExample"] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @app.command("trees")
@@ -56,70 +42,59 @@ def show_trees(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL",
+            metavar="MODEL...",
             help="Models as for `parse`, or dev_orders.npz files of runs on the same data.",
         ),
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="The folder of the task's files, or one file: gold trees and labels."),
+        typer.Option(help="Folder with the task's files, or one file: gold trees and labels."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="sst2, sst5, snli or listops; else as trained.")
+        str | None,
+        typer.Option(help="sst2, sst5, snli or listops. Default: the task of the models."),
     ] = None,
     gold: Annotated[
         Path | None,
-        typer.Option(help="File of gold trees, one a line, instead of those of --data."),
+        typer.Option(
+            help="File with one gold tree per line, (S (NP a) b) or ( ( a b ) c ), instead of the "
+            "trees of --data."
+        ),
     ] = None,
-    gold_format: Annotated[
-        GoldFormat,
-        typer.Option(help="Of --gold: labelled (S (NP a) b), plain ( ( a b ) c ), or auto."),
-    ] = GoldFormat.auto,
     split: Annotated[
-        str | None, typer.Option(help="Which file of the folder: train, dev or test (default).")
+        str | None, typer.Option(help="File of the folder: train, dev or test (default).")
     ] = None,
     parses: Annotated[
         Parses,
         typer.Option(
-            help="binary trees of the file; full: constituents of any number of children (snli, "
-            "listops)."
+            help="Binary trees, or for snli full constituents with any number of children."
         ),
     ] = Parses.binary,
     keep_punctuation: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-punctuation/--drop-punctuation",
-            help="Whether punctuation stays in the trees. Default: dropped; kept for listops.",
-        ),
-    ] = None,
+        bool,
+        typer.Option("--keep-punctuation", help="Keep punctuation; always kept for listops."),
+    ] = False,
     keep_trivial: Annotated[
         bool,
-        typer.Option(
-            "--keep-trivial/--drop-trivial",
-            help="Whether the spans that all trees have count: words and whole sentences.",
-        ),
+        typer.Option("--keep-trivial", help="Count single words and whole sentences as spans."),
     ] = False,
-    random_seeds: Annotated[
-        int, typer.Option(min=1, help="Random trees of a sentence; their figures are averaged.")
-    ] = 5,
     limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Most examples, trees of --gold or of .npz files; the first."),
+        int | None, typer.Option(min=1, help="Use only the first examples or trees.")
     ] = None,
     as_json: Json = False,
     plot: Annotated[
-        Path | None, typer.Option(help="File for a picture, such as trees.png or trees.svg.")
+        Path | None, typer.Option(help="Image file to write, for example trees.png or trees.svg.")
     ] = None,
     device: streams.Device = "auto",
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Compare the trees of models with gold trees, with simple trees and with each other.
+    """Compare the trees of models with gold trees, with baselines and with each other.
 
-    The models parse the words of the gold trees. Where the data has labels that a model knows,
-    accuracy by length and by depth is shown, too.
+    The models parse the words of the gold trees. If the data has labels that a model knows, the
+    command also reports accuracy by sentence length and tree depth.
 
-    Examples, with trees of your own and of a task:
+    Examples, with the trees of a task, with your own, and with the merges saved by training:
 
     gumbeltree trees sst2-100d --data trees --split dev
 
@@ -132,277 +107,136 @@ def show_trees(
     from gumbeltree.analysis.curves import check_picture
     from gumbeltree.analysis.metrics import plot as metrics_plot
     from gumbeltree.analysis.metrics import report as metrics_report
+    from gumbeltree.cli import scores, tree_tables
     from gumbeltree.model import load
     from gumbeltree.text.files import Report
 
-    if gold is None and gold_format != GoldFormat.auto:
-        raise ValueError("--gold-format is about --gold, got none; leave it out")
-    repeated = next((name for name in models if models.count(name) > 1), None)
+    if data is None and (task or split or parses != Parses.binary):
+        raise ValueError("--task, --split and --parses select trees of --data; pass --data")
+    paths = [str(Path(name).resolve()) if Path(name).exists() else name for name in models]
+    repeated = next((path for path in paths if paths.count(path) > 1), None)
     if repeated is not None:
-        raise ValueError(f"expected each model once, got {repeated} again; leave it out")
+        raise ValueError(f"{repeated} is given more than once; pass each model once")
     if plot is not None:
         streams.check_out(plot)
         check_picture(plot)
-    places = [str(Path(name).resolve()) if Path(name).exists() else name for name in models]
-    for place in set(places):
-        if places.count(place) > 1:
-            raise ValueError(f"{place} is given more than once; name each model once")
-    shown = dict(zip(models, metrics_report.short_names(models), strict=True))
-    saved = [name for name in models if name.lower().endswith(".npz")]
+    names = metrics_report.short_names(models)
     report, inputs = Report(), Inputs()
-    accuracies: list[Accuracy] = []
-    notes: list[str] = []
-    if saved:
-        _check_saved(models, saved, data or gold or task or split or parses != Parses.binary)
-        orders = metrics_report.same_sentences(map(Path, models))
-        comparison = metrics_report.compare(
-            {shown[name]: orders[str(Path(name))][:limit] for name in models},
-            keep_punctuation=True,
-            keep_trivial=keep_trivial,
-            random_seeds=random_seeds,
-        )
-        if keep_punctuation is False:
-            notes.append("the files hold no words, so punctuation is kept")
+    accuracies = []
+    if any(name.lower().endswith(".npz") for name in models):
+        if data or gold or not all(name.lower().endswith(".npz") for name in models):
+            raise ValueError(
+                "dev_orders.npz files contain trees of sentences without the words; pass them "
+                "without models, --data and --gold"
+            )
+        runs = metrics_report.read_same_sentences(models)
+        parsed = {name: trees[:limit] for name, trees in zip(names, runs, strict=True)}
+        comparison = metrics_report.compare(parsed, None, True, keep_trivial)
     else:
         with streams.progress(quiet, to_terminal=False) as advance:
-            loaded = {name: load(name, streams.pick_device(device)) for name in models}
-            for name, model in loaded.items():
-                model.check_builds_trees(name)
-            inputs = _read(
-                loaded, data, task, split, gold, gold_format, parses, limit, report, skip_bad
-            )
-            if skip_bad:
-                notes += _drop_long(inputs, min(m.config.max_words for m in loaded.values()))
-            if keep_punctuation is None:
-                # the brackets that close a list are structure, not punctuation
-                listops = inputs.task is not None and inputs.task.name == "listops"
-                keep_punctuation = listops and gold is None
+            loaded = {
+                name: load(model, streams.pick_device(device))
+                for name, model in zip(names, models, strict=True)
+            }
+            inputs = _read(loaded, data, task, split, parses, gold, limit, report, skip_bad)
             parsed = {
-                shown[name]: metrics_report.parse_gold(model, inputs.trees, name, advance)
+                name: metrics_report.parse_gold(model, inputs.trees, name, advance)
                 for name, model in loaded.items()
             }
+            if gold is None and inputs.task is not None and inputs.task.name == "listops":
+                # closing brackets are structure, not punctuation
+                keep_punctuation = True
             comparison = metrics_report.compare(
-                parsed, inputs.trees, keep_punctuation, keep_trivial, random_seeds
+                parsed, inputs.trees, keep_punctuation, keep_trivial
             )
             for name, model in loaded.items():
                 if inputs.task is None:
                     break
-                if reason := metrics_report.why_no_accuracy(model, inputs.task):
-                    notes.append(f"no accuracy of {name}: {reason}")
+                try:
+                    scores.check_fit(model, inputs.task)
+                except ValueError as error:
+                    inputs.notes.append(f"no accuracy for {name}: {error}")
                     continue
                 accuracies.append(
-                    metrics_report.accuracy(model, inputs.task, inputs.examples, shown[name])
+                    metrics_report.accuracy(model, inputs.task, inputs.examples, name)
                 )
                 advance(len(inputs.examples))
     if as_json:
-        about: dict[str, Any] = {
+        result = {
             "models": models,
             "task": inputs.task.name if inputs.task else None,
-            "file": str(inputs.path) if inputs.path else None,
+            "file": str(inputs.file) if inputs.file else None,
             "gold": str(gold) if gold else None,
             "parses": parses.value if inputs.task and not gold else None,
-            **comparison.as_dict(),
-            "accuracy": [each.as_dict() for each in accuracies],
+            **asdict(comparison),
+            "accuracy": [accuracy.as_dict() for accuracy in accuracies],
             "bad_lines": report.bad,
-            "notes": notes,
+            "notes": inputs.notes,
         }
-        typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        _print(Console(), comparison, accuracies)
+        tree_tables.show(Console(), comparison, accuracies)
     if plot is not None:
         metrics_plot.draw(plot, comparison, accuracies)
+        inputs.notes.append(f"image written to {plot}")
     if not quiet:
         if report.examples:
-            files = " and ".join(str(path) for path in (inputs.path, gold) if path)
+            files = " and ".join(str(path) for path in (inputs.file, gold) if path)
             typer.echo(f"{files}: {report}", err=True)
-        for note in notes:
+        for note in inputs.notes:
             typer.echo(note, err=True)
-        if plot is not None:
-            typer.echo(f"picture in {plot}", err=True)
-
-
-def _check_saved(models: list[str], saved: list[str], other: object) -> None:
-    if len(saved) < len(models):
-        rest = next(name for name in models if name not in saved)
-        raise ValueError(
-            f"expected models or files of merges, got {saved[0]} and {rest}; pass one kind"
-        )
-    if other:
-        raise ValueError(
-            f"{saved[0]} holds merges of its run's own development sentences, without words; leave "
-            "--data, --gold, --task, --split and --parses out"
-        )
 
 
 def _read(
-    loaded: dict[str, "SentenceModel"],
+    models: Mapping[str, "SentenceModel"],
     data: Path | None,
     task: str | None,
     split: str | None,
-    gold: Path | None,
-    gold_format: GoldFormat,
     parses: Parses,
+    gold: Path | None,
     limit: int | None,
     report: "Report",
     skip_bad: bool,
 ) -> Inputs:
-    """Read gold trees and labelled examples."""
+    """Read gold trees and labelled examples; with `skip_bad`, skip trees that are too long."""
     from gumbeltree.analysis import gold as reader
     from gumbeltree.cli import scores
 
     inputs = Inputs()
-    if split not in (None, "train", "dev", "test"):
-        raise ValueError(f"`--split` must be train, dev or test, got {split!r}")
-    if data is None and gold is None:
-        raise ValueError(
-            "expected gold trees, got neither --data nor --gold; pass the folder of a task's files "
-            "or a file of trees"
-        )
-    if data is None and (task or split or parses != Parses.binary):
-        raise ValueError("--task, --split and --parses are about --data, got none; leave them out")
     if data is not None:
-        inputs.task = reader.tree_task(task or _trained_on(loaded))
-        inputs.path = scores.find_file(inputs.task, data, split)
+        inputs.task = reader.tree_task(task or _trained_on(models))
+        inputs.file = scores.find_file(inputs.task, data, split)
         inputs.examples = reader.read_examples(
-            inputs.task, inputs.path, parses.value, limit, report, skip_bad
+            inputs.task, inputs.file, parses.value, limit, report, skip_bad
         )
         if not inputs.examples:
-            raise ValueError(
-                f"{inputs.path}: expected examples, got none ({report}); look at the file"
-            )
+            raise ValueError(f"{inputs.file} contains no usable examples: {report}")
+        inputs.trees = reader.distinct(inputs.examples)
     if gold is not None:
-        inputs.trees = reader.read_trees(gold, gold_format.value, limit, report, skip_bad)
-        return inputs
-    inputs.trees = reader.distinct(inputs.examples)
+        inputs.trees = reader.read_trees(gold, limit, report, skip_bad)
     if not inputs.trees:
         raise ValueError(
-            f"{inputs.path}: expected gold trees with the texts, got none; pass a file that has "
-            "them, or a file of trees with --gold"
+            f"no gold trees in {inputs.file or 'the options'}; pass a file that contains them with "
+            "--data, or a file of trees with --gold"
         )
+    longest = min(model.config.max_words for model in models.values())
+    if skip_bad and (count := sum(len(tree.words) > longest for tree in inputs.trees)):
+        inputs.trees = [tree for tree in inputs.trees if len(tree.words) <= longest]
+        inputs.notes.append(f"{count:,} trees of more than {longest} words skipped")
+        if not inputs.trees:
+            raise ValueError(
+                f"all gold trees have more than {longest} words, the most that the model reads; "
+                "pass shorter ones"
+            )
     return inputs
 
 
-def _drop_long(inputs: Inputs, most: int) -> list[str]:
-    """Leave out the trees that are too long for a model; return what to say about it."""
-    fitting = [tree for tree in inputs.trees if len(tree.words) <= most]
-    dropped = len(inputs.trees) - len(fitting)
-    if not fitting:
-        raise ValueError(
-            f"expected gold trees of at most {most} words, which is what the model reads, got "
-            "longer ones alone; pass others"
-        )
-    inputs.trees = fitting
-    return [f"trees of more than {most} words left out: {dropped:,}"] if dropped else []
-
-
-def _trained_on(loaded: dict[str, "SentenceModel"]) -> str:
-    """Return the task that all models were trained on, or raise."""
-    found: dict[str | None, str] = {}
-    for name, model in loaded.items():
-        recipe = model.provenance.get("recipe")
-        settings = recipe.get("data") if isinstance(recipe, dict) else None
-        trained = settings.get("task") if isinstance(settings, dict) else None
-        found.setdefault(trained if isinstance(trained, str) else None, name)
-    if len(found) > 1 or None in found:
-        known = ", ".join(f"{name} on {task or 'nothing known'}" for task, name in found.items())
-        raise ValueError(
-            f"expected models of one task, got {known}; say with --task what --data holds"
-        )
-    return str(next(iter(found)))
-
-
-def _print(console: "Console", comparison: "Comparison", accuracies: Sequence["Accuracy"]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    narrow = console.width < NARROW
-    # digits are never cut; what is wider than the terminal goes on in its next line
-    console.width = max(console.width, NARROWEST)
-
-    def new_grid() -> Table:
-        grid = Table(box=None, padding=(0, 1, 0, 0)) if narrow else Table()
-        grid.add_column("trees", overflow="fold", min_width=8)
-        return grid
-
-    kept = {True: "kept", False: "dropped"}
-    count = comparison.sentences
-    say(
-        f"{count:,} {'sentence' if count == 1 else 'sentences'}; "
-        f"punctuation {kept[comparison.keep_punctuation]}, "
-        f"trivial spans {kept[comparison.keep_trivial]}; random: mean of "
-        f"{comparison.random_seeds}. All in %, depth apart."
-    )
-    has_gold = bool(comparison.of("gold"))
-    if not has_gold:
-        kinds = list(comparison.of("model")[0].likeness)
-        say("F1 with the trees of each baseline:")
-        grid = new_grid()
-        for kind in kinds:
-            grid.add_column(kind, justify="right", no_wrap=True)
-        for row in comparison.of("model"):
-            shares = [_share(row.likeness[kind].sentence) for kind in kinds]
-            grid.add_row(Text(row.name), *shares)
-        console.print(grid)
-        say("\nShape:")
-    grid = new_grid()
-    for name in (*(["F1", "corpus F1"] if has_gold else []), "depth", "left", "right", "both"):
-        # a heading of two words may take two lines
-        grid.add_column(name, justify="right", min_width=max(5, *map(len, name.split())))
-    for row in comparison.rows:
-        figures = [_share(row.f1 and row.f1.sentence), _share(row.f1 and row.f1.corpus)]
-        figures = figures if has_gold else []
-        shape = row.shape
-        depth = "" if shape is None or shape.depth is None else f"{shape.depth:.2f}"
-        shares = ["", "", ""] if shape is None else [_share(x) for x in shape[1:]]
-        grid.add_row(Text(row.name), *figures, depth, *shares)
-    console.print(grid)
-    found = comparison.self_f1
-    if found is not None:
-        names = [row.name for row in comparison.of("model")]
-        other = comparison.random_self_f1
-        beside = f"; random trees with each other {_told(other.sentence)}" if other else ""
-        say(f"\nF1 of the models with each other: {_told(found.sentence)}{beside}")
-        if len(found.pairs) > 1:
-            for i, j, each in found.pairs:
-                say(f"  {names[i]}, {names[j]}: {_told(each.sentence)}")
-    for title, key in (
-        ("words, of the longer sentence of a pair", "by_length"),
-        ("the depth of the model's tree, the deeper one of a pair", "by_depth"),
-        ("the depth of the gold tree, the deeper one of a pair", "by_gold_depth"),
-    ):
-        bins = [(found.name, getattr(found, key)) for found in accuracies if getattr(found, key)]
-        if bins:
-            say(f"\nAccuracy by {title}, with examples:")
-            console.print(_bins(bins))
-
-
-def _bins(rows: Sequence[tuple[str, list["Bucket"]]]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table()
-    every = {bucket[:2]: bucket.name for _, buckets in rows for bucket in buckets}
-    order = sorted(every, key=lambda ends: ends[0])
-    grid.add_column("")
-    for name, _ in rows:
-        grid.add_column(Text(name), justify="right")
-    for ends in order:
-        cells = []
-        for _, buckets in rows:
-            found = next((bucket for bucket in buckets if bucket[:2] == ends), None)
-            cells.append(
-                f"{_share(found.correct / found.examples)} of {found.examples:,}" if found else ""
-            )
-        grid.add_row(every[ends], *cells)
-    return grid
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
-
-
-def _told(value: float | None) -> str:
-    return _share(value) or "no spans to compare"
+def _trained_on(models: Mapping[str, "SentenceModel"]) -> str:
+    """Return the task that all models were trained on."""
+    tasks = {
+        model.provenance.get("recipe", {}).get("data", {}).get("task") for model in models.values()
+    }
+    if len(tasks) > 1 or None in tasks:
+        known = ", ".join(sorted(task or "an unknown task" for task in tasks))
+        raise ValueError(f"the models were trained on {known}; pass --task for the task of --data")
+    return str(tasks.pop())

@@ -1,164 +1,117 @@
-"""The picture of `gumbeltree trees`: F1 beside baselines, accuracy by length and depth."""
+"""Draw the results of `gumbeltree trees`: F1 beside baselines, accuracy by length and depth."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gumbeltree.analysis.curves import check_picture
-from gumbeltree.analysis.metrics.report import Accuracy, Comparison, Row
+from gumbeltree.analysis.metrics.report import Accuracy, Comparison
 from gumbeltree.atomic import replace_file
 from gumbeltree.nn.heads.class_evaluation import wilson
 from gumbeltree.plots import COLOURS, any_names, legend, pyplot
 
-MARKERS = ("o", "s", "^", "D", "v", "P")
-DASHES = ("-", "--", ":", "-.")
 FEWEST = 10
-"""Examples of a bin that is drawn: the interval of fewer says nothing."""
+"""Examples that a bin needs to be drawn; fewer give an interval too wide to be useful."""
+GREY = "#999999"
 
 
 def draw(path: Path, comparison: Comparison, accuracies: Sequence[Accuracy] = ()) -> None:
     """Draw a comparison to a file.
 
     Args:
-        path: its ending says the format, such as .png or .svg.
-        comparison: without gold trees, the bars are the F1 with each baseline.
-        accuracies: of the same models; two panels more.
+        path: image file; its extension determines the format.
+        comparison: with gold trees, the bars show F1 with them, otherwise F1 with each baseline.
+        accuracies: accuracies of the same models, drawn in two more panels.
     """
     check_picture(path)
     plt = pyplot()
-    models = comparison.of("model")
-    colours = {row.name: COLOURS[i % len(COLOURS)] for i, row in enumerate(models)}
-    wide = 1 + (2 if accuracies else 0)
-    bars = len(models) + 5 if comparison.of("gold") else 4 * (len(models) + 1)
-    height = max(3.2, 1.2 + 0.34 * bars)
-    # text stays text, so that a picture can be searched
+    names = [row.name for row in comparison.of("model")]
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    bars = _bars(comparison)
+    columns = 3 if accuracies else 1
+    size = 5.6 + 3.6 * (columns - 1), max(3.2, 1.2 + 0.34 * len(bars))
+    # keep text as text, so that it can be searched, and do not read names as formulas
     settings = {"svg.fonttype": "none", "font.size": 10, "text.parse_math": False}
     with plt.rc_context(settings), any_names():
-        figure, axes = plt.subplots(
-            1, wide, figsize=(5.6 + 3.6 * (wide - 1), height), layout="constrained", squeeze=False
-        )
-        if comparison.of("gold"):
-            _against_gold(axes[0][0], comparison, colours)
-        else:
-            _against_baselines(axes[0][0], comparison, colours)
+        figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained", squeeze=False)
+        _draw_bars(axes[0][0], comparison, bars, colours)
         if accuracies:
-            names = "words", "depth of the model's tree"
-            for axis, name, what in zip(axes[0][1:], names, ("length", "depth"), strict=True):
-                _accuracy(axis, accuracies, what, name, colours)
+            _draw_accuracy(axes[0][1], accuracies, "by_length", "words", colours)
+            _draw_accuracy(axes[0][2], accuracies, "by_depth", "depth of the model's tree", colours)
         for axis in axes[0]:
             axis.spines[["top", "right"]].set_visible(False)
-        metadata = {"Software": None} if path.suffix.lower() == ".png" else None
         kind = path.suffix.removeprefix(".").lower()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # the version of matplotlib would make equal images differ
+        metadata = {"Software": None} if kind == "png" else None
         replace_file(
             path, lambda part: figure.savefig(part, dpi=130, format=kind, metadata=metadata)
         )
         plt.close(figure)
 
 
-def _percent(value: float | None) -> float:
-    return 100 * value if value is not None else 0.0
-
-
-def _told(value: float | None) -> str:
-    """Return what stands at the end of a bar."""
-    return "no spans" if value is None else f"{100 * value:.1f}"
-
-
-def _against_gold(axis: Any, comparison: Comparison, colours: dict[str, str]) -> None:
-    rows: list[Row] = [*comparison.of("model"), *comparison.of("baseline")]
-    bound = comparison.of("bound")[0].f1
-    shares = [row.f1.sentence if row.f1 else None for row in rows]
-    values = [_percent(share) for share in shares]
-    places = range(len(rows), 0, -1)
-    filled = [colours.get(row.name, "#999999") for row in rows]
-    axis.barh(places, values, color=filled, height=0.7)
-    # the kinds differ by more than colour
-    for place, value, share, row in zip(places, values, shares, rows, strict=True):
-        axis.annotate(_told(share), (value, place), (3, 0), textcoords="offset points", va="center")
-        if row.kind == "baseline":
-            axis.barh(place, value, height=0.7, fill=False, hatch="///", edgecolor="#555555", lw=0)
-    # without a span there is nothing to reach
-    best = 100 * bound.sentence if bound and bound.sentence is not None else 100.0
-    axis.set_yticks(list(places), [row.name for row in rows])
-    if best < 99.95:
-        axis.axvline(best, color="black", lw=1, ls="--")
-        axis.annotate(
-            f"best binary tree {best:.1f}",
-            (best, 0.5),
-            (-4, 0),
-            textcoords="offset points",
-            ha="right",
-            va="bottom",
-            fontsize=8,
-        )
-    axis.set_xlim(0, max(10.0, *(1.18 * value for value in values), best * 1.02 * (best < 99.95)))
-    axis.set_xlabel("F1 with the gold trees, %, mean over sentences")
-
-
-def _against_baselines(axis: Any, comparison: Comparison, colours: dict[str, str]) -> None:
+def _bars(comparison: Comparison) -> list[tuple[str, str, float | None]]:
+    """Return the label of each bar, the model or baseline it belongs to, and its share."""
     models = comparison.of("model")
-    kinds = list(models[0].likeness)
-    height = 0.8 / len(models)
-    bars = []
-    for i, row in enumerate(models):
-        places = [len(kinds) - j - (i + 0.5) * height + 0.4 for j in range(len(kinds))]
-        shares = [row.likeness[kind].sentence for kind in kinds]
-        values = [_percent(share) for share in shares]
-        bars.append(axis.barh(places, values, color=colours[row.name], height=0.9 * height))
-        for place, value, share in zip(places, values, shares, strict=True):
-            axis.annotate(
-                _told(share),
-                (value, place),
-                (3, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-            )
-    axis.set_yticks([len(kinds) - j for j in range(len(kinds))], kinds)
-    axis.margins(x=0.15)
-    axis.set_xlabel("F1 with the baseline's trees, %, mean over sentences")
-    names = [row.name for row in models]
-    legend(axis.figure, bars, names, loc="outside lower center", frameon=False, ncols=1)
+    if comparison.of("gold"):
+        rows = [*models, *comparison.of("baseline")]
+        return [(row.name, row.name, row.f1.sentence if row.f1 else None) for row in rows]
+    return [
+        (f"{row.name}, {kind}", row.name, f1.sentence)
+        for row in models
+        for kind, f1 in row.f1_with.items()
+    ]
 
 
-def _accuracy(
-    axis: Any, accuracies: Sequence[Accuracy], what: str, about: str, colours: dict[str, str]
+def _draw_bars(
+    axis: Any,
+    comparison: Comparison,
+    bars: Sequence[tuple[str, str, float | None]],
+    colours: dict[str, str],
 ) -> None:
-    drawn = {
-        found.name: [b for b in getattr(found, f"by_{what}") if b.examples >= FEWEST]
-        for found in accuracies
-    }
-    every = {bucket[:2]: bucket.name for buckets in drawn.values() for bucket in buckets}
-    order = sorted(every, key=lambda ends: ends[0])
-    numbers = {name: number for number, name in enumerate(colours)}
+    places = range(len(bars), 0, -1)
+    values = [100 * (share or 0.0) for _, _, share in bars]
+    drawn = axis.barh(places, values, color=[colours.get(owner, GREY) for _, owner, _ in bars])
+    # hatches tell baselines from models without colour
+    for bar, (_, owner, _) in zip(drawn, bars, strict=True):
+        bar.set_hatch("" if owner in colours else "///")
+    labels = ["no spans" if share is None else f"{100 * share:.1f}" for _, _, share in bars]
+    axis.bar_label(drawn, labels, padding=3)
+    axis.set_yticks(places, [label for label, _, _ in bars])
+    axis.margins(x=0.18)
+    gold = bool(comparison.of("gold"))
+    axis.set_xlabel(f"F1 with {'gold' if gold else 'baseline'} trees, %, mean over sentences")
+    bound = comparison.of("bound")[0].f1 if gold else None
+    if bound is not None and bound.sentence is not None and bound.sentence < 0.9995:
+        best = 100 * bound.sentence
+        axis.axvline(best, color="black", lw=1, ls="--")
+        axis.text(best, 0.5, f"best binary tree {best:.1f} ", ha="right", va="bottom", fontsize=8)
+
+
+def _draw_accuracy(
+    axis: Any, accuracies: Sequence[Accuracy], key: str, label: str, colours: dict[str, str]
+) -> None:
+    drawn = {x.model: [b for b in getattr(x, key) if b.examples >= FEWEST] for x in accuracies}
+    ticks = {b.shortest: b.name for buckets in drawn.values() for b in buckets}
+    order = sorted(ticks)
     lines = []
     for i, (name, buckets) in enumerate(drawn.items()):
-        # side by side, so that the intervals of several models do not hide each other
-        shift = 0.12 * (i - (len(accuracies) - 1) / 2)
-        places = [order.index(bucket[:2]) + shift for bucket in buckets]
-        values = [_percent(bucket.correct / bucket.examples) for bucket in buckets]
-        ends = [wilson(bucket.correct, bucket.examples) for bucket in buckets]
-        spread = [
-            [max(0.0, value - 100 * low) for value, (low, _) in zip(values, ends, strict=True)],
-            [max(0.0, 100 * high - value) for value, (_, high) in zip(values, ends, strict=True)],
-        ]
-        line = axis.errorbar(
-            places,
-            values,
-            yerr=spread,
-            color=colours[name],
-            marker=MARKERS[numbers[name] % len(MARKERS)],
-            ls=DASHES[numbers[name] % len(DASHES)],
-            lw=1.5,
-            ms=5,
-            capsize=2,
-            elinewidth=0.8,
-        )
-        lines.append(line)
-    axis.set_xticks(range(len(order)), [every[ends] for ends in order], rotation=45)
-    axis.set_xlabel(f"{about}\n(bins of {FEWEST} examples or more)")
+        # shift the models so that their intervals do not overlap
+        shift = 0.12 * (i - (len(drawn) - 1) / 2)
+        places = [order.index(b.shortest) + shift for b in buckets]
+        values = np.array([b.correct / b.examples for b in buckets])
+        ends = np.array([wilson(b.correct, b.examples) for b in buckets]).reshape(-1, 2)
+        spread = np.abs(ends.T - values)
+        style = {
+            "color": colours[name],
+            "marker": "os^DvP"[i % 6],
+            "ls": ("-", "--", ":", "-.")[i % 4],
+        }
+        lines.append(axis.errorbar(places, 100 * values, 100 * spread, capsize=2, **style))
+    axis.set_xticks(range(len(order)), [ticks[start] for start in order], rotation=45)
+    axis.set_xlabel(f"{label}\n(bins with at least {FEWEST} examples)")
     axis.set_ylabel("accuracy, %, with 95 % interval")
     axis.grid(axis="y", alpha=0.3)
-    if len(accuracies) > 1:
+    if len(drawn) > 1:
         legend(axis, lines, list(drawn), frameon=False, fontsize=8)

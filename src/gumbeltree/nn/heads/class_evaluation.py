@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,13 +174,23 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
     return low, high
 
 
-def buckets_of(longest: NDArray[np.int64], correct: NDArray[np.bool_]) -> list[Bucket]:
-    """Count examples, and those that are correct, by the words of their longest sentence."""
-    place = np.searchsorted(LONGEST, longest)
-    size = len(LONGEST) + 1
+def buckets_of(
+    values: NDArray[np.int64],
+    correct: NDArray[np.bool_],
+    ends: Sequence[int] = LONGEST,
+    first: int = 1,
+) -> list[Bucket]:
+    """Count examples, and correct ones, by a number such as the words of the longest sentence.
+
+    Args:
+        values: number of each example `[examples]`.
+        correct: whether each example is classified correctly `[examples]`.
+        ends: largest value of each bucket but the last, which has no end.
+        first: smallest value of the first bucket.
+    """
+    place = np.searchsorted(ends, values)
+    size = len(ends) + 1
     counts = np.bincount(place, minlength=size).tolist()
     right = np.bincount(place[correct], minlength=size).tolist()
-    starts = [1, *(end + 1 for end in LONGEST)]
-    ends = [*LONGEST, None]
-    buckets = map(Bucket, starts, ends, counts, right)
+    buckets = map(Bucket, [first, *(end + 1 for end in ends)], [*ends, None], counts, right)
     return [bucket for bucket in buckets if bucket.examples]

@@ -1,0 +1,94 @@
+"""The tables that the command `trees` prints."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gumbeltree.analysis.metrics import BASELINES
+from gumbeltree.analysis.metrics.report import Accuracy, Comparison, Row
+from gumbeltree.nn.heads.class_evaluation import Bucket
+
+NARROWEST = 72
+"""Columns that the tables need for every figure to fit."""
+
+
+def show(console: Console, comparison: Comparison, accuracies: Sequence[Accuracy]) -> None:
+    """Print F1, shape and agreement of the trees, and accuracy by length and depth."""
+    console.width = max(console.width, NARROWEST)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        grid = Table()
+        grid.add_column(header[0], overflow="fold", min_width=8)
+        for name in header[1:]:
+            grid.add_column(Text(name), justify="right", overflow="fold", min_width=5)
+        for row in rows:
+            grid.add_row(*map(Text, row))
+        console.print(grid)
+
+    kept = {True: "kept", False: "dropped"}
+    say(
+        f"sentences: {comparison.sentences:,}; punctuation {kept[comparison.keep_punctuation]}, "
+        f"trivial spans {kept[comparison.keep_trivial]}; all figures but depth in percent"
+    )
+    models = comparison.of("model")
+    shape = ("depth", "left", "right", "both")
+    if comparison.of("gold"):
+        rows = ((row.name, *_scores(row), *_shape(row)) for row in comparison.rows)
+        table(("trees", "F1", "corpus F1", *shape), rows)
+    else:
+        say("\nF1 with the trees of each baseline:")
+        table(
+            ("trees", *BASELINES),
+            ((m.name, *(_percent(m.f1_with[kind].sentence) for kind in BASELINES)) for m in models),
+        )
+        say("\nShape:")
+        table(("trees", *shape), ((row.name, *_shape(row)) for row in comparison.rows))
+    if comparison.self_f1 is not None:
+        say(f"\nF1 between the models: {_percent(comparison.self_f1.sentence) or 'no spans'}")
+        say(
+            f"F1 between random trees: {_percent(comparison.random_self_f1.sentence) or 'no spans'}"
+        )
+        if len(models) > 2:
+            for pair in comparison.self_f1.pairs:
+                say(f"  {pair.first}, {pair.second}: {_percent(pair.sentence) or 'no spans'}")
+    for title, key in (
+        ("number of words", "by_length"),
+        ("depth of the model's tree", "by_depth"),
+        ("depth of the gold tree", "by_gold_depth"),
+    ):
+        bins = {x.model: {b.name: b for b in getattr(x, key)} for x in accuracies}
+        order = {b.name: b.shortest for buckets in bins.values() for b in buckets.values()}
+        if order:
+            say(f"\nAccuracy by {title}, and examples:")
+            table(
+                ("", *bins),
+                (
+                    (name, *(_accuracy(buckets.get(name)) for buckets in bins.values()))
+                    for name in sorted(order, key=order.__getitem__)
+                ),
+            )
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"
+
+
+def _scores(row: Row) -> tuple[str, str]:
+    return ("", "") if row.f1 is None else (_percent(row.f1.sentence), _percent(row.f1.corpus))
+
+
+def _shape(row: Row) -> tuple[str, str, str, str]:
+    shape = row.shape
+    if shape is None:
+        return ("", "", "", "")
+    depth = "" if shape.depth is None else f"{shape.depth:.2f}"
+    return (depth, _percent(shape.left), _percent(shape.right), _percent(shape.both))
+
+
+def _accuracy(bucket: Bucket | None) -> str:
+    return f"{_percent(bucket.correct / bucket.examples)} of {bucket.examples:,}" if bucket else ""
