@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import gumbeltree
-from gumbeltree.bench.run import environment
+from gumbeltree.bench.report import environment
 from gumbeltree.tasks.demo import generate
 
 KINDS = ("predict", "encode", "parse")

@@ -1,7 +1,5 @@
 """The documentation's code runs, and its figures are those that were measured."""
 
-import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -66,23 +64,3 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-def test_the_figures_of_a_card_are_the_recorded_ones() -> None:
-    found = importlib.util.spec_from_file_location(
-        "write_speed", ROOT / "benchmarks" / "write_speed.py"
-    )
-    assert found is not None
-    assert found.loader is not None
-    writer = importlib.util.module_from_spec(found)
-    found.loader.exec_module(writer)
-    report = json.loads(writer.RESULTS.read_text(encoding="utf-8"))
-    assert not report["quick"]
-    for page, content in (
-        ("README.md", writer.summary(report)),
-        ("docs/benchmarks.md", writer.details(report)),
-    ):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        assert writer.written(text, content) == text, f"{page}: python benchmarks/write_speed.py"
-    with pytest.raises(ValueError, match="expected one stretch"):
-        writer.written("no marks", "figures")

@@ -147,3 +147,9 @@ def test_pictures_are_drawn_from_curves(writer, tmp_path):
     members = [run(seed, 30, True, name, curve=curve) for seed in (0, 1) for name in writer.PAPER]
     writer.draw_pictures(writer.group(members), tmp_path)
     assert (tmp_path / "convergence.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_pages_have_the_recorded_speed():
+    speed = importlib.import_module("write_speed")
+    for path, text in speed.pages().items():
+        assert path.read_text(encoding="utf-8") == text, "run python benchmarks/write_speed.py"
