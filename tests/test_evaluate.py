@@ -1,3 +1,5 @@
+"""Evaluation of models on labelled data."""
+
 import dataclasses
 import json
 import math
@@ -16,7 +18,7 @@ from gumbeltree.device.graphs import Graphs
 from gumbeltree.evaluate import Evaluator, evaluate, split_of
 from gumbeltree.layout import Sentences
 from gumbeltree.model import SentenceModel
-from gumbeltree.nn.heads.class_evaluation import Bucket, ClassEvaluation, wilson
+from gumbeltree.nn.heads.class_evaluation import wilson
 from gumbeltree.tasks.task import Example
 from gumbeltree.text.ids import TextCounts
 from tests.models import TEXTS, WORDS, tiny_model
@@ -49,8 +51,8 @@ def by_hand(model: SentenceModel, split: Split) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("model", "columns"), [(PAIR, 2), (SINGLE, 1)])
-@pytest.mark.parametrize("words", [1, 30, 16_384])
-def test_everything_by_hand(model, columns, words):
+@pytest.mark.parametrize("words", [30, 16_384])
+def test_evaluation_by_hand(model, columns, words):
     lengths = [3, 1, 5, 6, 10, 11, 15, 16, 20, 21, 30, 31, 2, 7, 7, 9]
     split = made(columns, lengths, len(model.labels))
     scores, gold = by_hand(model, split), torch.from_numpy(split.labels)
@@ -62,11 +64,14 @@ def test_everything_by_hand(model, columns, words):
     assert found.correct == int((predicted == gold).sum())
     assert found.accuracy == found.correct / found.count
     assert found.loss == pytest.approx(float(F.cross_entropy(scores, gold)), abs=1e-5)
-    for gold_class in range(len(model.labels)):
-        for guess in range(len(model.labels)):
-            expected = int(((gold == gold_class) & (predicted == guess)).sum())
-            assert found.confusion[gold_class, guess] == expected
+    expected = np.zeros_like(found.confusion)
+    np.add.at(expected, (split.labels, predicted.numpy()), 1)
+    assert np.array_equal(found.confusion, expected)
     assert not np.array_equal(found.confusion, found.confusion.T)
+    report = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert report["accuracy"] == found.accuracy
+    assert report["interval_95"] == list(found.interval) == list(wilson(found.correct, 16))
+    assert report["confusion"] == expected.tolist()
     longest = split.lengths.max(1)
     assert sum(bucket.examples for bucket in found.by_length) == len(lengths)
     assert sum(bucket.correct for bucket in found.by_length) == found.correct
@@ -76,7 +81,7 @@ def test_everything_by_hand(model, columns, words):
         assert correct == (predicted == gold).numpy()[inside].sum()
 
 
-def test_the_buckets_of_length():
+def test_buckets_of_length():
     lengths = [1, 5, 6, 10, 11, 15, 16, 20, 21, 30, 31, 40, 41, 60, 61, 200]
     buckets = evaluate(SINGLE, made(1, lengths, 2)).by_length
     assert [(b.shortest, b.longest, b.examples) for b in buckets] == [
@@ -103,43 +108,28 @@ def test_parts_add_up(owners, seed):
     assert combined.loss == pytest.approx(whole.loss, abs=1e-5)
 
 
-def test_parts_that_do_not_belong_together_are_refused():
+def test_rejects_parts_that_do_not_add_up():
     split = made(1, [3, 4, 5], 2)
     part = evaluate(SINGLE, split, rows=np.array([2, 0]))
     assert part.predictions[1] == -1
-    with pytest.raises(ValueError, match="no example in common, got example 0 in both"):
+    with pytest.raises(ValueError, match="example 0"):
         part + evaluate(SINGLE, split, rows=np.array([0, 1]))
-    with pytest.raises(ValueError, match="one split, got 3 and 2 examples"):
+    with pytest.raises(ValueError, match="3 and 2"):
         part + evaluate(SINGLE, made(1, [3, 4], 2))
 
 
-@pytest.mark.parametrize("rows", [[3], [-1], [0, 0], [[0, 1]]])
-def test_rows_that_are_not_there_are_refused(rows):
-    with pytest.raises(ValueError, match=r"`rows` must be different numbers in 0..2"):
-        evaluate(SINGLE, made(1, [3, 4, 5], 2), rows=np.array(rows))
-
-
 @pytest.mark.parametrize("label", [-1, 2])
-def test_labels_beyond_the_classes_are_refused(label):
+def test_rejects_labels_beyond_the_classes(label):
     split = dataclasses.replace(made(1, [3, 4], 2), labels=np.array([0, label]))
-    with pytest.raises(ValueError, match=r"labels must lie in 0..1 for bad, good"):
+    with pytest.raises(ValueError, match=r"0\.\.1"):
         evaluate(SINGLE, split)
 
 
-def test_columns_that_do_not_fit_the_model_are_refused():
-    with pytest.raises(ValueError, match=r"PairHead reads 2 sentence\(s\) an example, got 1"):
+def test_rejects_columns_that_do_not_fit_the_model():
+    with pytest.raises(ValueError, match=r"PairHead reads 2 .* got 1"):
         evaluate(PAIR, made(1, [3, 4], 2))
-    with pytest.raises(ValueError, match=r"SingleHead reads 1 sentence\(s\) an example, got 2"):
+    with pytest.raises(ValueError, match=r"SingleHead reads 1 .* got 2"):
         evaluate(SINGLE, made(2, [3, 4], 2))
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_scores_that_are_no_numbers_are_refused(value):
-    model = tiny_model("single")
-    with torch.no_grad():
-        model.head.output.bias[1] = value
-    with pytest.raises(ValueError, match="gives NaN or infinite scores for 2 of 2 examples"):
-        evaluate(model, made(1, [3, 4], 2))
 
 
 def test_no_examples():
@@ -155,7 +145,7 @@ def test_no_examples():
     assert json.loads(json.dumps(nothing.as_dict(), allow_nan=False))["loss"] is None
 
 
-def test_training_mode_is_left_as_found_and_changes_nothing():
+def test_result_and_mode_are_independent_of_training():
     split = made(2, [3, 1, 5, 6, 10], 3)
     model = tiny_model().train()
     model.head.batch_norm_in.eval()
@@ -167,7 +157,7 @@ def test_training_mode_is_left_as_found_and_changes_nothing():
     model(Sentences.of([[1, 2], [3]] * 2)).output.sum().backward()
 
 
-def test_batches_keep_to_the_words(monkeypatch):
+def test_batches_respect_the_word_budget(monkeypatch):
     seen = []
     batch = Split.batch
     monkeypatch.setattr(Split, "batch", lambda *a: seen.append(batch(*a)) or seen[-1])
@@ -178,23 +168,12 @@ def test_batches_keep_to_the_words(monkeypatch):
         assert 2 * rows * width <= 60 or rows == 1
 
 
-def test_as_dict():
-    split = made(2, [3, 1, 5, 6, 10, 70], 3)
-    found = evaluate(PAIR, split)
-    about = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    assert about["accuracy"] == found.accuracy
-    assert about["interval_95"] == list(found.interval)
-    assert about["confusion"] == found.confusion.tolist()
-    assert about["labels"] == list(PAIR.labels)
-    assert about["by_length"][-1]["longest"] is None
-
-
 # the interval
 
 
 @pytest.mark.parametrize(
     ("correct", "count", "low", "high"),
-    # from Newcombe (1998), table I, method 3; the last worked by hand
+    # from Newcombe (1998), table I, method 3; the last one by hand
     [
         (81, 263, 0.2553, 0.3662),
         (15, 148, 0.0624, 0.1605),
@@ -203,7 +182,7 @@ def test_as_dict():
         (5, 10, 0.2366, 0.7634),
     ],
 )
-def test_wilson_by_published_values(correct, count, low, high):
+def test_wilson_matches_published_values(correct, count, low, high):
     assert wilson(correct, count) == pytest.approx((low, high), abs=5e-5)
 
 
@@ -222,18 +201,10 @@ def test_wilson_solves_its_equation(case):
     assert (1 - high, 1 - low) == pytest.approx(mirrored, abs=1e-12)
 
 
-def test_the_interval_is_that_of_the_accuracy():
-    confusion = np.array([[50, 3], [7, 40]])
-    buckets = [Bucket(1, 5, 100, 90)]
-    found = ClassEvaluation(("a", "b"), 0.5, confusion, np.zeros(100, np.int64), buckets)
-    assert found.accuracy == 0.9
-    assert found.interval == wilson(90, 100)
-
-
 # from texts
 
 
-def test_split_of_keeps_each_sentence_once():
+def test_split_of_stores_each_sentence_once():
     model = tiny_model()
     model.config = dataclasses.replace(model.config, max_words=4)
     examples = [
@@ -253,7 +224,7 @@ def test_split_of_keeps_each_sentence_once():
     assert [model.labels[i] for i in found.predictions] == [p.label for p in predictions]
 
 
-def test_split_of_pretokenized_and_of_nothing():
+def test_split_of_pretokenized_text_and_of_nothing():
     split = split_of(SINGLE, [Example(("the -LRB- dog",), "good", (None,))], pretokenized=True)
     assert split.words.tolist() == [0, len(WORDS) + 1, 1]
     nothing = split_of(SINGLE, [])
@@ -261,8 +232,8 @@ def test_split_of_pretokenized_and_of_nothing():
     assert evaluate(SINGLE, nothing).count == 0
 
 
-def test_split_of_refuses_other_labels():
-    with pytest.raises(ValueError, match="among the model's, bad, good, got 'ugly'"):
+def test_split_of_rejects_unknown_labels():
+    with pytest.raises(ValueError, match=r"'ugly' of 'the dog'.*bad, good"):
         split_of(SINGLE, [Example(("the dog",), "ugly", (None,))])
 
 
@@ -276,7 +247,7 @@ def test_one_transfer_from_the_device(monkeypatch):
     assert len(moved) == 1
 
 
-# again and again
+# repeated evaluation
 
 
 def check_same(found, expected):
@@ -295,7 +266,7 @@ def disturb(model, seed=0):
 
 
 @pytest.mark.parametrize("kind", ["pair", "single"])
-def test_an_evaluator_sees_the_weights_of_the_moment(kind):
+def test_an_evaluator_uses_the_current_weights(kind):
     model = tiny_model(kind)
     split = made(2 if kind == "pair" else 1, [3, 1, 5, 6, 10, 11, 2, 7, 7, 9] * 3, 2)
     rows = np.arange(0, 30, 2)
@@ -311,20 +282,10 @@ def test_an_evaluator_sees_the_weights_of_the_moment(kind):
     assert not np.array_equal(second.predictions, first.predictions)
 
 
-def test_an_evaluator_leaves_the_model_in_its_mode():
-    model = tiny_model("single").train()
-    model.head.eval()
-    evaluator = Evaluator(model, made(1, [3, 1, 5], 2))
-    check_same(evaluator(), evaluator())
-    assert model.training
-    assert model.encoder.training
-    assert not model.head.training
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
 @pytest.mark.parametrize(("kind", "leaf"), [("pair", "affine"), ("single", "bilstm")])
-def test_rows_are_classified_as_padded_batches_are(kind, leaf):
-    # what runs on a CUDA device, in Triton's interpreter
+def test_captured_batches_are_evaluated_like_others(kind, leaf):
+    # the code path of CUDA devices, in Triton's interpreter
     pytest.importorskip("triton")
     columns = 2 if kind == "pair" else 1
     split = made(columns, [3, 1, 5, 2, 4, 1], 2)
@@ -342,7 +303,7 @@ def test_rows_are_classified_as_padded_batches_are(kind, leaf):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["pair", "single"])
-def test_gpu_every_pass_of_an_evaluator_gives_the_same(kind):
+def test_gpu_evaluations_are_reproducible(kind):
     pytest.importorskip("triton")
     torch.set_float32_matmul_precision("highest")
     model = tiny_model(kind, embedding_dim=12, hidden_dim=40, leaf="lstm").cuda()
@@ -351,13 +312,13 @@ def test_gpu_every_pass_of_an_evaluator_gives_the_same(kind):
     evaluator = Evaluator(model, split, 600)
     assert evaluator.on_device is not None
     passes = [evaluator() for _ in range(3)]
-    # the first runs, the second captures, the third replays
+    # the first one runs, the second captures and the third replays
     assert evaluator.graphs.captured
     for later in passes[1:]:
         assert later.accuracy == passes[0].accuracy
         assert later.loss == pytest.approx(passes[0].loss, rel=1e-6)
         assert np.array_equal(later.predictions, passes[0].predictions)
-    # and on a CPU, but for ties
+    # the same on a CPU, except for ties
     plain = evaluate(tiny_model(kind, embedding_dim=12, hidden_dim=40, leaf="lstm"), split)
     assert (plain.predictions == passes[0].predictions).mean() > 0.98
     assert passes[0].loss == pytest.approx(plain.loss, rel=1e-2)
@@ -365,7 +326,7 @@ def test_gpu_every_pass_of_an_evaluator_gives_the_same(kind):
     changed = evaluator()
     assert changed.loss == pytest.approx(evaluate(model, split, 600).loss, rel=1e-6)
     assert changed.loss != passes[0].loss
-    # another setting of torch is another graph
+    # other settings of torch need another graph
     with torch.autocast("cuda", torch.bfloat16):
         narrow = [evaluator() for _ in range(3)]
     assert any(torch.bfloat16 in settings for _, settings in evaluator.graphs.captured)

@@ -41,7 +41,15 @@ PLACE = {name: place for place, layer in enumerate(LAYERS) for name in layer}
 WITHOUT_TORCH = (
     *("atomic", "array_file", "code_version", "registry", "signals", "drawing", "tree"),
     *("settings", "parts", "migrate", "config", "packaged", "hub", "store"),
-    *("text.files", "text.ids", "text.lines", "text.tokenizer", "text.vectors", "tasks.task"),
+    *(
+        "text.batches",
+        "text.files",
+        "text.ids",
+        "text.lines",
+        "text.tokenizer",
+        "text.vectors",
+        "tasks.task",
+    ),
     *("tasks.snli", "tasks.sst", "tasks.listops", "tasks.table", "fetch"),
 )
 

@@ -564,9 +564,9 @@ def test_a_draw_that_makes_no_sense_is_refused(draw, message):
 
 def test_sentences_that_make_no_sense_are_refused():
     model = model_of(head="pair")
-    with pytest.raises(TypeError, match=r"expected Sentences, got Tensor; make them with"):
+    with pytest.raises(TypeError, match=r"must be Sentences, got Tensor"):
         model(torch.tensor([[1, 2]]))
-    with pytest.raises(ValueError, match=r"PairHead reads 2 sentences an example, got 3"):
+    with pytest.raises(ValueError, match=r"PairHead reads 2 sentences per example, got 3"):
         model(Sentences.of([[1], [2], [3]]))
     encoder = model.encoder
     good = model.embed(Sentences.of([[1, 2, 3], [4]]))
@@ -690,7 +690,7 @@ def test_numbers_are_learned_from_files(tmp_path):
     assert "development pearson" in picture
     assert "accuracy" not in picture
     path.write_text("\n".join(["text\tscore", *rows, "the cat\thigh", ""]))
-    with pytest.raises(ValueError, match=r"label that the head takes, got 'high' of 'the cat'"):
+    with pytest.raises(ValueError, match=r"label 'high' of 'the cat'"):
         gumbeltree.prepare(recipe, path)
 
 

@@ -1,5 +1,8 @@
+"""Model folders: saving, loading, and what they reject."""
+
 import dataclasses
 import json
+import math
 import pickle
 import shutil
 
@@ -25,7 +28,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def folder(saved, tmp_path):
-    """A copy of a saved model, to be damaged."""
+    """Return a copy of a saved model, to be damaged."""
     return shutil.copytree(saved, tmp_path / "model")
 
 
@@ -43,7 +46,7 @@ def edit_weights(folder, change):
 
 
 def assert_same(one, other):
-    """Both give the same vectors, trees and predictions, to the last bit."""
+    """Check that vectors, trees and predictions are identical."""
     assert np.array_equal(one.encode(TEXTS), other.encode(TEXTS))
     assert one.parse_many(TEXTS) == other.parse_many(TEXTS)
     texts = PAIRS if one.config.head.kind == "pair" else TEXTS
@@ -64,8 +67,8 @@ def assert_same(one, other):
 )
 def test_a_loaded_model_is_the_saved_one(tmp_path, kind, settings):
     model = tiny_model(kind, **settings)
-    save(model, tmp_path / "model")
-    loaded = load(tmp_path / "model")
+    save(model, tmp_path / "new" / "model")
+    loaded = load(tmp_path / "new" / "model")
     assert loaded.config == model.config
     assert not any(module.training for module in loaded.modules())
     assert_same(loaded, model)
@@ -73,17 +76,14 @@ def test_a_loaded_model_is_the_saved_one(tmp_path, kind, settings):
         assert torch.equal(loaded.state_dict()[name], value), name
 
 
-def test_lower_case_survives(tmp_path):
-    save(tiny_model(lower=True), tmp_path / "model")
-    loaded = load(tmp_path / "model")
-    assert np.array_equal(loaded.encode(["THE DOG"]), loaded.encode(["the dog"]))
-
-
-def test_a_model_in_training_is_saved_as_it_is(tmp_path):
-    model = tiny_model().train()
-    save(model, tmp_path / "model")
+def test_a_model_in_training_is_saved_unchanged(tmp_path):
+    model = tiny_model(lower=True).train()
+    # an empty folder is used
+    save(model, str(tmp_path))
     assert model.training
-    assert_same(load(tmp_path / "model"), model)
+    loaded = load(str(tmp_path))
+    assert_same(loaded, model)
+    assert np.array_equal(loaded.encode(["THE DOG"]), loaded.encode(["the dog"]))
 
 
 def test_a_folder_holds_three_files(saved):
@@ -101,16 +101,6 @@ def test_a_folder_holds_three_files(saved):
     assert "encoder.query" in load_file(saved / "model.safetensors")
 
 
-def test_paths_may_be_strings_and_parents_absent(tmp_path):
-    save(tiny_model(), str(tmp_path / "a" / "b" / "model"))
-    assert_same(load(str(tmp_path / "a" / "b" / "model")), tiny_model())
-
-
-def test_an_empty_folder_is_used(tmp_path):
-    save(tiny_model(), tmp_path)
-    assert_same(load(tmp_path), tiny_model())
-
-
 def test_a_saved_model_is_replaced_and_other_files_stay(folder):
     (folder / "README.md").write_text("mine", encoding="utf-8")
     model = tiny_model("single", leaf="affine")
@@ -119,34 +109,21 @@ def test_a_saved_model_is_replaced_and_other_files_stay(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", *FILES]
 
 
-# refusals of save
-
-
-def test_a_folder_with_something_else_is_refused(tmp_path):
-    (tmp_path / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(FileExistsError, match=f"{tmp_path.name} exists and is no model folder"):
-        save(tiny_model(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+# errors of save
 
 
 @pytest.mark.parametrize("config", ['{"model_type": "bert"}', "[]", "not JSON", ""])
-def test_a_model_of_another_library_is_refused(tmp_path, config):
+def test_save_keeps_models_of_other_libraries(tmp_path, config):
     # other libraries use the same three file names
     for name in FILES:
         (tmp_path / name).write_text(config, encoding="utf-8")
-    with pytest.raises(FileExistsError, match="is no model folder"):
-        save(tiny_model(), tmp_path)
+    for path in (tmp_path, tmp_path / FILES[0]):
+        with pytest.raises(FileExistsError, match=path.name):
+            save(tiny_model(), path)
     assert {path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {config}
 
 
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
-    (tmp_path / "file").write_text("years of work", encoding="utf-8")
-    with pytest.raises(FileExistsError, match="file exists and is no model folder"):
-        save(tiny_model(), tmp_path / "file")
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "years of work"
-
-
-def test_provenance_that_json_cannot_hold_is_refused_before_anything_is_written(folder, tmp_path):
+def test_save_rejects_provenance_that_is_not_json_before_writing(folder, tmp_path):
     with pytest.raises(TypeError, match="JSON"):
         save(tiny_model("single"), folder, {"when": object()})
     assert_same(load(folder), tiny_model())
@@ -155,7 +132,7 @@ def test_provenance_that_json_cannot_hold_is_refused_before_anything_is_written(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_failed_write_leaves_the_old_model(folder, monkeypatch):
+def test_a_failed_write_keeps_the_old_model(folder, monkeypatch):
     def fill_disk(weights, path):
         path.write_bytes(b"half of it")
         raise OSError("no space left on device")
@@ -166,49 +143,42 @@ def test_a_failed_write_leaves_the_old_model(folder, monkeypatch):
     assert_same(load(folder), tiny_model())
 
 
-# refusals of load
+# errors of load
 
 
-def test_what_is_no_model_folder_is_refused(tmp_path):
+def test_load_rejects_other_folders(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     for name in ("nowhere", "file", "."):
-        with pytest.raises(OSError, match="is no model folder"):
+        with pytest.raises(OSError, match="model folder"):
             load(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-def test_a_missing_file_is_named(folder, name):
+def test_load_names_missing_files(folder, name):
     (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"is incomplete: it has no {name}"):
+    with pytest.raises(FileNotFoundError, match=f"incomplete.*{name}"):
         load(folder)
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b'{"format": "gumbeltree",}', b"\xff\xfe", b"[" * 100_000],
-    ids=["empty", "cut", "comma", "binary", "deep"],
+    [b"", b'{"format": "gumbeltree",}', b"\xff\xfe", b"[" * 100_000, b"[]", b'{"format": "onnx"}'],
+    ids=["empty", "comma", "binary", "deep", "list", "other"],
 )
-def test_damaged_json_is_refused(folder, content):
+def test_load_rejects_other_config_files(folder, content):
     (folder / "config.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"config\.json is not JSON"):
-        load(folder)
-
-
-@pytest.mark.parametrize("content", ["[]", "3", "null", "{}", '{"format": "onnx"}'])
-def test_json_of_something_else_is_refused(folder, content):
-    (folder / "config.json").write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"config\.json is not a gumbeltree model"):
+    with pytest.raises(ValueError, match=r"config\.json is not"):
         load(folder)
 
 
 @pytest.mark.parametrize("version", [0, 3, "1", True, None])
-def test_another_format_version_is_refused(folder, version):
+def test_load_rejects_other_format_versions(folder, version):
     edit(folder / "config.json", lambda config: config.update(format_version=version))
-    with pytest.raises(ValueError, match=f"has format version {version!r}, .* reads 1 to 2;"):
+    with pytest.raises(ValueError, match=f"format version {version!r}.*1 to 2"):
         load(folder)
 
 
-def test_a_config_without_a_model_is_refused(folder):
+def test_load_rejects_a_config_without_a_model(folder):
     edit(folder / "config.json", lambda config: config.pop("model"))
     with pytest.raises(ValueError, match=r"config\.json.*`model`|config\.json.*lacks model"):
         load(folder)
@@ -227,7 +197,7 @@ def test_a_config_without_a_model_is_refused(folder):
         (lambda c: c["model"]["head"].update(dropuot=0), "model.head.dropuot", "dropout"),
     ],
 )
-def test_unknown_settings_are_refused(folder, change, dotted, nearest):
+def test_load_rejects_unknown_settings(folder, change, dotted, nearest):
     edit(folder / "config.json", change)
     with pytest.raises(
         ValueError, match=rf"config\.json.*unknown key '{dotted}'.*Did you mean '{nearest}'"
@@ -248,14 +218,14 @@ def test_unknown_settings_are_refused(folder, change, dotted, nearest):
         ("head", "dropout", 2),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(folder, table, key, value):
+def test_load_rejects_invalid_settings(folder, table, key, value):
     edit(folder / "config.json", lambda config: config["model"][table].update({key: value}))
     with pytest.raises(ValueError, match=rf"config\.json.*{key}"):
         load(folder)
 
 
 @pytest.mark.parametrize("width", [10**15, 10**30])
-def test_a_width_that_no_machine_can_hold_is_refused(folder, width):
+def test_load_rejects_excessive_widths(folder, width):
     edit(folder / "config.json", lambda config: config["model"]["encoder"].update(hidden_dim=width))
     with pytest.raises(ValueError, match=r"config\.json"):
         load(folder)
@@ -276,27 +246,41 @@ def test_a_width_that_no_machine_can_hold_is_refused(folder, width):
         ),
     ],
 )
-def test_weights_that_do_not_fit_are_named(folder, change, expected):
+def test_load_names_weights_that_do_not_fit(folder, change, expected):
     edit_weights(folder, change)
     with pytest.raises(ValueError, match=rf"model\.safetensors do not fit the model: {expected}"):
         load(folder)
 
 
-def test_settings_of_another_model_do_not_fit_the_weights(folder):
+def test_load_rejects_settings_that_do_not_fit_the_weights(folder):
     edit(folder / "config.json", lambda config: config["model"]["head"].update(hidden_layers=3))
     with pytest.raises(ValueError, match=r"head\.hidden\.2\.weight: expected \[7, 7\], found noth"):
         load(folder)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["encoder.query", "embedding.weight", "head.output.bias"])
+def test_load_rejects_weights_that_are_not_finite(folder, name, value):
+    edit_weights(folder, lambda weights: weights[name].view(-1)[-1].fill_(value))
+    with pytest.raises(ValueError, match=rf"model\.safetensors: {name} contains NaN"):
+        load(folder)
+
+
+def test_load_accepts_large_finite_weights(folder):
+    # their sum overflows
+    edit_weights(folder, lambda weights: weights["encoder.query"].fill_(3e38))
+    load(folder)
+
+
 @pytest.mark.parametrize("size", [0, 5, 100, -1], ids=["empty", "length", "header", "weights"])
-def test_weights_cut_short_are_refused(folder, size):
+def test_load_rejects_truncated_weights(folder, size):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged or cut short"):
         load(folder)
 
 
-def test_a_pickle_in_place_of_the_weights_is_refused(folder, tmp_path):
+def test_load_rejects_pickled_weights(folder, tmp_path):
     torch.save({"encoder.query": Bomb(tmp_path / "went-off")}, folder / "model.safetensors")
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged or cut short"):
         load(folder)
@@ -306,21 +290,21 @@ def test_a_pickle_in_place_of_the_weights_is_refused(folder, tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"[]", b"{", b"\xff\xfe", b'{"model": {"type": "x"}}']
 )
-def test_a_damaged_tokenizer_is_refused(folder, content):
+def test_load_rejects_damaged_tokenizers(folder, content):
     (folder / "tokenizer.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
         load(folder)
 
 
-def test_a_tokenizer_with_ids_beyond_the_word_vectors_is_refused(folder):
-    # as many words as there are vectors, but one of them points past the end
+def test_load_rejects_ids_beyond_the_word_vectors(folder):
+    # as many words as vectors, but one id is out of range
     edit(folder / "tokenizer.json", lambda data: data["model"]["vocab"].update(dog=99))
     with pytest.raises(ValueError, match=r"tokenizer\.json.*99"):
         load(folder)
 
 
-def test_a_tokenizer_that_lacks_its_unknown_word_is_refused(folder):
-    # it would fail at the first text with a new word
+def test_load_rejects_a_tokenizer_without_its_unknown_word(folder):
+    # it would fail at the first text with an unknown word
     def rename(data):
         words = data["model"]["vocab"]
         words["snark"] = words.pop("<unk>")
@@ -331,7 +315,7 @@ def test_a_tokenizer_that_lacks_its_unknown_word_is_refused(folder):
 
 
 class Bomb:
-    """Unpickling this creates a file."""
+    """Creates a file when unpickled."""
 
     def __init__(self, path):
         self.path = path

@@ -1,4 +1,4 @@
-"""Sentences encoded by captured CUDA graphs, so that Python costs little a batch."""
+"""Encode sentences with captured CUDA graphs, which saves the time of launching kernels."""
 
 import itertools
 import threading
@@ -16,12 +16,12 @@ from gumbeltree.states import VECTORS, Draw, Encoding, Keep
 
 
 class CapturedEncoder:
-    """Encodes batches of ids, greedy trees; batches of similar sizes share a graph.
+    """Encodes batches of ids over greedy trees; batches of similar sizes share a graph.
 
-    Threads may share it, one at a time; their CUDA streams must be one.
+    Threads can share it if all use the same CUDA stream, which is the default.
 
     Args:
-        model: a `SentenceModel` on a CUDA device that can be captured. It is not kept.
+        model: a `SentenceModel` on a CUDA device that can be captured; not kept.
     """
 
     def __init__(self, model: Any) -> None:
@@ -30,15 +30,15 @@ class CapturedEncoder:
         self.lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
-        # a copy of the model makes graphs of its own
-        return nothing, ()
+        # copied and pickled as None: a copy of the model captures its own graphs
+        return type(None), ()
 
     def fits(self, model: nn.Module) -> bool:
-        """Return whether all weights are still where the graphs read them."""
+        """Return whether the weights are still where the graphs read them."""
         return self.places == places(model)
 
     def __call__(self, model: Any, ids: Sequence[Sequence[int]], keep: Keep = VECTORS) -> Encoding:
-        """Return vectors `[B, D]`, orders `[B, T-1]`, and what else is to be kept."""
+        """Return the encodings of B sentences of ids."""
         bounds, numbers = placed(ids)
 
         def function(numbers: Tensor) -> Encoding:
@@ -52,12 +52,12 @@ class CapturedEncoder:
         with self.lock:
             model.encoder.prepare(bounds.T)
             found: Encoding = self.graphs((bounds, keep, torch_settings()), function, numbers)
-            # the next call overwrites what a graph returns
+            # the next call overwrites the output of a graph
             return found.map(Tensor.clone)
 
 
 def placed(ids: Sequence[Sequence[int]]) -> tuple[Bounds, NDArray[np.int64]]:
-    """Return the bounds of some sentences and, as numbers, their ids in rows and their layout."""
+    """Return the bounds of sentences, and their ids and layout in one array."""
     lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
     bounds = Bounds.of(lengths)
     arrangement = Arrangement.of(lengths, bounds.T)
@@ -67,10 +67,6 @@ def placed(ids: Sequence[Sequence[int]]) -> tuple[Bounds, NDArray[np.int64]]:
 
 
 def places(model: nn.Module) -> tuple[int, ...]:
-    """Return where the weights and buffers of a model lie in memory."""
+    """Return the addresses of the weights and buffers of a model."""
     tensors = itertools.chain(model.parameters(), model.buffers())
     return tuple(x.data_ptr() for x in tensors)
-
-
-def nothing() -> None:
-    """Return None, as which graphs are copied and pickled."""

@@ -1,15 +1,11 @@
-"""A whole model: strings in; vectors, trees and classes out."""
+"""A complete model: text in; vectors, trees and classes out."""
 
-import copy
 import dataclasses
 import logging
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MethodType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +21,7 @@ from gumbeltree.config import ModelConfig
 from gumbeltree.hub import CARD, PREFIX, check_id, fetch, upload
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
-from gumbeltree.nn.heads.head import Answer
+from gumbeltree.nn.evaluation_mode import in_evaluation_mode
 from gumbeltree.packaged import packaged_folder
 from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import own
@@ -41,36 +37,37 @@ from gumbeltree.store import (
     read_tokenizer,
     write_folder,
 )
-from gumbeltree.text.ids import Sentence, TextCounts, TextReader, batches, chunks
+from gumbeltree.text.batches import ahead, as_list, as_texts, batches, chunks
+from gumbeltree.text.ids import Sentence, TextCounts, TextReader
 from gumbeltree.tree import Tree
 from gumbeltree.weights import check_fit, halved, read_weights, restored
 
 logger = logging.getLogger(__name__)
 
-Item = TypeVar("Item")
-Module = TypeVar("Module", bound=nn.Module)
-
 
 class ModelOutput(NamedTuple):
-    """What a model says about B examples."""
+    """Output of a model for B examples."""
 
     output: Tensor
-    """The head's output `[B, ...]`."""
+    """Output of the head, `[B, ...]`."""
     log_prob: Tensor | None = None
-    """Log-probability of the sampled choices in all sentences of an example, `[B]`, where the
+    """Log-probability of the sampled choices in all sentences of an example, `[B]`, if the
     estimator needs it."""
     entropy: Tensor | None = None
-    """Entropy of the choices, likewise."""
+    """Entropy of the choices, `[B]`, if the estimator needs it."""
     losses: dict[str, Tensor] = {}  # noqa: RUF012
-    """Losses of the encoder's own, `[B]` each, by name."""
+    """Additional losses of the encoder, `[B]` each, by name."""
 
 
 class SentenceModel(nn.Module):
-    """Embedding, encoder and head, with the tokenizer that belongs to them.
+    """Embedding, encoder and head, together with their tokenizer.
+
+    `encode`, `parse`, `parse_many` and `predict` always run in evaluation mode, whatever the mode
+    of the model, and do not change it. Several threads can call them while another one trains.
 
     Args:
         config: sizes and parts.
-        tokenizer: turns text into ids; its vocabulary gives the number of word vectors.
+        tokenizer: turns text into ids; the size of its vocabulary is the number of word vectors.
     """
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer) -> None:
@@ -78,7 +75,7 @@ class SentenceModel(nn.Module):
         self.config = config
         self.tokenizer = tokenizer
         self.provenance: dict[str, Any] = {}
-        """Where the weights come from: anything JSON can hold; kept from load to save."""
+        """Origin of the weights, any JSON data; kept from load to save."""
         self._captured: CapturedEncoder | None = None
         self.embedding = nn.Embedding(tokenizer.get_vocab_size(), config.encoder.embedding_dim)
         self.embedding.weight.requires_grad_(config.embedding.tuned)
@@ -93,7 +90,7 @@ class SentenceModel(nn.Module):
         self.reset_embedding()
 
     def reset_embedding(self) -> None:
-        """Draw word vectors from N(0, 0.01^2); those of <pad> and <unk> are zero."""
+        """Draw word vectors from N(0, 0.01^2); set those of <pad> and <unk> to zero."""
         nn.init.normal_(self.embedding.weight, std=0.01)
         special = [self.tokenizer.token_to_id(word) for word in ("<pad>", "<unk>")]
         with torch.no_grad():
@@ -101,16 +98,16 @@ class SentenceModel(nn.Module):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes; empty where answers are no classes."""
+        """Names of the classes; empty if the head does not classify."""
         labels: tuple[str, ...] = self.head.labels
         return labels
 
     def embed(self, sentences: Sentences) -> Sentences:
-        """Return sentences of word vectors for those of ids, with dropout in training."""
+        """Replace word ids `[N]` by word vectors `[N, E]`, with dropout in training."""
         ids, weight = sentences.words, self.embedding.weight
         tuned = weight.requires_grad and torch.is_grad_enabled()
         if tuned and ids.device.type == "cpu" and sentences.layout.known:
-            # a word's gradient is summed sentence by sentence, however the batch is laid out
+            # sum each word's gradient sentence by sentence, so that the layout does not matter
             places = sentences.layout.word_places().argsort()
             vectors = self.embedding(ids[places]).index_select(0, places.argsort())
         else:
@@ -120,40 +117,40 @@ class SentenceModel(nn.Module):
     def encode_batch(
         self, sentences: Sentences, draw: Draw | None = None, keep: Keep = VECTORS
     ) -> Encoding:
-        """Return the encodings of sentences whose words are ids; see `Encoder.forward`."""
+        """Encode sentences of word ids; see `Encoder.forward`."""
         encoding: Encoding = self.encoder(self.embed(sentences), draw=draw, keep=keep)
         return encoding
 
     def forward(self, sentences: Sentences, draw: Draw | None = None) -> ModelOutput:
-        """Return what the head says about examples.
+        """Return the output of the head for B examples.
 
         Args:
-            sentences: word ids; for pairs the first sentences of all examples, then the second
-                ones.
-            draw: how choices are made. None: sampled with new keys in training, the highest score
-                otherwise.
+            sentences: word ids; for pairs, the first sentences of all examples followed by all
+                second ones.
+            draw: how to choose merges. By default, sample with new keys in training and take the
+                highest score otherwise.
         """
         if not isinstance(sentences, Sentences):
             raise TypeError(
-                f"expected Sentences, got {type(sentences).__name__}; make them with Sentences.of, "
-                "or from a padded batch with Sentences.padded"
+                f"`sentences` must be Sentences, got {type(sentences).__name__}; create them with "
+                "Sentences.of, or from a padded batch with Sentences.padded"
             )
         count = self.head.sentences
         if len(sentences) % count:
             raise ValueError(
-                f"{type(self.head).__name__} reads {count} sentences an example, got "
+                f"{type(self.head).__name__} reads {count} sentences per example, got "
                 f"{len(sentences)}; pass the first ones of all examples, then the second ones"
             )
         encoding = self.encode_batch(sentences, draw, self.head.keep)
-        read = Encoding(encoding.vector) if self.head.keep == VECTORS else encoding
-        columns = read.chunk(count)
-        output: Tensor = self.head(*columns)
+        output: Tensor = self.head(*self._head_input(encoding).chunk(count))
 
-        def of_examples(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.view(len(columns), -1).sum(0)
+        def per_example(x: Tensor) -> Tensor:
+            return x.view(count, -1).sum(0)
 
-        losses = {name: x.view(len(columns), -1).sum(0) for name, x in encoding.losses.items()}
-        log_prob, entropy = of_examples(encoding.log_prob), of_examples(encoding.entropy)
+        log_prob, entropy = (
+            None if x is None else per_example(x) for x in (encoding.log_prob, encoding.entropy)
+        )
+        losses = {name: per_example(x) for name, x in encoding.losses.items()}
         return ModelOutput(output, log_prob, entropy, losses)
 
     def why_not_captured(self, sample: bool) -> str | None:
@@ -175,38 +172,26 @@ class SentenceModel(nn.Module):
         pretokenized: bool = False,
         counts: TextCounts | None = None,
     ) -> NDArray[np.float32]:
-        """Return the vectors of `texts`, float32 `[len(texts), D]`, greedy trees.
-
-        The model's mode does not matter: dropout, sampling and batch statistics are off.
+        """Return the vectors of `texts`, float32 `[len(texts), D]`, over greedy trees.
 
         Args:
-            texts: sentences, in any iterable; of longer ones the first `max_words` words are read.
-            batch_size: most sentences encoded at once; fewer where they are long.
-            pretokenized: texts are words separated by white space and are split nowhere else;
-                escapes of the Penn Treebank, such as -LRB-, are undone.
-            counts: what to add to: texts, words, unknown words, texts cut. Without, texts that are
-                cut are logged as a warning.
-
-        Raises:
-            ValueError: If weights are NaN or infinite, among others.
+            texts: sentences, in any iterable; only the first `max_words` words of each are read.
+            batch_size: maximum number of sentences encoded at once; fewer if they are long.
+            pretokenized: split texts at white space only, and undo escapes of the Penn Treebank
+                such as -LRB-.
+            counts: updated with the number of texts, words, unknown words and truncated texts. If
+                None, truncated texts are logged as a warning.
         """
-        texts = checked_texts(texts)
-        self._check_weights()
+        texts = as_texts(texts)
         vectors = np.empty((len(texts), self.encoder.vector_dim), dtype=np.float32)
-        read = self._read([texts], batch_size, pretokenized, counts)
-        # the next texts are tokenised while the device encodes these
-        for start, (sentences,) in ahead(read) if self._is_captured() else read:
-            found = self._vectors(sentences, batch_size)
-            _check_vectors(found, range(start, start + len(found)))
-            vectors[start : start + len(found)] = found.float().cpu().numpy()
+        for rows, _, (encoding,) in self._encode([texts], batch_size, pretokenized, counts):
+            vectors[rows] = encoding.vector.float().cpu().numpy()
         return vectors
 
     def parse(
         self, text: str, *, pretokenized: bool = False, counts: TextCounts | None = None
     ) -> Tree:
         """Return the greedy tree of one text; see `encode` for the arguments."""
-        if not isinstance(text, str):
-            raise TypeError(f"expected one string, got {type(text).__name__}")
         return self.parse_many([text], pretokenized=pretokenized, counts=counts)[0]
 
     def parse_many(
@@ -219,17 +204,15 @@ class SentenceModel(nn.Module):
     ) -> list[Tree]:
         """Return the greedy tree of each text; see `encode` for the arguments."""
         self.check_builds_trees()
-        texts = checked_texts(texts)
-        self._check_weights()
-        trees: dict[int, Tree] = {}
-        for start, (sentences,) in self._read([texts], batch_size, pretokenized, counts, True):
-            for rows, encoding in self._encode(sentences, batch_size):
-                assert encoding.order is not None
-                _check_vectors(encoding.vector, [start + row for row in rows])
-                for row, order in zip(rows, encoding.order.tolist(), strict=True):
-                    words = sentences[row].words
-                    trees[start + row] = Tree(words, order[: len(words) - 1])
-        return [trees[i] for i in range(len(texts))]
+        columns = [as_texts(texts)]
+        trees: list[Tree] = []
+        for _, (sentences,), (encoding,) in self._encode(
+            columns, batch_size, pretokenized, counts, offsets=True
+        ):
+            assert encoding.order is not None
+            for sentence, order in zip(sentences, encoding.order.tolist(), strict=True):
+                trees.append(Tree(sentence.words, order[: len(sentence.ids) - 1]))
+        return trees
 
     def predict(
         self,
@@ -240,37 +223,24 @@ class SentenceModel(nn.Module):
         pretokenized: bool = False,
         counts: TextCounts | None = None,
     ) -> list[Any]:
-        """Return the answer to each sentence or pair: a `Prediction` where these are classes.
+        """Return the answer for each sentence or pair: a `Prediction` if the model classifies.
 
         Args:
             texts: sentences, or (first, second) pairs for a model of pairs, in any iterable.
-            second: the second sentences, where `texts` holds the first ones.
-            batch_size: most sentences encoded at once; fewer where they are long.
+            second: the second sentences, if `texts` holds only the first ones.
+            batch_size: maximum number of sentences encoded at once; fewer if they are long.
             pretokenized: see `encode`.
             counts: see `encode`.
         """
-        columns = [checked_texts(column) for column in self._columns(texts, second)]
-        self._check_weights()
-        head = in_evaluation_mode(self.head)
-        answers: list[Answer] = []
-        for chunk in self._examples(columns, batch_size, pretokenized, counts):
+        columns, head = self._columns(texts, second), in_evaluation_mode(self.head)
+        answers: list[Any] = []
+        for _, _, encodings in self._encode(columns, batch_size, pretokenized, counts, head.keep):
             with torch.inference_mode():
-                output = head(*(self._encodings(column, batch_size) for column in chunk))
-                fine = output.isfinite().reshape(len(output), -1).all(1)
-                if not bool(fine.all()):
-                    raise ValueError(
-                        f"the model gives NaN or infinite scores, at first for text "
-                        f"{len(answers) + int(fine.int().argmin())}; its weights are broken: train "
-                        "it anew"
-                    )
-                answers += head.answers(output)
+                answers += head.answers(head(*map(self._head_input, encodings)))
         return answers
 
-    # The names of the next three are those of huggingface_hub's ModelHubMixin, which is not the
-    # base: its save_pretrained deletes config.json before it saves, and so breaks folders that
-    # `save` refuses and hides from `save` those it may replace; its from_pretrained reads
-    # config.json on its own, drops the keys it does not know and passes over a failed download. Nor
-    # need a model wait for huggingface_hub, which is imported at the first use of the Hub.
+    # The names follow huggingface_hub's ModelHubMixin. It is not a base class because its
+    # save_pretrained deletes config.json first and its from_pretrained drops unknown settings.
 
     def save_pretrained(
         self,
@@ -280,14 +250,13 @@ class SentenceModel(nn.Module):
         *,
         half_embeddings: bool = False,
     ) -> None:
-        """Write a model folder as `gumbeltree.save` does, and its card, README.md.
+        """Write a model folder as `gumbeltree.save` does, with a model card, README.md.
 
         Args:
-            folder: as for `gumbeltree.save`. A README.md that was not generated stays.
-            license: of the weights, such as "mit"; in the card only if given, here or in the
-                provenance.
-            language: of the texts, such as "en"; the same.
-            half_embeddings: as for `gumbeltree.save`.
+            folder: see `gumbeltree.save`. A README.md written by hand is kept.
+            license: license of the weights, such as "mit"; omitted from the card by default.
+            language: language of the texts, such as "en"; omitted from the card by default.
+            half_embeddings: see `gumbeltree.save`.
         """
         card = model_card(self, license=license, language=language)
         save(self, folder, half_embeddings=half_embeddings)
@@ -307,18 +276,17 @@ class SentenceModel(nn.Module):
         card: str | None = None,
         half_embeddings: bool = False,
     ) -> str:
-        """Upload the model and its card to the Hub, in one commit; return the commit's address.
+        """Upload the model and its card to the Hub in one commit; return the URL of the commit.
 
         Args:
-            repo_id: "org/name"; made if absent. Other files in it stay.
-            private: whether only you may see it; None leaves that to the Hub.
-            token: None takes the one of `hf auth login` or HF_TOKEN.
-            message: of the commit.
-            license: of the weights, such as "mit"; in the card only if given, here or in the
-                provenance.
-            language: of the texts, such as "en"; the same.
-            card: the text of README.md; generated if None.
-            half_embeddings: as for `gumbeltree.save`.
+            repo_id: "org/name"; created if needed. Other files in it are kept.
+            private: whether a new repository is private; None uses the default of the Hub.
+            token: access token; by default that of `hf auth login` or HF_TOKEN.
+            message: commit message.
+            license: see `save_pretrained`.
+            language: see `save_pretrained`.
+            card: text of README.md; generated by default.
+            half_embeddings: see `gumbeltree.save`.
         """
         check_id(repo_id)
         card = card or model_card(self, repo_id, license, language)
@@ -338,234 +306,114 @@ class SentenceModel(nn.Module):
         local_files_only: bool = False,
         device: str | torch.device = "cpu",
     ) -> "SentenceModel":
-        """Load a model folder, a packaged model or one on the Hub, strictly, in evaluation mode.
+        """Load a model folder, a packaged model or a model on the Hub, in evaluation mode.
 
         Args:
-            name: a folder; or else the name of a packaged model, without a slash; or else
-                "org/name" on the Hub. "hub:org/name" is never a folder.
+            name: a folder, the name of a packaged model, or "org/name" on the Hub, tried in this
+                order. "hub:org/name" always refers to the Hub.
             revision: branch, tag or commit on the Hub.
-            token: None takes the one of `hf auth login` or HF_TOKEN, where there is one.
-            cache_dir: where downloads are kept; None takes huggingface_hub's own folder.
-            local_files_only: use what was downloaded before, without the network.
-            device: where the weights go.
+            token: access token; by default that of `hf auth login` or HF_TOKEN.
+            cache_dir: folder for downloads; by default that of huggingface_hub.
+            local_files_only: use earlier downloads only, without network access.
+            device: device of the weights.
         """
         local = not str(name).startswith(PREFIX) and Path(name).is_dir()
-        if local or packaged_folder(str(name)) is not None:
-            if revision is not None:
-                where = (
-                    f"a folder; write {PREFIX}{name} for the Hub's"
-                    if local
-                    else "a packaged model; leave it out"
-                )
-                raise ValueError(f"`revision` belongs to models on the Hub, but {name} is {where}")
-            return load(name, device)
-        return load(fetch(str(name), revision, token, cache_dir, local_files_only), device)
+        if not local and packaged_folder(str(name)) is None:
+            return load(fetch(str(name), revision, token, cache_dir, local_files_only), device)
+        if revision is not None:
+            kind = f"a folder; for the Hub pass {PREFIX}{name}" if local else "a packaged model"
+            raise ValueError(f"`revision` applies to models on the Hub, but {name} is {kind}")
+        return load(name, device)
 
     def check_builds_trees(self, name: str = "this model") -> None:
         """Raise unless the encoder merges words into a tree."""
         if not self.encoder.builds_trees:
             raise ValueError(
-                f"{name} builds no tree: its encoder is {self.config.encoder.kind!r}; give a model "
-                "with another one, such as 'gumbel_tree'"
+                f"{name} builds no tree: its encoder is {self.config.encoder.kind!r}; use a model "
+                "with another encoder, such as 'gumbel_tree'"
             )
 
-    def _check_weights(self) -> None:
-        """Raise if a weight of the encoder is NaN or infinite: its trees may look sound."""
-        with torch.inference_mode():
-            # a sum takes little time, and where it is finite all numbers are
-            if math.isfinite(sum(x.sum() for x in self.encoder.parameters())):
-                return
-        for name, x in self.encoder.named_parameters():
-            if not bool(x.isfinite().all()):
-                raise ValueError(
-                    f"the model has NaN or infinite numbers in encoder.{name}; its weights are "
-                    "broken: train it anew, with a lower learning rate"
-                )
+    def _head_input(self, encoding: Encoding) -> Encoding:
+        """Return only what the head asks for."""
+        return Encoding(encoding.vector) if self.head.keep == VECTORS else encoding
 
     def _columns(
         self, texts: Iterable[str] | Iterable[tuple[str, str]], second: Iterable[str] | None
     ) -> list[list[str]]:
-        """Return one list of sentences a column; raise where they do not fit the head."""
-        first = listed(texts)
-        single = all(isinstance(x, str) for x in first)
+        """Return one list of texts per sentence of an example; raise if they do not fit."""
+        first: list[Any] = as_list(texts)
         if self.head.sentences == 1:
-            if second is not None or not single:
+            if second is not None or not all(isinstance(x, str) for x in first):
                 raise ValueError("this model classifies single sentences: pass a list of strings")
-            return [cast("list[str]", first)]
-        if second is not None:
-            seconds = listed(second)
-            if not single or len(first) != len(seconds):
+            return [as_texts(first)]
+        if second is None:
+            if not all(isinstance(x, tuple | list) and len(x) == 2 for x in first):
                 raise ValueError(
-                    f"this model classifies pairs: pass two lists of strings of one length, got "
-                    f"{len(first)} and {len(seconds)} items"
+                    "this model classifies pairs: pass (first, second) tuples, or two lists of "
+                    "strings"
                 )
-            return [cast("list[str]", first), seconds]
-        if not all(isinstance(x, tuple | list) and len(x) == 2 for x in first):
+            return [as_texts(x[0] for x in first), as_texts(x[1] for x in first)]
+        columns = [as_texts(first), as_texts(second)]
+        if len(columns[0]) != len(columns[1]):
             raise ValueError(
-                "this model classifies pairs: pass (first, second) tuples, or two lists of strings"
+                "this model classifies pairs: pass two lists of equal length, got "
+                f"{len(columns[0])} and {len(columns[1])} texts"
             )
-        return [[x[0] for x in first], [x[1] for x in first]]
-
-    def _read(
-        self,
-        columns: Sequence[Sequence[str]],
-        batch_size: int,
-        pretokenized: bool,
-        counts: TextCounts | None,
-        offsets: bool = False,
-    ) -> Iterator[tuple[int, list[list[Sentence]]]]:
-        """Yield the first row of a chunk, and for each column the ids of its texts."""
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"`batch_size` must be a whole number from 1 on, got {batch_size!r}")
-        reader = TextReader(self.tokenizer, self.config.max_words, pretokenized, counts)
-        for rows in chunks(columns):
-            yield rows.start, [reader.read(column[rows], rows.start, offsets) for column in columns]
-        if counts is None and reader.counts.cut:
-            logger.warning("%s", reader.counts)
+        return columns
 
     def _is_captured(self) -> bool:
-        """Return whether sentences are encoded by captured graphs."""
+        """Return whether sentences are encoded by captured CUDA graphs."""
         device = self.embedding.weight.device
         return device.type == "cuda" and self.why_not_captured(sample=False) is None
 
     def _encode(
-        self, sentences: Sequence[Sentence], batch_size: int, keep: Keep = VECTORS
-    ) -> Iterator[tuple[list[int], Encoding]]:
-        """Yield rows of `sentences` and their encodings, a batch of similar lengths at a time."""
-        device = self.embedding.weight.device
+        self,
+        columns: Sequence[list[str]],
+        batch_size: int,
+        pretokenized: bool,
+        counts: TextCounts | None,
+        keep: Keep = VECTORS,
+        offsets: bool = False,
+    ) -> Iterator[tuple[slice, list[list[Sentence]], list[Encoding]]]:
+        """Encode texts chunk by chunk, in their order.
+
+        Yields:
+            The rows of a chunk, and for each column its sentences and their encodings.
+        """
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"`batch_size` must be a positive integer, got {batch_size!r}")
+        reader = TextReader(self.tokenizer, self.config.max_words, pretokenized, counts)
         if not self._is_captured():
             self._captured = None
         elif self._captured is None or not self._captured.fits(self):
             self._captured = CapturedEncoder(self)
-        captured = self._captured
-        model = in_evaluation_mode(self)
-        for rows in batches([len(sentence.ids) for sentence in sentences], batch_size):
-            chosen = [sentences[row].ids for row in rows]
-            with torch.inference_mode():
-                if captured is not None:
-                    encoding = captured(model, chosen, keep)
-                else:
-                    encoding = model.encode_batch(Sentences.of(chosen, device), Draw(), keep)
-            yield rows, encoding
-
-    def _examples(
-        self,
-        columns: Sequence[Sequence[str]],
-        batch_size: int,
-        pretokenized: bool,
-        counts: TextCounts | None,
-    ) -> Iterator[list[list[Sentence]]]:
-        """Yield examples that the head reads together: a chunk, or fewer where it needs nodes."""
-        for _, chunk in self._read(columns, batch_size, pretokenized, counts):
-            some = len(chunk[0]) if self.head.keep == VECTORS else batch_size
-            for start in range(0, len(chunk[0]), some):
-                yield [column[start : start + some] for column in chunk]
-
-    def _encodings(self, sentences: Sequence[Sentence], batch_size: int) -> Encoding:
-        """Return what the head reads of sentences, on the model's device."""
-        if self.head.keep == VECTORS:
-            return Encoding(self._vectors(sentences, batch_size))
-        found = list(self._encode(sentences, batch_size, self.head.keep))
+        captured, model = self._captured, in_evaluation_mode(self)
         device = self.embedding.weight.device
-        back = torch.tensor([row for rows, _ in found for row in rows]).argsort().to(device)
-        return Encoding.joined([encoding for _, encoding in found]).map(lambda x: x[back])
 
-    def _vectors(self, sentences: Sequence[Sentence], batch_size: int) -> Tensor:
-        """Return vectors `[len(sentences), D]` on the model's device."""
-        weight = self.embedding.weight
-        vectors = weight.new_empty(len(sentences), self.encoder.vector_dim)
-        for rows, encoding in self._encode(sentences, batch_size):
-            places = torch.tensor(rows).to(weight.device, non_blocking=True)
-            vectors[places] = encoding.vector.to(vectors.dtype)
-        return vectors
+        def read() -> Iterator[tuple[slice, list[list[Sentence]]]]:
+            # the states of all nodes take much memory: keep those of one batch at a time
+            for rows in chunks(columns, None if keep == VECTORS else batch_size):
+                yield rows, [reader.read(texts[rows], rows.start, offsets) for texts in columns]
 
+        def encoded(sentences: list[Sentence]) -> Encoding:
+            parts, order = [], []
+            with torch.inference_mode():
+                for rows in batches([len(sentence.ids) for sentence in sentences], batch_size):
+                    ids = [sentences[row].ids for row in rows]
+                    if captured is not None:
+                        parts.append(captured(model, ids, keep))
+                    else:
+                        batch = Sentences.of(ids, device)
+                        parts.append(model.encode_batch(batch, Draw(), keep))
+                    order.append(rows)
+                back = torch.from_numpy(np.concatenate(order).argsort()).to(device)
+                return Encoding.joined(parts).map(lambda x: x[back])
 
-def ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield the items of an iterator, each made in a thread while the one before is used."""
-    end = object()
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, items, end)
-        while (item := coming.result()) is not end:
-            coming = pool.submit(next, items, end)
-            yield cast("Item", item)
-
-
-def in_evaluation_mode(module: Module) -> Module:
-    """Return a module that shares all tensors with `module` and is in evaluation mode.
-
-    `module` itself is not touched, so other threads may train or use it at the same time. Code that
-    `torch.compile` made is left aside: it is bound to the original and would run in its mode.
-    Hooks get the module that is returned here.
-    """
-    made: dict[int, nn.Module] = {}
-
-    def view(original: nn.Module) -> nn.Module:
-        original = getattr(original, "_orig_mod", original)
-        if id(original) not in made:
-            if isinstance(original, torch.jit.ScriptModule):
-                # its flag is not Python's
-                made[id(original)] = copy.deepcopy(original).eval()
-                return made[id(original)]
-            other = made[id(original)] = object.__new__(type(original))
-            own = {
-                name: MethodType(value.__func__, other)
-                if isinstance(value, MethodType) and value.__self__ is original
-                else value
-                for name, value in original.__dict__.items()
-                if not hasattr(value, "_torchdynamo_orig_callable")
-            }
-            own["_modules"] = {
-                name: child if child is None else view(child)
-                for name, child in original._modules.items()
-            }
-            other.__dict__ = {**own, "training": False, "_compiled_call_impl": None}
-        return made[id(original)]
-
-    return cast("Module", view(module))
-
-
-def listed(texts: Iterable[Item]) -> list[Item]:
-    """Return what any iterable gives, as a list; one string is not meant as its characters."""
-    if isinstance(texts, str):
-        raise TypeError(f"expected a list of strings, got one string; pass [{texts[:20]!r}]")
-    # a table would give the names of its columns
-    table = isinstance(texts, Mapping) or hasattr(texts, "columns")
-    try:
-        if not table and not isinstance(texts, bytes | bytearray):
-            return list(texts)
-    except TypeError:
-        # neither an iterable nor a sequence; what an iterable raises itself is passed on
-        if hasattr(texts, "__iter__") or hasattr(texts, "__getitem__"):
-            raise
-    advice = "; pass one of its columns" if table else ""
-    raise TypeError(f"expected a list of strings, got {type(texts).__name__}{advice}")
-
-
-def checked_texts(texts: Iterable[str]) -> list[str]:
-    """Return a list of strings that can be written as UTF-8, or raise."""
-    texts = listed(texts)
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"expected a list of strings, got {type(text).__name__} in it")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"text {i} is not valid Unicode: {text[error.start : error.start + 10]!r} at "
-                f"character {error.start}; read it with its own encoding"
-            ) from None
-    return texts
-
-
-def _check_vectors(vectors: Tensor, numbers: Sequence[int]) -> None:
-    """Raise if the vectors `[n, D]` of texts with these numbers are NaN or infinite."""
-    fine = vectors.isfinite().all(1)
-    if not bool(fine.all()):
-        first = min(number for number, well in zip(numbers, fine.tolist(), strict=True) if not well)
-        raise ValueError(
-            f"the model gives NaN or infinite numbers for text {first}; its weights are broken: "
-            "train it anew, with a lower learning rate"
-        )
+        # on a GPU, tokenise the next chunk while this one is encoded
+        for rows, chunk in read() if captured is None else ahead(read()):
+            yield rows, chunk, [encoded(sentences) for sentences in chunk]
+        if counts is None and reader.counts.cut:
+            logger.warning("%s", reader.counts)
 
 
 def save(
@@ -575,15 +423,14 @@ def save(
     *,
     half_embeddings: bool = False,
 ) -> None:
-    """Write a model folder; an older model in it is replaced file by file, each at once.
+    """Write a model folder. The files of an older model in it are replaced atomically.
 
     Args:
-        model: what to save.
-        folder: made if absent; refused if it holds something that is no model.
-        provenance: anything JSON can hold about where the weights come from; None takes the
-            model's own.
-        half_embeddings: round the word vectors, most of a small model's size, to float16: half as
-            large, off by 1 part in 2,048 or 3e-8 at most. `load` makes them float32 again.
+        model: the model to save.
+        folder: created if needed; must be empty or hold a model.
+        provenance: origin of the weights, any JSON data; by default that of the model.
+        half_embeddings: round the word vectors, most of a small model's size, to float16: half the
+            size, with an error of at most 1 part in 2,048 or 3e-8. `load` restores float32.
     """
     weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
     if half_embeddings:
@@ -598,12 +445,15 @@ def save(
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceModel:
-    """Load a model folder, strictly, in evaluation mode.
+    """Load a model in evaluation mode.
 
     Args:
-        folder: as written by `save`; or the folder of a run, the name of a packaged model, or
+        folder: a folder written by `save`, the folder of a run, the name of a packaged model, or
             "hub:org/name[@revision]".
-        device: where its weights go.
+        device: device of the weights.
+
+    Raises:
+        ValueError: If settings and weights do not fit, or weights are NaN or infinite.
     """
     folder = find_model(folder)
     config = model_config(folder)
@@ -612,7 +462,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
         raise ValueError(f"{folder / CONFIG}: `provenance` must be a table, got {provenance!r}")
     for name in (WEIGHTS, TOKENIZER):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} is incomplete: it has no {name}; copy it whole")
+            raise FileNotFoundError(f"{folder} is incomplete: it has no {name}")
     tokenizer = read_tokenizer(folder)
     weights = read_weights(folder / WEIGHTS)
     try:
@@ -621,7 +471,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
     if model.encoder.trees == "fixed":
-        # version 1 had a query vector that nothing read
+        # version 1 saved an unused query vector
         weights.pop("encoder.query", None)
     model.to(restored(weights, folder / WEIGHTS))
     check_fit(model.state_dict(), weights, str(folder / WEIGHTS))

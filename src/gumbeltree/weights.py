@@ -1,5 +1,6 @@
-"""Weights of a model folder: number types, and whether they fit."""
+"""Weights of a model folder: number types, and whether they fit the model."""
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from torch import Tensor
 from gumbeltree.store import WORD_VECTORS
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""Number types that a whole model may have."""
+"""Number types of models."""
 FULL = (torch.float32, torch.float64)
-"""Those beside which word vectors may be in float16."""
+"""Number types of models whose word vectors may be saved as float16."""
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -25,43 +26,42 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def halved(vectors: Tensor) -> Tensor:
-    """Return word vectors in float16, or refuse what that cannot hold."""
+    """Round word vectors to float16; raise if they are out of range."""
     if vectors.dtype not in FULL:
         raise ValueError(
-            f"`half_embeddings` needs a model in float32, got {_kind(vectors.dtype)}; call "
-            "model.float() first, or save it as it is"
+            f"`half_embeddings` needs a model in float32, got {_name(vectors.dtype)}; call "
+            "model.float() first, or save without it"
         )
     half = vectors.half()
     if not bool(half.isfinite().all()):
         raise ValueError(
             "`half_embeddings` needs word vectors within -65,504..65,504, got "
-            f"{vectors.min():.4g}..{vectors.max():.4g}; save them as they are"
+            f"{vectors.min():.4g}..{vectors.max():.4g}; save without it"
         )
     return half
 
 
 def restored(weights: dict[str, Tensor], path: Path) -> torch.dtype:
-    """Return the number type of a model; word vectors saved in float16 get it back, in place."""
+    """Return the number type of a model, and convert word vectors saved as float16 to it."""
     rest = [x for name, x in weights.items() if name != WORD_VECTORS]
     others = Counter(x.dtype for x in rest if x.is_floating_point())
     others = others or Counter(x.dtype for x in rest)
     if WORD_VECTORS not in weights or not others:
-        # what is missing is named with all else that does not fit
+        # `check_fit` reports what is missing
         return torch.float32
     vectors, ((other, _),) = weights[WORD_VECTORS], others.most_common(1)
     if vectors.dtype == torch.float16 and other in FULL:
         weights[WORD_VECTORS] = vectors.to(other)
     elif vectors.dtype != other or other not in TYPES:
         raise ValueError(
-            f"{path}: expected word vectors in float32 or float16 and all else in float32, got "
-            f"{WORD_VECTORS} in {_kind(vectors.dtype)} and the others in {_kind(other)}; save the "
-            "model anew with gumbeltree.save"
+            f"{path}: {WORD_VECTORS} is {_name(vectors.dtype)} and the other weights are "
+            f"{_name(other)}; save the model again with gumbeltree.save"
         )
     return other
 
 
 def check_fit(expected: dict[str, Tensor], found: dict[str, Tensor], source: str) -> None:
-    """Raise unless both hold the same names with the same shapes and types."""
+    """Raise unless weights are finite and have the expected names, shapes and types."""
 
     def show(x: Tensor | None) -> str:
         return (
@@ -73,7 +73,14 @@ def check_fit(expected: dict[str, Tensor], found: dict[str, Tensor], source: str
     wrong = [f"{name}: expected {a}, found {b}" for name, a, b in rows if a != b]
     if wrong:
         raise ValueError(f"the weights in {source} do not fit the model: {'; '.join(wrong[:5])}")
+    for name, x in found.items():
+        # a finite sum is a fast proof
+        if not math.isfinite(x.sum()) and not bool(x.isfinite().all()):
+            raise ValueError(
+                f"{source}: {name} contains NaN or infinite values; retrain the model with a lower "
+                "learning rate"
+            )
 
 
-def _kind(dtype: torch.dtype) -> str:
+def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

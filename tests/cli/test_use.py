@@ -270,8 +270,7 @@ def test_broken_weights_are_refused(tmp_path, command, name):
     path = tmp_path / "out" / name
     path.parent.mkdir()
     result = run(command, tmp_path / "broken", *TEXTS, "--out", path)
-    assert "NaN or infinite numbers in encoder.query" in result.refused()
-    assert "train it anew" in result.err
+    assert "encoder.query contains NaN" in result.refused()
     assert list(path.parent.iterdir()) == []
     # nor is a tree printed
     if command == "parse":

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gumbeltree.layout import Sentences
-from gumbeltree.model import SentenceModel, checked_texts, in_evaluation_mode
+from gumbeltree.model import SentenceModel
+from gumbeltree.nn.evaluation_mode import in_evaluation_mode
 from gumbeltree.noise import gumbel_noise
 from gumbeltree.states import VECTORS, Draw, Encoding, Keep
-from gumbeltree.text.ids import Sentence, TextReader, batches
+from gumbeltree.text.batches import as_texts, batches
+from gumbeltree.text.ids import Sentence, TextReader
 from gumbeltree.tree import Span, Tree
 
 BATCH_CELLS = 2**22
@@ -257,7 +259,7 @@ def _read(
     """Return the ids of texts, and which of them were cut."""
     reader = TextReader(model.tokenizer, model.config.max_words, pretokenized)
     sentences, cuts = [], []
-    for number, text in enumerate(checked_texts(texts)):
+    for number, text in enumerate(as_texts(texts)):
         before = reader.counts.cut
         sentences += reader.read([text], number, offsets=True)
         cuts.append(reader.counts.cut > before)
@@ -270,7 +272,7 @@ def _few(sentences: Sequence[Sentence]) -> list[list[int]]:
     for rows in batches([len(sentence.ids) for sentence in sentences], 256):
         longest = max(len(sentences[row].ids) for row in rows)
         size = max(1, BATCH_CELLS // (longest * longest))
-        found += [rows[i : i + size] for i in range(0, len(rows), size)]
+        found += [rows[i : i + size].tolist() for i in range(0, len(rows), size)]
     return found
 
 

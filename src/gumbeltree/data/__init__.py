@@ -1,4 +1,4 @@
-"""Examples -> ids -> length-bucketed batches."""
+"""From labelled text to ids and length-bucketed batches."""
 
 from gumbeltree.data.split import Batch, Split, by_length, shuffled
 

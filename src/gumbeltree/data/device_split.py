@@ -1,4 +1,4 @@
-"""A split on the device, whose batches are a few numbers: what captured graphs read."""
+"""A split on the device: captured graphs read their batches from it."""
 
 import numpy as np
 import torch
@@ -12,12 +12,7 @@ from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, in_one, in
 
 
 class DeviceSplit:
-    """The words and targets of a split on a device.
-
-    Args:
-        split: what to read.
-        device: where to.
-    """
+    """Words and targets of a split on a device."""
 
     def __init__(self, split: Split, device: torch.device) -> None:
         self.split = split
@@ -28,11 +23,11 @@ class DeviceSplit:
     def place(
         self, rows: NDArray[np.int64], rounded: bool = True
     ) -> tuple[Bounds, NDArray[np.int64]]:
-        """Return the bounds of a batch and the numbers that say which it is.
+        """Return the bounds of a batch and the numbers that describe it to `read`.
 
         Args:
             rows: examples of the split.
-            rounded: let batches of similar sizes have the same bounds.
+            rounded: round the bounds, so that batches of similar sizes share a graph.
         """
         sentences = self.split.sentences[rows].T.reshape(-1)  # [columns * examples]
         lengths = self.lengths[sentences]
@@ -42,7 +37,7 @@ class DeviceSplit:
         return bounds, in_one(self.split.own(rows), firsts, *arrangement)
 
     def read(self, numbers: Tensor, bounds: Bounds, overlap: Overlap | None = None) -> Batch:
-        """Return the batch that `place` described; nothing is read back from the device."""
+        """Return the batch that `place` described, without waiting for the device."""
         B, T, cap = bounds
         own, firsts, lengths, sentence, rank, start = in_parts(numbers, B, B, B, B, B, T + 1)
         found = find_rows(cap, start, lengths, self.words, firsts)

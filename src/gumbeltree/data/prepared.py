@@ -1,7 +1,7 @@
 """Labelled text compiled for training: ids, labels, vocabulary and word vectors, in one file.
 
-The text of a task's files is read and split into words once. What comes out is the same object
-whether it goes straight into training or through a file to a machine without text or vectors.
+Text is tokenised once. The result goes straight into training, or through a file to a machine that
+has neither the text nor the vectors.
 """
 
 import dataclasses
@@ -21,7 +21,6 @@ from gumbeltree.atomic import replace_file
 from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.split import Split
 from gumbeltree.settings import from_dict
-from gumbeltree.text.tokenizer import UNKNOWN
 
 FORMAT = "gumbeltree-prepared-1"
 
@@ -33,15 +32,15 @@ class Prepared:
     """Everything that training reads.
 
     Attributes:
-        splits: train and dev, and test where there is one.
-        tokenizer: from plain text to the ids of `splits`.
-        vectors: a row for each id, float32 `[V, E]`; None where training starts from random ones.
+        splits: train, dev and, if available, test.
+        tokenizer: converts plain text to the ids of `splits`.
+        vectors: word vectors by id, float32 `[V, E]`; None to start from random ones.
         labels: names of the classes.
-        pair: whether an example has two sentences.
-        data: the settings it was made with.
-        max_words: sentences were cut to this many words.
-        report: what was read, dropped, cut and unknown, by split, and the coverage of the vectors:
-            of the file's own, and of those borrowed and made of parts, each without the former.
+        pair: whether examples are pairs of sentences.
+        data: the settings of the data.
+        max_words: maximum number of words per sentence; longer ones were truncated.
+        report: counts per split (examples, words, unknown, truncated, dropped), and the coverage
+            of the word vectors per source.
     """
 
     splits: dict[str, Split]
@@ -54,7 +53,7 @@ class Prepared:
     report: dict[str, Any]
 
     def fingerprint(self) -> str:
-        """Return a digest of ids, labels, words and vectors: equal data, equal digest."""
+        """Return a digest of ids, labels, vocabulary and vectors."""
         digest = hashlib.sha256(json.dumps([self.labels, self.pair, self.max_words]).encode())
         digest.update(self.tokenizer.to_str().encode())
         for name, array in _arrays(self):
@@ -63,7 +62,7 @@ class Prepared:
         return digest.hexdigest()[:32]
 
     def lines(self) -> Iterator[str]:
-        """Yield what happened on the way, a line each, for people."""
+        """Yield a readable report, line by line."""
         for name, about in self.report["splits"].items():
             text = f"{name}: {about['examples']:,} examples, {about['words']:,} words"
             if about["words"]:
@@ -88,7 +87,7 @@ class Prepared:
             yield from (*first, f"{last}; others {rest}")
 
     def _vector_lines(self) -> Iterator[str]:
-        """Yield where word vectors come from, a line for each source."""
+        """Yield a line per source of word vectors."""
         found = self.report["vectors"]
         all_tokens = max(1, found["all_tokens"])
         yield (
@@ -123,12 +122,12 @@ def _arrays(prepared: Prepared) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def save_prepared(prepared: Prepared, path: str | Path) -> None:
-    """Write one .safetensors file, whole or not at all."""
+    """Write a .safetensors file atomically."""
     path = Path(path)
     arrays = {name: np.ascontiguousarray(array) for name, array in _arrays(prepared)}
     classes = np.uint16 if len(prepared.labels) <= 2**16 else np.uint32
     for name in prepared.splits:
-        # lengths are shorter than places
+        # lengths compress better than offsets
         arrays[f"{name}.lengths"] = np.diff(arrays.pop(f"{name}.starts")).astype(np.uint32)
         if prepared.labels:
             arrays[f"{name}.labels"] = arrays[f"{name}.labels"].astype(classes)
@@ -148,24 +147,18 @@ def save_prepared(prepared: Prepared, path: str | Path) -> None:
     replace_file(path, lambda temporary: save_file(arrays, temporary, metadata))
 
 
-def _targets(labels: NDArray[Any], classes: bool) -> NDArray[Any]:
-    """Return targets as training wants them: classes in 64 bits, other numbers as they are."""
-    return labels.astype(np.int64) if classes else labels
-
-
 def _checksum(metadata: dict[str, str]) -> str:
-    """Return a digest of what is said about the arrays; theirs is the fingerprint."""
+    """Return a digest of the metadata; the fingerprint covers the arrays."""
     others = sorted((key, text) for key, text in metadata.items() if key != "checksum")
     return hashlib.sha256(json.dumps(others).encode()).hexdigest()[:32]
 
 
 def load_prepared(path: str | Path) -> Prepared:
-    """Read what `save_prepared` wrote, and check that it is whole."""
+    """Read a file written by `save_prepared`, and verify its checksums."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path}: expected a prepared file, got nothing there; make one with "
-            "`gumbeltree data prepare`"
+            f"{path} does not exist; create a prepared file with `gumbeltree data prepare`"
         )
     try:
         with safe_open(path, framework="numpy") as file:
@@ -174,13 +167,13 @@ def load_prepared(path: str | Path) -> Prepared:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError) as error:
         raise ValueError(
-            f"{path} is not a prepared file, or cut short ({error}); make it anew with "
+            f"{path} is not a prepared file, or truncated ({error}); create it again with "
             "`gumbeltree data prepare`"
         ) from error
     if metadata.get("format") != FORMAT:
         raise ValueError(
-            f"{path} has the format {metadata.get('format')!r}, expected {FORMAT!r}; make it anew "
-            "with `gumbeltree data prepare`"
+            f"{path} has the format {metadata.get('format')!r} instead of {FORMAT!r}; create it "
+            "again with `gumbeltree data prepare`"
         )
     try:
         names = [name.removesuffix(".labels") for name in arrays if name.endswith(".labels")]
@@ -189,7 +182,10 @@ def load_prepared(path: str | Path) -> Prepared:
                 arrays[f"{name}.words"],
                 np.concatenate([[0], np.cumsum(arrays[f"{name}.lengths"].astype(np.int64))]),
                 arrays[f"{name}.sentences"],
-                _targets(arrays[f"{name}.labels"], bool(metadata["labels"])),
+                # classes are stored in fewer bits than training needs
+                arrays[f"{name}.labels"].astype(np.int64)
+                if metadata["labels"]
+                else arrays[f"{name}.labels"],
                 arrays.get(f"{name}.orders"),
             )
             for name in sorted(names, key=("train", "dev", "test").index)
@@ -205,34 +201,32 @@ def load_prepared(path: str | Path) -> Prepared:
             metadata["report"],
         )
     except Exception as error:
-        raise ValueError(f"{path} is damaged ({error}); make it anew") from error
+        raise ValueError(f"{path} is damaged ({error}); create it again") from error
     checksum = _checksum(texts)
     whole = metadata.get("checksum", checksum) == checksum
     if not whole or prepared.fingerprint() != metadata.get("fingerprint"):
-        raise ValueError(f"{path} is damaged: its contents are not those it was written with")
+        raise ValueError(f"{path} is damaged: its checksums do not match; create it again")
     return prepared
 
 
 def check_fit(prepared: Prepared, recipe: Recipe) -> None:
-    """Raise unless a recipe may train on `prepared`."""
-    # what comes from columns and fractions is settled in the file
+    """Raise unless the data was prepared with the settings of a recipe."""
+    # columns and fractions no longer matter once the file is written
     for name in ("task", "lower", "tokenizer"):
         made, wanted = getattr(prepared.data, name), getattr(recipe.data, name)
         if made != wanted:
             raise ValueError(
-                f"the prepared file was made with data.{name} = {made!r}, the recipe has "
+                f"the data was prepared with data.{name} = {made!r}, but the recipe has "
                 f"{wanted!r}; prepare it again with this recipe"
             )
     if prepared.max_words != recipe.model.max_words:
         raise ValueError(
-            f"the prepared file was made with model.max_words = {prepared.max_words}, the recipe "
+            f"the data was prepared with model.max_words = {prepared.max_words}, but the recipe "
             f"has {recipe.model.max_words}; prepare it again with this recipe"
         )
     dim = recipe.model.encoder.embedding_dim
     if prepared.vectors is not None and prepared.vectors.shape[1] != dim:
         raise ValueError(
-            f"the word vectors have {prepared.vectors.shape[1]} numbers, the recipe expects "
-            f"{dim}; take another vector file, or --set embedding_dim={prepared.vectors.shape[1]}"
+            f"the word vectors have width {prepared.vectors.shape[1]}, but embedding_dim is {dim}; "
+            f"use another vector file, or --set embedding_dim={prepared.vectors.shape[1]}"
         )
-    if prepared.tokenizer.token_to_id(UNKNOWN) is None:
-        raise ValueError("the prepared file's vocabulary has no word for unknown ones")

@@ -1,4 +1,4 @@
-"""Labelled text as ids: splits that fit in memory, and their length-bucketed batches."""
+"""Labelled text as ids, in memory, and its length-bucketed batches."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -10,16 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gumbeltree.layout import Arrangement, Layout, Sentences
+from gumbeltree.text.batches import batches
 
 
 class Batch(NamedTuple):
-    """Examples that are read together.
+    """Examples that are encoded together.
 
     Attributes:
-        own: the number of each sentence, int64 `[columns * examples]`: that of its example, and
-            for second sentences the number of examples added.
+        own: number of each sentence in its split, int64 `[columns * examples]`: the row of its
+            example, plus the size of the split for second sentences.
         sentences: word ids; the first sentences of all examples, then the second ones.
-        targets: what the head should say, `[examples]`.
+        targets: targets of the head, `[examples]`.
     """
 
     own: Tensor
@@ -29,15 +30,14 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    """Labelled sentences or pairs as ids; a sentence that comes often is kept once.
+    """Labelled sentences or pairs as ids; a repeated sentence is stored once.
 
     Attributes:
-        words: ids of all distinct sentences, one after the other, unsigned integers.
-        starts: where each sentence starts in `words`, and the end of the last, int64.
-        sentences: which sentences an example has, int32 `[examples, columns]`.
-        labels: class of each example, int64 `[examples]`, or what else its head asks for.
-        orders: given merges of all sentences, one after the other, length - 1 each, where the data
-            bring trees.
+        words: concatenated ids of all distinct sentences, unsigned integers.
+        starts: start of each sentence in `words`, and the end of the last, int64.
+        sentences: sentences of each example, int32 `[examples, columns]`.
+        labels: target of each example, `[examples]`; int64 for classes.
+        orders: concatenated merges of all sentences, length - 1 each, if the data includes trees.
     """
 
     words: NDArray[np.unsignedinteger]
@@ -51,12 +51,12 @@ class Split:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Words of each sentence of each example, `[examples, columns]`."""
+        """Number of words per sentence, `[examples, columns]`."""
         counts: NDArray[np.int64] = np.diff(self.starts)[self.sentences]
         return counts
 
     def own(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of each sentence of examples; see `Batch`."""
+        """Return the number of each sentence; see `Batch.own`."""
         columns = self.sentences.shape[1]
         numbers: NDArray[np.int64] = (rows + len(self) * np.arange(columns)[:, None]).reshape(-1)
         return numbers
@@ -81,10 +81,10 @@ class Split:
         return Batch(own, Sentences(words, Layout.of(arrangement, device), order), targets)
 
     def _order(self, sentences: NDArray[np.int32], lengths: NDArray[np.int64]) -> Tensor | None:
-        """Return the given merges of sentences, int64 `[B, T-1]`, -1 past their ends."""
+        """Return the merges of sentences, int64 `[B, T-1]`, padded with -1."""
         if self.orders is None:
             return None
-        # a sentence has one merge fewer than words
+        # a sentence has one merge less than words
         first = self.starts[sentences] - sentences
         step = np.arange(int(lengths.max(initial=1)) - 1)
         inside = step < (lengths - 1)[:, None]
@@ -94,44 +94,34 @@ class Split:
 
 
 def by_length(split: Split, words: int, examples: int = 1024) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of a split once, in batches of similar length, the shortest first.
+    """Yield the rows of a split in batches of similar length, shortest first.
 
     Args:
-        split: what to go through.
-        words: most words of a batch, padding included; an example longer than that comes alone.
-        examples: most examples of a batch.
+        split: the examples.
+        words: maximum number of words per batch, including padding; a longer example is a batch of
+            its own.
+        examples: maximum number of examples per batch.
     """
     longest = split.lengths.max(axis=1, initial=1) * split.sentences.shape[1]
-    order = np.argsort(longest, kind="stable")
-    start = 0
-    while start < len(order):
-        end = start + 1
-        while (
-            end < len(order)
-            and end - start < examples
-            and longest[order[end]] * (end + 1 - start) <= words
-        ):
-            end += 1
-        yield order[start:end]
-        start = end
+    return batches(longest, examples, words)
 
 
 def shuffled(
     split: Split, batch_size: int, seed: int, epoch: int, least: int = 1, pool: int = 100
 ) -> list[NDArray[np.int64]]:
-    """Return the rows of a split once, in batches of similar length and in random order.
+    """Return the rows of a split in random batches of similar length.
 
-    Examples are shuffled, sorted by length within pools of `pool` batches, cut into batches, and
-    the batches shuffled. So little is padded, and who meets whom changes with every epoch: small
-    data sets, too, are divided into four pools.
+    Examples are shuffled, sorted by length within pools of `pool` batches, and cut into batches,
+    which are shuffled again. So there is little padding, yet batches differ in every epoch. Small
+    data sets are divided into four pools as well.
 
     Args:
-        split: what to go through.
-        batch_size: examples a batch; the last batch cut may have fewer.
-        seed: with `epoch` decides the order.
-        epoch: each has an order of its own.
-        least: fewest examples of a batch; fewer at the end join the batch before.
-        pool: most batches sorted together.
+        split: the examples.
+        batch_size: examples per batch; one batch may have fewer.
+        seed: determines the order together with `epoch`.
+        epoch: number of the pass over the data.
+        least: minimum number of examples per batch; a smaller rest joins another batch.
+        pool: maximum number of batches sorted together.
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch]))
     longest = split.lengths.max(axis=1, initial=1)

@@ -1,20 +1,13 @@
 """From texts to ids: cut to what a model takes, and counted."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
 from gumbeltree.text import tokenizer as tokenizers_of_text
 from gumbeltree.text.tokenizer import undo_ptb_escapes
-
-CHUNK_TEXTS = 4096
-"""Most texts that are tokenised together."""
-CHUNK_CHARACTERS = 2**20
-"""Most characters that are tokenised together, unless one text alone has more."""
-BATCH_WORDS = 2**14
-"""Most words that a model reads together, padding included, unless one text alone has more."""
 
 
 @dataclasses.dataclass
@@ -93,7 +86,7 @@ class TextReader:
         self.unknown = -1 if unknown is None else unknown
 
     def read(self, texts: Sequence[str], first: int = 0, offsets: bool = False) -> list[Sentence]:
-        """Return the ids of texts, `CHUNK_TEXTS` or so at once.
+        """Return the ids of texts, one chunk at a time (see `text.batches`).
 
         Args:
             texts: strings, each with at least one word.
@@ -133,41 +126,6 @@ class TextReader:
         if self.pretokenized:
             text = " ".join(map(undo_ptb_escapes, text.split()))
         return text, cut
-
-
-def chunks(columns: Sequence[Sequence[str]]) -> Iterator[slice]:
-    """Yield which rows to tokenise together, so that memory stays bounded.
-
-    Args:
-        columns: one list of texts, or two of one length.
-    """
-    start = characters = 0
-    for row in range(len(columns[0])):
-        size = sum(len(column[row]) for column in columns)
-        if row > start and (row - start == CHUNK_TEXTS or characters + size > CHUNK_CHARACTERS):
-            yield slice(start, row)
-            start, characters = row, 0
-        characters += size
-    if len(columns[0]):
-        yield slice(start, len(columns[0]))
-
-
-def batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Yield the numbers of sentences to read together: similar lengths, the shortest first.
-
-    Args:
-        lengths: words of each sentence.
-        batch_size: most sentences of a batch; `BATCH_WORDS` bounds its words, padding included.
-    """
-    batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        words = lengths[number] * (len(batch) + 1)
-        if batch and (len(batch) == batch_size or words > BATCH_WORDS):
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
 
 
 def counted(count: int, noun: str) -> str:

@@ -31,7 +31,8 @@ from gumbeltree.analysis.index.files import (
 )
 from gumbeltree.config import EncoderConfig
 from gumbeltree.migrate import first_encoder
-from gumbeltree.model import SentenceModel, checked_texts
+from gumbeltree.model import SentenceModel
+from gumbeltree.text.batches import as_texts
 from gumbeltree.text.ids import TextCounts
 
 CHUNK_TEXTS = 4096
@@ -117,7 +118,7 @@ class Index:
 
         def blocks() -> Iterator[tuple[list[str], NDArray[np.float32]]]:
             for group in _grouped(texts):
-                some = distinct.of(checked_texts(group)) if unique else group
+                some = distinct.of(as_texts(group)) if unique else group
                 vectors = model.encode(some, batch_size, pretokenized=pretokenized, counts=counts)
                 yield some, vectors
 

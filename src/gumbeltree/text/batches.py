@@ -1,0 +1,93 @@
+"""Texts in any number, divided into chunks to tokenise and batches to encode."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+CHUNK_TEXTS = 4096
+"""Maximum number of texts tokenised together."""
+CHUNK_CHARACTERS = 2**20
+"""Maximum number of characters tokenised together, unless a single text is longer."""
+BATCH_WORDS = 2**14
+"""Maximum number of words encoded together, including padding, unless a single text is longer."""
+
+Item = TypeVar("Item")
+
+
+def as_list(items: Iterable[Item]) -> list[Item]:
+    """Return the items of an iterable; raise for a string or a table, which are never meant."""
+    if isinstance(items, str | bytes):
+        raise TypeError(f"expected a list of strings, got one string; pass [{items[:20]!r}]")
+    # iterating over a dictionary or a data frame would yield the names of its columns
+    if isinstance(items, Mapping) or hasattr(items, "columns"):
+        kind = type(items).__name__
+        raise TypeError(f"expected a list of strings, got {kind}; pass one of its columns")
+    return list(items)
+
+
+def as_texts(texts: Iterable[str]) -> list[str]:
+    """Return the strings of an iterable; raise for anything that is not valid text."""
+    texts = as_list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"text {number} must be a string, got {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"text {number} is not valid Unicode at character {error.start}: "
+                f"{text[error.start : error.start + 10]!r}; decode it with the right encoding"
+            ) from None
+    return texts
+
+
+def chunks(columns: Sequence[Sequence[str]], most: int | None = None) -> Iterator[slice]:
+    """Yield which rows to tokenise together, so that memory stays bounded.
+
+    Args:
+        columns: one list of texts, or two of equal length.
+        most: maximum number of rows per chunk; `CHUNK_TEXTS` by default.
+    """
+    most = most or CHUNK_TEXTS
+    start = characters = 0
+    for row, texts in enumerate(zip(*columns, strict=True)):
+        size = sum(map(len, texts))
+        if row > start and (row - start == most or characters + size > CHUNK_CHARACTERS):
+            yield slice(start, row)
+            start, characters = row, 0
+        characters += size
+    if columns[0]:
+        yield slice(start, len(columns[0]))
+
+
+def batches(lengths: ArrayLike, most: int, words: int = BATCH_WORDS) -> Iterator[NDArray[np.int64]]:
+    """Yield which sentences to encode together: similar lengths, shortest first.
+
+    Args:
+        lengths: words per sentence, `[n]`.
+        most: maximum number of sentences per batch.
+        words: maximum number of words per batch, including padding.
+    """
+    lengths = np.asarray(lengths)
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    for end, length in enumerate(lengths[order].tolist()):
+        size = end - start
+        if size and (size == most or length * (size + 1) > words):
+            yield order[start:end]
+            start = end
+    if len(order):
+        yield order[start:]
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield the items of an iterator, computing the next one in a thread meanwhile."""
+    end = object()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(next, items, end)
+        while (item := future.result()) is not end:
+            future = pool.submit(next, items, end)
+            yield cast("Item", item)
