@@ -1,6 +1,7 @@
+"""Checkpoints of the authors' code become models with the same results; other files are errors."""
+
 import contextlib
 import io
-import json
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -23,7 +24,7 @@ PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
 
 
 def state_dict(leaf="lstm", batch_norm=False, layers=1, words=ROWS, features=4 * D):
-    """A random state dict under the names of the authors' code."""
+    """Return a random state dict with the names of the authors' code."""
     generator = torch.Generator().manual_seed(3)
 
     def draw(*shape):
@@ -31,10 +32,9 @@ def state_dict(leaf="lstm", batch_norm=False, layers=1, words=ROWS, features=4 *
 
     state = OrderedDict({"word_embedding.weight": draw(words, E)})
     if leaf == "lstm":
-        state["encoder.leaf_rnn_cell.weight_ih"] = draw(4 * D, E)
-        state["encoder.leaf_rnn_cell.weight_hh"] = draw(4 * D, D)
-        state["encoder.leaf_rnn_cell.bias_ih"] = draw(4 * D)
-        state["encoder.leaf_rnn_cell.bias_hh"] = draw(4 * D)
+        prefix = "encoder.leaf_rnn_cell."
+        state |= {f"{prefix}weight_ih": draw(4 * D, E), f"{prefix}weight_hh": draw(4 * D, D)}
+        state |= {f"{prefix}bias_ih": draw(4 * D), f"{prefix}bias_hh": draw(4 * D)}
     else:
         state["encoder.word_linear.weight"] = draw(2 * D, E)
         state["encoder.word_linear.bias"] = draw(2 * D)
@@ -57,7 +57,7 @@ def state_dict(leaf="lstm", batch_norm=False, layers=1, words=ROWS, features=4 *
 
 
 class Authors:
-    """The authors' forward pass in evaluation, one sentence at a time, in plain torch."""
+    """The authors' forward pass in evaluation mode, one sentence at a time, in plain torch."""
 
     def __init__(self, state, words=WORDS):
         self.state = state
@@ -126,17 +126,12 @@ class Authors:
         return self.state[prefix + "weight"] @ x + self.state[prefix + "bias"]
 
 
-@pytest.fixture
-def place(tmp_path):
-    """Where a checkpoint, its vocabulary and the model folder go."""
-    return Place(tmp_path)
-
-
 class Place:
+    """A folder with a checkpoint, its vocabulary and the model folder to write."""
+
     def __init__(self, folder):
         self.checkpoint, self.vocabulary = folder / "snli.pkl", folder / "vocab.txt"
         self.out = folder / "model"
-        self.folder = folder
         self.write_words(WORDS)
 
     def write_words(self, words):
@@ -148,24 +143,35 @@ class Place:
         return import_reference(self.checkpoint, self.vocabulary, self.out, **options)
 
     def refuse(self, pattern, state=None, error=ValueError, **options):
-        """Assert that nothing is imported, and why; return the message."""
+        """Assert that the import fails and writes nothing; return the message."""
         with pytest.raises(error, match=pattern) as caught:
             self.convert(state, **options)
         assert not self.out.exists()
         return str(caught.value)
 
 
-# the authors' results
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
 
 
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("batch_norm", [False, True])
-@pytest.mark.parametrize("leaf", ["lstm", "affine"])
+# results
+
+
 @pytest.mark.parametrize("variant", ["reference", "paper"])
-def test_results_are_the_authors(place, leaf, batch_norm, layers, variant):
+@pytest.mark.parametrize(
+    ("leaf", "batch_norm", "layers"),
+    [("lstm", False, 1), ("lstm", True, 3), ("affine", True, 1), ("affine", False, 3)],
+)
+def test_imported_model_reproduces_the_authors_results(place, leaf, batch_norm, layers, variant):
     state = state_dict(leaf, batch_norm, layers)
     place.convert(state, variant=variant)
     model, authors = load(place.out), Authors(state)
+    encoder, head = model.config.encoder, model.config.head
+    assert (encoder.embedding_dim, encoder.hidden_dim, encoder.leaf.kind) == (E, D, leaf)
+    assert encoder.score == ("dot" if variant == "paper" else "scaled_dot")
+    assert encoder.cell.forget_offset == 1
+    assert (head.hidden_dim, head.hidden_layers, head.batch_norm) == (H, layers, batch_norm)
     assert model.labels == ("neutral", "entailment", "contradiction")
     expected = [authors.encode(text) for text in TEXTS]
     assert model.parse_many(TEXTS) == [tree for _, tree in expected]
@@ -177,7 +183,7 @@ def test_results_are_the_authors(place, leaf, batch_norm, layers, variant):
         assert prediction.label == model.labels[int(scores.argmax())]
 
 
-def test_the_check_itself_can_fail(place):
+def test_comparison_with_the_authors_can_fail(place):
     state = state_dict()
     model = place.convert(state)
     authors = Authors({**state, "encoder.comp_query": -state["encoder.comp_query"]})
@@ -191,55 +197,30 @@ def test_ties_go_to_the_left(place):
     assert tree == Tree.left_branching(TEXTS[1]) == Authors(state).encode(TEXTS[1])[1]
 
 
-def test_variants_set_the_score_and_share_the_trees(place):
-    state = state_dict()
-    paper = place.convert(state, variant="paper")
-    reference = place.convert(state)
-    assert paper.config.encoder.score == "dot"
-    assert reference.config.encoder.score == "scaled_dot"
-    assert paper.parse_many(TEXTS) == reference.parse_many(TEXTS)
-    assert np.array_equal(paper.encode(TEXTS), reference.encode(TEXTS))
-
-
-def test_the_model_returned_is_the_model_saved(place):
+def test_returns_the_model_that_it_saves(place):
     model, loaded = place.convert(state_dict(batch_norm=True)), load(place.out)
     assert loaded.config == model.config
     assert not model.training
-    assert np.array_equal(model.encode(TEXTS), loaded.encode(TEXTS))
     assert model.predict(PAIRS) == loaded.predict(PAIRS)
-    provenance = json.loads((place.out / "config.json").read_text(encoding="utf-8"))["provenance"]
-    assert provenance == {"imported": "snli.pkl", "variant": "reference", "lower": False}
-
-
-@pytest.mark.parametrize("leaf", ["lstm", "affine"])
-def test_settings_follow_from_the_shapes(place, leaf):
-    config = place.convert(state_dict(leaf, True, 3)).config
-    encoder, head = config.encoder, config.head
-    assert (encoder.embedding_dim, encoder.hidden_dim, encoder.leaf.kind) == (E, D, leaf)
-    assert (head.kind, head.hidden_dim, head.hidden_layers, head.batch_norm) == ("pair", H, 3, True)
-    assert encoder.cell.forget_offset == 1
+    expected = {"imported": "snli.pkl", "variant": "reference", "lower": False}
+    assert loaded.provenance == expected
 
 
 # file formats
 
 
-def test_files_of_older_torch_read(place):
-    state = state_dict(batch_norm=True)
-    torch.save(state, place.checkpoint, _use_new_zipfile_serialization=False)
-    assert not zipfile.is_zipfile(place.checkpoint)
-    vector = Authors(state).encode(TEXTS[1])[0]
-    np.testing.assert_allclose(place.convert().encode(TEXTS[1:2])[0], vector, rtol=0, atol=1e-5)
-
-
-def test_files_without_the_counter_of_batches_read(place):
+def test_reads_files_of_old_torch_versions(place):
     state = state_dict(batch_norm=True)
     expected = place.convert(state).predict(PAIRS)
+    torch.save(state, place.checkpoint, _use_new_zipfile_serialization=False)
+    assert not zipfile.is_zipfile(place.checkpoint)
+    assert place.convert().predict(PAIRS) == expected
     older = {k: x for k, x in state.items() if not k.endswith("num_batches_tracked")}
     assert len(older) == len(state) - 2
     assert place.convert(older).predict(PAIRS) == expected
 
 
-def test_a_query_with_one_row_reads(place):
+def test_reads_a_query_with_one_row(place):
     state = state_dict()
     expected = place.convert(state).parse_many(TEXTS)
     state["encoder.comp_query"] = state["encoder.comp_query"][None]
@@ -247,7 +228,7 @@ def test_a_query_with_one_row_reads(place):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_other_precisions_become_float32(place, dtype):
+def test_converts_other_precisions_to_float32(place, dtype):
     model = place.convert({key: x.to(dtype) for key, x in state_dict().items()})
     assert {x.dtype for x in model.state_dict().values()} == {torch.float32}
 
@@ -256,104 +237,79 @@ def test_other_precisions_become_float32(place, dtype):
 
 
 @pytest.mark.parametrize(
-    ("form", "newline"),
-    [("{}", "\n"), ("{}\t0.1 0.2", "\n"), ("{} 17", "\n"), ("  {}", "\n"), ("{}", "\r\n")],
+    ("form", "newline", "encoding"),
+    [
+        ("{}", "\n", "utf-8"),
+        ("{}\t0.1 0.2", "\n", "utf-8"),
+        ("  {} 17", "\r\n", "utf-8"),
+        # with a byte order mark
+        ("{}", "\n", "utf-8-sig"),
+    ],
 )
-def test_words_are_the_first_field_of_each_line(place, form, newline):
+def test_words_are_the_first_field_of_each_line(place, form, newline, encoding):
     lines = [form.format(word) for word in WORDS]
-    place.vocabulary.write_text(newline.join(lines), encoding="utf-8", newline="")
+    place.vocabulary.write_text(newline.join(lines), encoding=encoding, newline="")
     state = state_dict()
     model = place.convert(state)
-    rows = [model.tokenizer.token_to_id(word) for word in [*WORDS, "<pad>", "<unk>"]]
-    assert rows == list(range(len(WORDS) + 2))
+    ids = [model.tokenizer.token_to_id(word) for word in [*WORDS, "<pad>", "<unk>"]]
+    assert ids == list(range(len(WORDS) + 2))
     assert torch.equal(model.embedding.weight.detach(), state["word_embedding.weight"])
 
 
 def test_words_of_any_alphabet(place):
-    words = ["喜欢", "été", "İ", "👩‍👩‍👧", "(", "<unk>", "<pad>", "the", "The"]
-    place.write_words(words)
+    place.write_words(["喜欢", "été", "İ", "👩‍👩‍👧", "(", "<unk>", "<pad>", "the", "The"])
     model = place.convert(state_dict())
     assert model.tokenizer.encode("The the İ 喜欢 zebra").ids == [8, 7, 2, 0, 10]
     assert model.tokenizer.encode("<pad> <unk>").ids == [9, 10]
 
 
-def test_text_is_lower_cased_if_asked(place):
-    as_is, lower = place.convert(state_dict()), place.convert(state_dict(), lower=True)
-    assert np.array_equal(lower.encode(["The DOG"]), as_is.encode(["the dog"]))
-    assert not np.array_equal(as_is.encode(["The DOG"]), as_is.encode(["the dog"]))
+def test_lower_cases_text_on_request(place):
+    cased, lower = place.convert(state_dict()), place.convert(state_dict(), lower=True)
+    assert np.array_equal(lower.encode(["The DOG"]), cased.encode(["the dog"]))
+    assert not np.array_equal(cased.encode(["The DOG"]), cased.encode(["the dog"]))
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_word(place):
-    place.vocabulary.write_text("\n".join(WORDS), encoding="utf-8-sig")
-    assert place.convert(state_dict()).tokenizer.token_to_id("the") == 0
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        ([*WORDS[:3], "", *WORDS[3:]], r"vocab\.txt, line 4: blank"),
+        ([*WORDS[:3], "\u00a0", *WORDS[3:]], r"vocab\.txt, line 4: blank"),
+        ([*WORDS, "dog 0.5"], r"vocab\.txt, line 10: 'dog' repeats line 2"),
+        (WORDS[:-1], r"11 word vectors, but the 8 words of .*vocab\.txt"),
+        ([], "11 word vectors, but the 0 words"),
+    ],
+)
+def test_rejects_vocabularies(place, words, pattern):
+    place.write_words(words)
+    place.refuse(pattern, state_dict())
 
 
-@pytest.mark.parametrize("blank", ["", "  ", "\t", "\u00a0"])
-def test_a_blank_line_is_refused_by_its_number(place, blank):
-    place.write_words([*WORDS[:3], blank, *WORDS[3:]])
-    place.refuse(r"vocab\.txt, line 4: expected a word, got a blank line", state_dict(words=12))
-
-
-def test_a_repeated_word_is_refused_by_both_line_numbers(place):
-    place.write_words([*WORDS, "dog 0.5"])
-    place.refuse(r"vocab\.txt, line 10: 'dog' stands at line 2 already", state_dict(words=12))
-
-
-@pytest.mark.parametrize("rows", [9, 10, 12])
-def test_another_number_of_word_vectors_is_refused(place, rows):
-    place.refuse(
-        f"{rows} word vectors, but .*vocab.txt has 9 lines, .*<pad> and <unk> makes 11",
-        state_dict(words=rows),
-    )
-
-
-def test_an_empty_vocabulary_is_refused(place):
-    place.write_words([])
-    place.refuse("11 word vectors, but .*vocab.txt has 0 lines", state_dict())
-
-
-def test_a_vocabulary_in_another_encoding_is_refused_by_its_name(place):
-    place.vocabulary.write_bytes("\n".join([*WORDS[:-1], "été"]).encode("latin-1"))
-    place.refuse(r"vocab\.txt.*(UTF|utf)-8", state_dict())
-
-
-def test_missing_files_are_named(place):
-    place.refuse(r"snli\.pkl: no such file", error=FileNotFoundError)
-    place.vocabulary.unlink()
-    place.refuse(r"vocab\.txt", state_dict(), error=FileNotFoundError)
-
-
-def test_folders_in_place_of_files_are_refused(place):
+def test_rejects_files_that_cannot_be_read(place):
+    place.refuse(r"snli\.pkl", error=FileNotFoundError)
     place.checkpoint.mkdir()
     place.refuse(r"snli\.pkl", error=OSError)
     place.checkpoint.rmdir()
+    place.vocabulary.write_bytes("été".encode("latin-1"))
+    place.refuse(r"vocab\.txt, line 1: .*UTF-8", state_dict())
     place.vocabulary.unlink()
-    place.vocabulary.mkdir()
-    place.refuse(r"vocab\.txt", state_dict(), error=OSError)
+    place.refuse(r"vocab\.txt", state_dict(), error=FileNotFoundError)
 
 
 # other models
 
 
-def test_a_single_sentence_model_is_refused(place):
-    place.refuse(
-        f"single-sentence model: its classifier takes {D} features, a pair model's takes 4 x {D}",
-        state_dict(features=D),
-    )
-
-
-def test_a_classifier_of_any_other_width_is_refused(place):
+def test_rejects_single_sentence_models_and_other_widths(place):
+    place.refuse(f"single-sentence model: .* {D} features", state_dict(features=D))
     place.refuse(r"expected \[7, 24\], found \[7, 11\]", state_dict(features=11))
 
 
-def test_an_unknown_variant_is_refused(place):
-    place.refuse("unknown variant 'papr'.*Did you mean 'paper'", state_dict(), variant="papr")
+def test_rejects_unknown_variants(place):
+    place.refuse("'papr'.*Did you mean 'paper'", state_dict(), variant="papr")
 
 
 @pytest.mark.parametrize(
     "key",
     [
-        "encoder.leaf_rnn_cell_bw.weight_ih",
         "encoder.comp_query_2",
         "classifier.mlp.0.1.weight",
         "classifier.mlp.0.weight",
@@ -361,59 +317,29 @@ def test_an_unknown_variant_is_refused(place):
         "module.word_embedding.weight",
         "optimizer",
         "",
+        5,
     ],
 )
-def test_unknown_keys_are_refused(place, key):
-    place.refuse(r"snli\.pkl", {**state_dict(), key: torch.zeros(3)})
+def test_rejects_unknown_keys(place, key):
+    place.refuse(r"snli\.pkl do not fit", {**state_dict(), key: torch.zeros(3)})
 
 
-def test_an_unknown_key_is_named(place):
-    place.refuse(
-        r"snli\.pkl has the key 'encoder\.gate', which no pair model",
-        {**state_dict(), "encoder.gate": torch.zeros(3)},
-    )
-
-
-def test_keys_that_are_no_strings_are_refused(place):
-    place.refuse("has the key 5, which no pair model", {**state_dict(), 5: torch.zeros(3)})
-
-
-@pytest.mark.parametrize("key", state_dict(batch_norm=True))
-def test_a_missing_key_is_refused(place, key):
-    state = state_dict(batch_norm=True)
-    del state[key]
-    if not key.endswith("num_batches_tracked"):
-        name = key.rpartition(".")[2]
-        place.refuse(rf"snli\.pkl.*{name}|has no leaf: expected {key}", state)
-
-
-@pytest.mark.parametrize("key", ["word_embedding.weight", "classifier.mlp.0.0.weight"])
-def test_a_missing_key_is_called_as_the_file_would_call_it(place, key):
-    state = state_dict()
-    del state[key]
-    place.refuse(f"snli.pkl lacks {key}: not a pair model", state)
-
-
-@pytest.mark.parametrize("key", state_dict(batch_norm=True))
-def test_misshapen_weights_are_refused(place, key):
+@pytest.mark.parametrize("key", [k for k in state_dict(batch_norm=True) if "tracked" not in k])
+def test_rejects_missing_and_misshapen_weights(place, key):
     state = state_dict(batch_norm=True)
     for shape in [(), (0,), (4,), (0, 3), (3, 3), (2, 2, 2)]:
-        if shape != state[key].shape:
-            place.refuse(r"snli\.pkl", {**state, key: torch.ones(shape)})
+        place.refuse(r"snli\.pkl", {**state, key: torch.ones(shape)})
+    del state[key]
+    place.refuse(rf"snli\.pkl.*{key.rpartition('.')[2]}", state)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
 @pytest.mark.parametrize("key", ["word_embedding.weight", "classifier.bn_mlp_input.running_mean"])
-def test_weights_that_are_no_numbers_are_refused(place, key, value):
+def test_rejects_weights_that_are_not_finite(place, key, value):
     state = state_dict(batch_norm=True)
+    state[key] = state[key].double()
     state[key].view(-1)[-1] = value
-    place.refuse(f"snli.pkl: {key} holds NaN or infinity", state)
-
-
-def test_weights_beyond_float32_are_refused(place):
-    state = state_dict()
-    state["encoder.comp_query"] = state["encoder.comp_query"].double() * 1e300
-    place.refuse(r"encoder\.comp_query holds NaN or infinity", state)
+    place.refuse(rf"snli\.pkl: {key} contains NaN or infinity", state)
 
 
 @pytest.mark.parametrize(
@@ -421,10 +347,10 @@ def test_weights_beyond_float32_are_refused(place):
     [lambda x: x.long(), lambda x: x.to(torch.complex64), lambda x: x.to_sparse(), lambda x: x > 0],
     ids=["integers", "complex", "sparse", "booleans"],
 )
-def test_weights_of_another_kind_are_refused(place, convert):
+def test_rejects_weights_of_another_type(place, convert):
     state = state_dict()
     state["encoder.comp_query"] = convert(state["encoder.comp_query"])
-    place.refuse(r"encoder\.comp_query", state)
+    place.refuse(r"snli\.pkl.*query", state)
 
 
 # other files
@@ -440,19 +366,23 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
+def saved(content, **options):
+    file = io.BytesIO()
+    torch.save(content, file, **options)
+    return file.getvalue()
+
+
 def bombs(path):
-    """Pickles with code: both formats of torch.save, and plain ones."""
+    """Yield pickles with code: both formats of torch.save, and plain ones."""
     for options in ({}, {"_use_new_zipfile_serialization": False}):
         for content in (Bomb(path), {**state_dict(), "encoder.comp_query": Bomb(path)}):
-            file = io.BytesIO()
-            torch.save(content, file, **options)
-            yield file.getvalue()
+            yield saved(content, **options)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         yield pickle.dumps({"word_embedding.weight": Bomb(path)}, protocol)
 
 
-def test_code_in_a_pickle_does_not_run(place):
-    target = place.folder / "went-off"
+def test_never_runs_code_from_a_pickle(place, tmp_path):
+    target = tmp_path / "went-off"
     for bomb in bombs(target):
         place.checkpoint.write_bytes(bomb)
         place.refuse(r"snli\.pkl is not a state dict that can be read safely")
@@ -463,20 +393,15 @@ def test_code_in_a_pickle_does_not_run(place):
 
 
 class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
+    pass
 
 
-@pytest.mark.parametrize("module", [nn.Linear(2, 2), Network()], ids=["torch's", "own"])
-def test_a_whole_pickled_module_is_refused(place, module):
-    torch.save(module, place.checkpoint)
-    message = place.refuse(r"not a state dict that can be read safely.*model\.state_dict\(\)")
-    # torch's own advice is to switch the protection off
-    assert "options" not in message
-    assert "weights_only" not in message
-    assert "\x1b" not in message
+@pytest.mark.parametrize("module", [nn.Linear(2, 2), Network()], ids=["torch", "own"])
+def test_rejects_a_pickled_module(place, module):
+    message = place.refuse(r"read safely.*model\.state_dict\(\)", module)
     assert type(module).__name__ in message
+    # torch advises to disable the protection
+    assert "weights_only" not in message
 
 
 @pytest.mark.parametrize(
@@ -486,54 +411,31 @@ def test_a_whole_pickled_module_is_refused(place, module):
         ({**state_dict(), "epoch": 3}, "epoch"),
         ([1, 2], "list"),
         (torch.zeros(3), "Tensor"),
-        (None, "NoneType"),
+        ({}, "word_embedding"),
     ],
 )
-def test_a_file_with_more_or_less_than_a_state_dict_is_refused(place, content, found):
-    torch.save(content, place.checkpoint)
-    place.refuse(f"{found}.*expected a state dict of tensors")
-
-
-def test_an_empty_state_dict_is_refused(place):
-    place.refuse(r"lacks word_embedding\.weight, ", {})
-
-
-def zip_file():
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("a.txt", "text")
-    return file.getvalue()
+def test_rejects_a_file_that_is_not_a_state_dict(place, content, found):
+    place.refuse(rf"snli\.pkl.*{found}", content)
 
 
 @pytest.mark.parametrize(
     "content",
     [
         b"",
-        b"hello world\n",
-        b"the 0.1 0.2\ndog 0.3 0.4\n",
+        b"the 0.1 0.2\n",
         b"\x80",
         b"\x00" * 100,
-        b"\xff" * 100,
         b"PK\x03\x04",
-        b"\x1f\x8b\x08\x00",
         b'{"a": 1}',
-        zip_file(),
-        pickle.dumps({"a": 1}, 2),
         pickle.dumps({"a": 1}),
     ],
 )
-def test_a_file_that_torch_did_not_write_is_refused(place, content):
+def test_rejects_a_file_that_torch_did_not_write(place, content):
     place.checkpoint.write_bytes(content)
     place.refuse(r"snli\.pkl is not a state dict that can be read safely")
 
 
-def written(**options):
-    file = io.BytesIO()
-    torch.save(state_dict(), file, **options)
-    return file.getvalue()
-
-
-FILES = [written(), written(_use_new_zipfile_serialization=False)]
+FILES = [saved(state_dict()), saved(state_dict(), _use_new_zipfile_serialization=False)]
 
 
 @given(
@@ -541,7 +443,7 @@ FILES = [written(), written(_use_new_zipfile_serialization=False)]
     st.one_of(st.none(), st.floats(0, 1)),
     st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=8),
 )
-def test_a_damaged_file_is_refused_or_read(tmp_path_factory, content, cut, changes):
+def test_reads_or_rejects_a_damaged_file(tmp_path_factory, content, cut, changes):
     place = Place(tmp_path_factory.mktemp("damaged"))
     damaged = bytearray(content if cut is None else content[: int(cut * len(content))])
     for position, byte in changes:
@@ -554,9 +456,9 @@ def test_a_damaged_file_is_refused_or_read(tmp_path_factory, content, cut, chang
     place.refuse(r"snli\.pkl")
 
 
-def test_an_occupied_folder_is_refused(place):
+def test_keeps_a_folder_that_is_not_a_model(place):
     place.out.mkdir()
     (place.out / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(FileExistsError, match="is no model folder"):
+    with pytest.raises(FileExistsError, match="model"):
         place.convert(state_dict())
     assert [path.name for path in place.out.iterdir()] == ["thesis.txt"]

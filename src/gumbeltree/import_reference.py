@@ -1,4 +1,4 @@
-"""Turn a state dict of the authors' code into a model folder."""
+"""Convert a checkpoint of the authors' code into a model folder."""
 
 import re
 import warnings
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from gumbeltree.config import EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
 from gumbeltree.model import SentenceModel, save
-from gumbeltree.registry import UnknownNameError
+from gumbeltree.text.files import Report, read_lines
 from gumbeltree.text.tokenizer import PAD, UNKNOWN, whitespace_tokenizer
 from gumbeltree.weights import check_fit
 
 SNLI_LABELS = ("neutral", "entailment", "contradiction")
 
-# the authors' names -> ours; each stands for all keys that begin with it
+# prefixes of the authors' names and ours
 NAMES = {
     "word_embedding.": "embedding.",
     "encoder.leaf_rnn_cell.": "encoder.leaf.",
@@ -28,14 +28,6 @@ NAMES = {
     "classifier.clf_linear.": "head.output.",
 }
 
-NEEDED = (
-    "word_embedding.weight",
-    "encoder.treelstm_layer.comp_linear.weight",
-    "encoder.comp_query",
-    "classifier.mlp.0.0.weight",
-    "classifier.clf_linear.weight",
-)
-
 
 def import_reference(
     checkpoint: str | Path,
@@ -44,148 +36,118 @@ def import_reference(
     variant: str = "reference",
     lower: bool = False,
 ) -> SentenceModel:
-    """Convert a sentence-pair model of the authors' code and save it.
+    """Convert a sentence-pair model of the authors' code, save it and return it.
 
     Args:
-        checkpoint: state dict written by `torch.save`; read with `weights_only=True`.
-        vocabulary: text file, the first field of each line is a word, ids in line order.
+        checkpoint: state dict written by `torch.save`; code in the file is never run.
+        vocabulary: text file whose lines start with a word; the line order determines the ids.
         out: model folder to write.
         variant: "reference" (scores divided by sqrt(D)) or "paper" (the released checkpoints).
-        lower: whether the model's text is to be lower-cased.
+        lower: whether the model lower-cases its input.
     """
-    weights = read_state_dict(Path(checkpoint))
+    state = read_state_dict(Path(checkpoint))
     words = read_vocabulary(Path(vocabulary))
     try:
-        config = infer_config(weights, variant)
-    except UnknownNameError:
-        raise
+        encoder, head = infer_config(state)
     except ValueError as error:
         raise ValueError(f"{checkpoint}: {error}") from error
-    rows = weights["embedding.weight"].shape[0]
+    rows = len(state["word_embedding.weight"])
     if rows != len(words) + 2:
         raise ValueError(
-            f"{checkpoint} has {rows} word vectors, but {vocabulary} has {len(words)} lines, which "
-            f"with {PAD} and {UNKNOWN} makes {len(words) + 2}; pass the vocabulary it was trained "
-            "with"
+            f"{checkpoint} has {rows} word vectors, but the {len(words)} words of {vocabulary} "
+            f"plus {PAD} and {UNKNOWN} make {len(words) + 2}; pass the vocabulary that the model "
+            "was trained with"
         )
+    config = ModelConfig(encoder.with_variant(variant), head, EmbeddingConfig())
     model = SentenceModel(config, whitespace_tokenizer(words, lower))
+    weights = {_our_name(name): value for name, value in state.items()}
     expected = model.state_dict()
     for name in expected:
         if name.endswith("num_batches_tracked"):
-            # files older than this counter; nothing in evaluation reads it
+            # old versions of torch do not save this counter, and evaluation does not need it
             weights.setdefault(name, torch.tensor(0))
     check_fit(expected, weights, str(checkpoint))
     model.load_state_dict(weights)
     model.eval()
-    provenance = {"imported": Path(checkpoint).name, "variant": variant, "lower": lower}
-    save(model, out, provenance)
+    save(model, out, {"imported": Path(checkpoint).name, "variant": variant, "lower": lower})
     return model
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Read the authors' state dict under our names; refuse whatever else the file holds."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; expected a state dict of the authors' code")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            data = torch.load(path, map_location="cpu", weights_only=True)
-    except PermissionError:
-        raise
-    except Exception as error:
-        # torch's own words advise to switch the protection off; keep what the file wanted to run
-        wanted = re.search(r"GLOBAL (\S+)", str(error))
-        found = f"it holds {wanted[1]}" if wanted else "not written by torch.save, or damaged"
-        raise ValueError(
-            f"{path} is not a state dict that can be read safely ({found}); "
-            "save one with torch.save(model.state_dict(), path)"
-        ) from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} holds {type(data).__name__}, expected a state dict of tensors")
-    for key, value in data.items():
+    """Read a state dict without running code from the file; weights become float32."""
+    with open(path, "rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:
+            # torch suggests to disable the protection; report only what the file tries to load
+            blocked = re.search(r"GLOBAL (\S+)", str(error))
+            reason = f"it contains {blocked[1]}" if blocked else "damaged or not from torch.save"
+            raise ValueError(
+                f"{path} is not a state dict that can be read safely ({reason}); "
+                "save one with torch.save(model.state_dict(), path)"
+            ) from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} contains a {type(state).__name__} instead of a state dict")
+    weights: dict[str, Tensor] = {}
+    for name, value in state.items():
         if not isinstance(value, Tensor) or value.layout != torch.strided:
             raise ValueError(
-                f"{path} holds {key!r}, a {type(value).__name__}, expected a state dict of tensors"
+                f"{path} is not a state dict: {name!r} is a {type(value).__name__}, not a dense "
+                "tensor"
             )
-    missing = [name for name in NEEDED if name not in data]
-    if missing:
-        raise ValueError(
-            f"{path} lacks {', '.join(missing)}: not a pair model of the authors' code"
-        )
-    weights: dict[str, Tensor] = {}
-    for key, value in data.items():
-        prefix = next((name for name in NAMES if str(key).startswith(name)), None)
-        if prefix is None:
-            raise ValueError(
-                f"{path} has the key {key!r}, which no pair model of the authors' code has; "
-                f"expected keys beginning with {', '.join(NAMES)}"
-            )
-        name = NAMES[prefix] + key.removeprefix(prefix)
-        if prefix == "classifier.mlp.":
-            # mlp.{i}.0.weight: the linear part of hidden layer i
-            name = re.sub(r"\.0\.(weight|bias)$", r".\1", name)
-        if not key.endswith("num_batches_tracked"):
-            if not value.is_floating_point():
-                raise ValueError(
-                    f"{path}: {key} must hold floating-point numbers, got {value.dtype}"
-                )
-            value = value.float()
-            if not bool(torch.isfinite(value).all()):
-                raise ValueError(f"{path}: {key} holds NaN or infinity")
-        weights[name] = value
-    weights["encoder.query"] = weights["encoder.query"].flatten()
+        value = value.float() if value.is_floating_point() else value
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{path}: {name} contains NaN or infinity")
+        weights[str(name)] = value.flatten() if name == "encoder.comp_query" else value
     return weights
 
 
+def _our_name(name: str) -> str:
+    prefix = next((prefix for prefix in NAMES if name.startswith(prefix)), "")
+    ours = NAMES.get(prefix, "") + name.removeprefix(prefix)
+    # mlp.{i}.0 is the linear part of hidden layer i
+    return re.sub(r"\.0\.(weight|bias)$", r".\1", ours) if prefix == "classifier.mlp." else ours
+
+
 def read_vocabulary(path: Path) -> list[str]:
-    """Return the first field of each line; refuse blank lines and repeated words."""
-    words: list[str] = []
-    line_of: dict[str, int] = {}
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                # a byte order mark is no part of the first word
-                fields = line.decode("utf-8-sig" if number == 1 else "utf-8").split()
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{path}, line {number}: expected UTF-8, {error}") from error
-            if not fields:
-                raise ValueError(f"{path}, line {number}: expected a word, got a blank line")
-            word = fields[0]
-            if word in line_of:
-                raise ValueError(
-                    f"{path}, line {number}: {word!r} stands at line {line_of[word]} already; ids "
-                    "would be ambiguous"
-                )
-            line_of[word] = number
-            words.append(word)
-    return words
+    """Return the first field of each line; blank lines and repeated words are errors."""
+    lines: dict[str, int] = {}
+    for number, line in read_lines(path, Report()):
+        word = (line.split() or [""])[0]
+        if not word:
+            raise ValueError(f"{path}, line {number}: blank line in the vocabulary; remove it")
+        if word in lines:
+            raise ValueError(f"{path}, line {number}: {word!r} repeats line {lines[word]}")
+        lines[word] = number
+    return list(lines)
 
 
-def infer_config(weights: dict[str, Tensor], variant: str) -> ModelConfig:
-    """Return the settings that the shapes of `weights` imply."""
-    leaf = "affine" if "encoder.leaf.weight" in weights else "lstm"
-    word_name = "encoder.leaf.weight" if leaf == "affine" else "encoder.leaf.weight_ih"
-    names = ["embedding.weight", word_name, "head.hidden.0.weight", "head.output.weight"]
+def infer_config(state: dict[str, Tensor]) -> tuple[EncoderConfig, HeadConfig]:
+    """Return the settings that follow from the shapes of the authors' weights."""
+    leaf = "affine" if "encoder.word_linear.weight" in state else "lstm"
+    names = (
+        "word_embedding.weight",
+        "encoder.word_linear.weight" if leaf == "affine" else "encoder.leaf_rnn_cell.weight_ih",
+        "classifier.mlp.0.0.weight",
+        "classifier.clf_linear.weight",
+    )
     for name in names:
-        if name not in weights:
-            raise ValueError(
-                "no leaf: expected encoder.leaf_rnn_cell.weight_ih or encoder.word_linear.weight"
-            )
-        if weights[name].dim() != 2:
-            raise ValueError(f"{name} must be a matrix, got {list(weights[name].shape)}")
-    _, word, hidden, output = (weights[name].shape for name in names)
-    D = weights["encoder.query"].shape[0]
+        if name not in state or state[name].dim() != 2:
+            raise ValueError(f"not a pair model of the authors' code: it has no matrix {name}")
+    if "encoder.comp_query" not in state:
+        raise ValueError("not a pair model of the authors' code: it has no encoder.comp_query")
+    _, word, hidden, output = (state[name].shape for name in names)
+    D = len(state["encoder.comp_query"])
     if hidden[1] == D:
         raise ValueError(
             f"this is a single-sentence model: its classifier takes {D} features, a pair model's "
             f"takes 4 x {D}; only pair models (SNLI) can be imported"
         )
-    encoder = EncoderConfig(embedding_dim=word[1], hidden_dim=D, leaf=leaf)
-    head = HeadConfig(
+    return EncoderConfig(embedding_dim=word[1], hidden_dim=D, leaf=leaf), HeadConfig(
         kind="pair",
-        labels=SNLI_LABELS if output[0] == 3 else tuple(str(i) for i in range(output[0])),
+        labels=SNLI_LABELS if output[0] == 3 else tuple(map(str, range(output[0]))),
         hidden_dim=hidden[0],
-        hidden_layers=sum(n.startswith("head.hidden.") and n.endswith(".weight") for n in weights),
-        batch_norm=any(name.startswith("head.batch_norm_in.") for name in weights),
+        hidden_layers=sum(bool(re.fullmatch(r"classifier\.mlp\.\d+\.0\.weight", x)) for x in state),
+        batch_norm=any(name.startswith("classifier.bn_mlp_input.") for name in state),
     )
-    return ModelConfig(encoder.with_variant(variant), head, EmbeddingConfig())

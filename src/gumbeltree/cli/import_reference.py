@@ -1,4 +1,4 @@
-"""The command `import-reference`: a checkpoint of the authors' code as a model folder."""
+"""The command `import-reference`: convert a checkpoint of the authors' code."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,16 +11,18 @@ from gumbeltree.cli.app import app
 @app.command("import-reference")
 def import_reference_command(
     checkpoint: Annotated[Path, typer.Argument(help="State dict of the authors' code.")],
-    vocabulary: Annotated[Path, typer.Argument(help="Its word list, one word a line.")],
+    vocabulary: Annotated[Path, typer.Argument(help="Its word list, one word per line.")],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
     variant: Annotated[
         str,
         typer.Option(
-            help="reference: scores divided by sqrt(D), the last version; paper: not divided, as "
-            "in the released checkpoints."
+            help="reference: scores divided by sqrt(D), as in the latest code; paper: not divided, "
+            "as in the released checkpoints."
         ),
     ] = "reference",
-    lower: Annotated[bool, typer.Option("--lower", help="Lower-case text before look-up.")] = False,
+    lower: Annotated[
+        bool, typer.Option("--lower", help="Lower-case the input of the model.")
+    ] = False,
 ) -> None:
     """Convert a sentence-pair model of the authors' code into a model folder.
 
