@@ -1,11 +1,10 @@
-"""Compare `treebank_tokenizer` with NLTK, and with the parser's own tokens, on an SNLI file.
+"""Compare `treebank_tokenizer` with NLTK and with the tokens of the Stanford parser on SNLI.
 
     python benchmarks/compare_tokens.py snli_1.0_dev.jsonl.gz
 
-Each distinct sentence counts once. NLTK's word tokenizer wants one
-sentence at a time, so the text is first split at inner sentence ends, by the rule of docs/tokens.md
-written out a second time here. The file's parse trees, where it has them, give a second and
-independent opinion: that of the Stanford parser.
+Each distinct sentence counts once. NLTK's word tokenizer expects a single sentence, so texts are
+first split into sentences by an independent implementation of the rule in docs/tokens.md. The
+tokens of the Stanford parser come from the parse trees of the file.
 """
 
 import gzip
@@ -21,13 +20,13 @@ from gumbeltree.text.tokenizer import ABBREVIATIONS, treebank_tokenizer, undo_pt
 try:
     from nltk.tokenize import NLTKWordTokenizer
 except ImportError:
-    sys.exit("this script compares with NLTK, which is not installed: pip install nltk")
+    sys.exit("NLTK is not installed: pip install nltk")
 
 EXAMPLES = 40
 
 
 def read(path: str) -> dict[str, list[str]]:
-    """Return each distinct sentence with the words of its parse tree, none without a tree."""
+    """Return the words of the parse tree of each distinct sentence, if it has one."""
     sentences = {}
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -39,7 +38,7 @@ def read(path: str) -> dict[str, list[str]]:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text: a period and a capital letter, no abbreviation before."""
+    """Split a text after periods that precede a capital letter and follow no abbreviation."""
     sentences, start = [], 0
     for match in re.finditer(r"""\.[\])}>"'»”’]*(\s+)[\[({<"'`«“‘„]*(\w)""", text):
         word = re.search(r"[^\W_]*$", text[: match.start()])[0]
@@ -56,9 +55,10 @@ def split_sentences(text: str) -> list[str]:
 
 
 def report(name: str, ours: dict[str, list[str]], theirs: dict[str, list[str]]) -> None:
+    """Print how many sentences agree, and the most frequent differences."""
     different = [text for text in ours if ours[text] != theirs[text]]
     share = 100 * (1 - len(different) / len(ours))
-    print(f"\n{name}: {share:.3f} % of {len(ours):,} sentences alike, {len(different)} differ")
+    print(f"\n{name}: {share:.3f} % of {len(ours):,} sentences agree, {len(different)} differ")
     pieces = Counter()
     for text in different:
         left, right = Counter(ours[text]), Counter(theirs[text])
@@ -69,8 +69,8 @@ def report(name: str, ours: dict[str, list[str]], theirs: dict[str, list[str]]) 
 
 def main() -> None:
     if len(sys.argv) != 2:
-        sys.exit(f"expected one argument, an SNLI .jsonl.gz file, got {len(sys.argv) - 1}")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core, for the speed
+        sys.exit("usage: python benchmarks/compare_tokens.py SNLI.jsonl.gz")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # measure the speed of one core
     parsed = read(sys.argv[1])
     texts = list(parsed)
     nltk = NLTKWordTokenizer()
@@ -83,16 +83,16 @@ def main() -> None:
     start = time.perf_counter()
     encodings = tokenizer.encode_batch(texts)
     seconds = time.perf_counter() - start
-    print(f"{len(texts) / seconds:,.0f} sentences a second on one core (encode_batch)")
+    print(f"{len(texts) / seconds:,.0f} sentences per second on one core (encode_batch)")
 
     ours = {}
     for text, encoding in zip(texts, encodings, strict=True):
-        # a token outside the vocabulary is shown by its characters: it differs from NLTK's anyway
+        # out-of-vocabulary tokens differ from NLTK's in any case; show their text
         ours[text] = [
             text[first:last] if token == "<unk>" else token
             for token, (first, last) in zip(encoding.tokens, encoding.offsets, strict=True)
         ]
-    print(f"{sum(len(split_sentences(text)) > 1 for text in texts)} texts of several sentences")
+    print(f"{sum(len(split_sentences(text)) > 1 for text in texts)} texts have several sentences")
     report("NLTK", ours, theirs)
     if any(parsed.values()):
         report("Stanford parser", ours, parsed)

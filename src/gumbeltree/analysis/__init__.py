@@ -1,1 +1,1 @@
-"""What models did: traces, figures, films, metrics of trees, nearest sentences, curves."""
+"""Analyse models: traces, drawings, films, tree metrics, nearest sentences and curves."""
