@@ -65,7 +65,7 @@ def close(found, expected):
     """Whether two JSON values are the same but for the last digits of numbers."""
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(close(found[k], expected[k]) for k in found)
-    if isinstance(expected, list):
+    if isinstance(expected, list | tuple):
         return len(found) == len(expected) and all(map(close, found, expected))
     if isinstance(expected, float):
         return math.isclose(found, expected, rel_tol=1e-4, abs_tol=1e-6)

@@ -1,10 +1,10 @@
-"""How a model merged a sentence: every candidate, every choice, every node.
+"""Traces of how a model merges a sentence: every candidate, every choice, every node.
 
-Legend: B sentences, T words of one, D width of the states.
+Shapes: B sentences, T words per sentence, D state size.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,20 +23,20 @@ from gumbeltree.text.ids import Sentence, TextReader
 from gumbeltree.tree import Span, Tree
 
 BATCH_CELLS = 2**22
-"""Most scores that are kept at a time: sentences times words squared."""
+"""The most scores to hold at a time: sentences times words squared."""
 COLDEST, HOTTEST = 1e-6, 1e6
-"""Temperatures beyond choose as these do: the best merges, or any with the same chance."""
+"""At lower temperatures the best merges win; at higher ones all are equally likely."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The candidates of one step and what became of them.
+    """The candidates of one step and the choice among them.
 
     Attributes:
-        scores: validity score of each candidate, left to right, without noise.
-        probabilities: Eq. 12, softmax of the scores divided by the temperature of the trace.
-        choice: position of the merge.
-        runner_up: position of the most probable of the others, None if there was no other.
+        scores: The validity score of each candidate, left to right, without noise.
+        probabilities: Eq. 12, the softmax of the scores divided by the temperature.
+        choice: The position of the merge.
+        runner_up: The position of the most probable other candidate, None if there is no other.
     """
 
     scores: tuple[float, ...]
@@ -47,15 +47,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Node:
-    """A word or a merge.
+    """A word or a merge. All but the first and the last attribute are None for words.
 
     Attributes:
-        span: half-open range of its words.
-        children: numbers of its two children among the nodes, None for a word.
-        step: the merge that made it, None for a word.
-        score: its validity score, None for a word.
-        probability: of its merge among the candidates of its layer, None for a word.
-        classes: what the classifier says of this node alone, None for models of pairs.
+        span: The half-open range of its words.
+        children: The indices of its two children among the nodes.
+        step: The merge that made it.
+        score: The validity score of that merge.
+        probability: The probability of that merge among the candidates of its layer.
+        classes: What the classifier predicts from this node alone, None for models of pairs.
     """
 
     span: Span
@@ -68,20 +68,20 @@ class Node:
 
 @dataclass(frozen=True)
 class Trace:
-    """A sentence, its tree and how it came about.
+    """A sentence, its tree and how the tree was built.
 
     Attributes:
-        text: as it was tokenised.
-        tree: the words and their merges.
-        offsets: first character and the one after the last of each word in `text`.
-        unknown: whether the vocabulary lacks each word.
-        layers: one for each merge.
-        nodes: the words, then the merges in their order, the root last.
-        vector: of the sentence `[D]`; the root's h unless the encoder attends to all nodes.
+        text: The text as tokenised.
+        tree: The words and their merges.
+        offsets: The half-open range of each word's characters in `text`.
+        unknown: Whether each word is out of the vocabulary.
+        layers: One per merge.
+        nodes: The words, then the merges in their order; the root is last.
+        vector: The sentence vector `[D]`; the root's h unless the encoder pools by attention.
         states: h of each node `[2T-1, D]`.
-        sampled: whether merges were sampled, not the best ones taken.
-        cut: whether the end of the text was left out.
-        trees: the encoder's setting: learned, or which fixed trees it makes.
+        sampled: Whether merges were sampled instead of taking the best.
+        cut: Whether the text was truncated.
+        trees: "learned", or the kind of fixed trees that the encoder builds.
     """
 
     text: str
@@ -98,48 +98,30 @@ class Trace:
 
     @property
     def scored(self) -> bool:
-        """Whether there are merges that scores decided on; those of fixed trees say nothing."""
+        """Whether scores decided the merges, which is not so in fixed trees and single words."""
         return bool(self.layers) and self.trees == "learned"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all but the vectors, for JSON."""
+        """Return everything but the vectors, ready for JSON."""
         return {
             "text": self.text,
-            "words": list(self.tree.words),
-            "order": list(self.tree.order),
+            "words": self.tree.words,
+            "order": self.tree.order,
             "brackets": str(self.tree),
-            "offsets": [list(pair) for pair in self.offsets],
-            "unknown": list(self.unknown),
+            "offsets": self.offsets,
+            "unknown": self.unknown,
             "sampled": self.sampled,
             "cut": self.cut,
             "trees": self.trees,
-            "layers": [
-                {
-                    "scores": list(layer.scores),
-                    "probabilities": list(layer.probabilities),
-                    "choice": layer.choice,
-                    "runner_up": layer.runner_up,
-                }
-                for layer in self.layers
-            ],
-            "nodes": [
-                {
-                    "span": list(node.span),
-                    "children": None if node.children is None else list(node.children),
-                    "step": node.step,
-                    "score": node.score,
-                    "probability": node.probability,
-                    "classes": node.classes,
-                }
-                for node in self.nodes
-            ],
+            "layers": [dict(vars(layer)) for layer in self.layers],
+            "nodes": [dict(vars(node)) for node in self.nodes],
         }
 
 
 def trace(model: SentenceModel, text: str, **options: Any) -> Trace:
-    """Return how a model merges one text; see `trace_many`."""
+    """Trace how a model merges one text; see `trace_many`."""
     if not isinstance(text, str):
-        raise TypeError(f"expected one string, got {type(text).__name__}")
+        raise TypeError(f"`text` must be one string, got {type(text).__name__}")
     return trace_many(model, [text], **options)[0]
 
 
@@ -151,53 +133,48 @@ def trace_many(
     temperature: float = 1.0,
     pretokenized: bool = False,
 ) -> list[Trace]:
-    """Return how a model merges each text.
+    """Trace how a model merges each text.
 
     Args:
-        model: any with a tree; the baselines without one are refused.
-        texts: sentences; of longer ones the first `max_words` words are read.
-        seed: sample each merge as argmax(score / temperature + Gumbel noise), the same for the
-            same seed, text and temperature whatever other texts there are; None takes the best.
-        temperature: the higher, the less the scores say; 1 is as in training.
-        pretokenized: see `SentenceModel.encode`.
-
-    Raises:
-        ValueError: If the model gives scores that are no numbers, among others.
+        model: A model that builds trees.
+        texts: Sentences; those longer than `max_words` are truncated.
+        seed: Sample each merge as argmax(score / temperature + Gumbel noise). The result depends
+            on the seed, the text and the temperature, not on the other texts. None takes the best.
+        temperature: The higher, the less the scores count; training uses 1.
+        pretokenized: See `SentenceModel.encode`.
     """
-    model.check_builds_trees()
-    check_temperature(temperature)
-    sentences, cuts = _read(model, texts, pretokenized)
-    trees = model.encoder.shape_of_trees
+    sentences, cuts = _read(model, texts, temperature, pretokenized)
     unknown = TextReader(model.tokenizer, model.config.max_words).unknown
-    found: dict[int, Trace] = {}
-    for rows in _few(sentences):
+    # a seed makes no difference to trees that are always the same
+    sampled = seed is not None and model.encoder.draws_trees
+    traces: dict[int, Trace] = {}
+    for rows in _batches(sentences):
         ids = [sentences[row].ids for row in rows]
-        T = max(map(len, ids))
-        noise = None
-        if seed is not None:
-            # argmax(score / temperature + g) is argmax(score + temperature g)
-            noise = torch.zeros((len(rows), T - 1, T - 1))
-            for i, row in enumerate(rows):
-                size = len(sentences[row].ids) - 1
-                noise[i, :size, :size] = temperature * _noise(1, size, seed)[0]
-        encoding, classes = _encoded(model, ids, noise)
+        noise = None if seed is None else _padded_noise(ids, seed, temperature)
+        encoding, classes = _encode(model, ids, noise)
         for i, row in enumerate(rows):
-            found[row] = _trace(
-                sentences[row],
-                cuts[row],
-                unknown,
-                temperature,
-                # a seed changes no tree that is always the same
-                seed is not None and model.encoder.draws_trees,
-                encoding["order"][i],
-                encoding["scores"][i],
-                encoding["vector"][i],
-                _own_nodes(encoding["h"][i], len(sentences[row].ids)),
-                None if classes is None else _own_nodes(classes[i], len(sentences[row].ids)),
-                model.labels,
-                trees,
+            sentence, words = sentences[row], len(ids[i])
+            own = _own_nodes(len(encoding["h"][i]), words)
+            named: list[dict[str, float] | None] = [None] * len(own)
+            if classes is not None:
+                shares = classes[i, own].tolist()
+                named = [dict(zip(model.labels, share, strict=True)) for share in shares]
+            tree = Tree(sentence.words, encoding["order"][i, : words - 1].tolist())
+            layers, nodes = _layers_and_nodes(tree, encoding["scores"][i], temperature, named)
+            traces[row] = Trace(
+                text=sentence.text,
+                tree=tree,
+                offsets=tuple(sentence.offsets),
+                unknown=tuple(word == unknown for word in sentence.ids),
+                layers=layers,
+                nodes=nodes,
+                vector=encoding["vector"][i],
+                states=encoding["h"][i, own],
+                sampled=sampled,
+                cut=cuts[row],
+                trees=model.encoder.shape_of_trees,
             )
-    return [found[row] for row in range(len(sentences))]
+    return [traces[row] for row in range(len(sentences))]
 
 
 def span_probabilities(
@@ -209,54 +186,55 @@ def span_probabilities(
     temperature: float = 1.0,
     pretokenized: bool = False,
 ) -> tuple[Tree, dict[Span, float]]:
-    """Return the greedy tree and how often each span of two words or more is in a sampled tree.
+    """Return the greedy tree, and the share of sampled trees that contain each span.
 
     Args:
-        model: as in `trace_many`.
-        text: one sentence.
-        samples: trees that are drawn.
-        seed: of all of them together.
-        temperature: as in `trace_many`.
-        pretokenized: see `SentenceModel.encode`.
+        model: As in `trace_many`.
+        text: One sentence.
+        samples: The number of trees to sample.
+        seed: The seed of all samples together.
+        temperature: As in `trace_many`.
+        pretokenized: See `SentenceModel.encode`.
     """
-    model.check_builds_trees()
-    check_temperature(temperature)
     if samples < 1:
-        raise ValueError(f"`samples` must be a whole number from 1 on, got {samples!r}")
-    (sentence,), _ = _read(model, [text], pretokenized)
+        raise ValueError(f"`samples` must be at least 1, got {samples}")
+    (sentence,), _ = _read(model, [text], temperature, pretokenized)
     T = len(sentence.ids)
-    counts: Counter[Span] = Counter()
-    step = max(1, BATCH_CELLS // (T * T))
     noise = temperature * _noise(samples, T - 1, seed)
     device = model.embedding.weight.device
-    orders = []
     model = in_evaluation_mode(model)
+
+    def orders(draw: Draw, count: int) -> list[list[int]]:
+        encoding = model.encode_batch(Sentences.of([sentence.ids] * count, device), draw)
+        assert encoding.order is not None
+        drawn: list[list[int]] = encoding.order.tolist()
+        return drawn
+
+    counts: Counter[Span] = Counter()
     with torch.inference_mode():
-        (greedy,) = _orders(model.encode_batch(Sentences.of([sentence.ids], device), Draw()))
-        for start in range(0, samples, step):
-            drawn = noise[start : start + step].to(device)
-            many = Sentences.of([sentence.ids] * len(drawn), device)
-            orders += _orders(model.encode_batch(many, Draw(drawn)))
-    for order in orders:
-        counts.update(Tree(sentence.words, order).spans)
-    return Tree(sentence.words, greedy), {
-        span: count / samples for span, count in sorted(counts.items())
-    }
+        (greedy,) = orders(Draw(), 1)
+        for part in noise.split(max(1, BATCH_CELLS // (T * T))):
+            for order in orders(Draw(part.to(device)), len(part)):
+                counts.update(Tree(sentence.words, order).spans)
+    shares = {span: count / samples for span, count in sorted(counts.items())}
+    return Tree(sentence.words, greedy), shares
 
 
 def check_temperature(temperature: float) -> None:
-    """Raise unless noise of this temperature and scores can be added."""
+    """Raise unless the temperature is in the range that float32 noise and scores allow."""
     if not (isinstance(temperature, int | float) and COLDEST <= temperature <= HOTTEST):
         raise ValueError(
             f"the temperature must be a number from {COLDEST:f} to {HOTTEST:,.0f}, got "
-            f"{temperature!r}; 1 is as in training, and without a seed the best merges are taken"
+            f"{temperature!r}; training uses 1"
         )
 
 
 def _read(
-    model: SentenceModel, texts: Sequence[str], pretokenized: bool
+    model: SentenceModel, texts: Sequence[str], temperature: float, pretokenized: bool
 ) -> tuple[list[Sentence], list[bool]]:
-    """Return the ids of texts, and which of them were cut."""
+    """Check the arguments, and return the ids of the texts and which texts were truncated."""
+    model.check_builds_trees()
+    check_temperature(temperature)
     reader = TextReader(model.tokenizer, model.config.max_words, pretokenized)
     sentences, cuts = [], []
     for number, text in enumerate(as_texts(texts)):
@@ -266,32 +244,34 @@ def _read(
     return sentences, cuts
 
 
-def _few(sentences: Sequence[Sentence]) -> list[list[int]]:
-    """Return rows of sentences of similar lengths whose scores fit into memory together."""
-    found = []
+def _batches(sentences: Sequence[Sentence]) -> Iterator[list[int]]:
+    """Yield indices of sentences of similar lengths whose scores fit into memory together."""
     for rows in batches([len(sentence.ids) for sentence in sentences], 256):
         longest = max(len(sentences[row].ids) for row in rows)
-        size = max(1, BATCH_CELLS // (longest * longest))
-        found += [rows[i : i + size].tolist() for i in range(0, len(rows), size)]
-    return found
+        size = max(1, BATCH_CELLS // longest**2)
+        yield from (rows[i : i + size].tolist() for i in range(0, len(rows), size))
 
 
 def _noise(count: int, size: int, seed: int) -> Tensor:
-    """Return Gumbel noise `[count, size, size]` that depends on nothing but its size and seed."""
+    """Draw Gumbel noise `[count, size, size]` that depends only on its size and the seed."""
     generator = torch.Generator().manual_seed(seed % 2**63)
     return gumbel_noise((count, size, size), generator=generator)
 
 
-def _orders(encoding: Encoding) -> list[list[int]]:
-    assert encoding.order is not None
-    orders: list[list[int]] = encoding.order.tolist()
-    return orders
+def _padded_noise(ids: Sequence[Sequence[int]], seed: int, temperature: float) -> Tensor:
+    """Return the noise of each sentence, padded to `[B, T-1, T-1]`."""
+    sizes = [len(words) - 1 for words in ids]
+    noise = torch.zeros((len(ids), max(sizes), max(sizes)))
+    for i, size in enumerate(sizes):
+        # argmax(score / temperature + g) is argmax(score + temperature g)
+        noise[i, :size, :size] = temperature * _noise(1, size, seed)[0]
+    return noise
 
 
-def _encoded(
+def _encode(
     model: SentenceModel, ids: Sequence[Sequence[int]], noise: Tensor | None
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.float32] | None]:
-    """Return what the encoder did, and the classes of each node if the model has single ones."""
+    """Return the encoding, and the class probabilities `[B, 2T-1, C]` if the model has any."""
     device = model.embedding.weight.device
     model = in_evaluation_mode(model)
     with torch.inference_mode():
@@ -314,66 +294,38 @@ def _encoded(
     return arrays, classes
 
 
-def _own_nodes(rows: NDArray[np.float32], words: int) -> NDArray[np.float32]:
-    """Return a sentence's own rows of `[2T-1, ...]`: its words, then its merges."""
-    T = (len(rows) + 1) // 2
-    own: NDArray[np.float32] = np.concatenate([rows[:words], rows[T : T + words - 1]])
-    return own
+def _own_nodes(rows: int, words: int) -> list[int]:
+    """Return the indices of a sentence's own nodes among the 2T-1 rows of its batch."""
+    T = (rows + 1) // 2
+    return [*range(words), *range(T, T + words - 1)]
 
 
-def _trace(
-    sentence: Sentence,
-    cut: bool,
-    unknown: int,
-    temperature: float,
-    sampled: bool,
-    order: NDArray[np.int64],
+def _layers_and_nodes(
+    tree: Tree,
     scores: NDArray[np.float64],
-    vector: NDArray[np.float32],
-    states: NDArray[np.float32],
-    classes: NDArray[np.float32] | None,
-    labels: tuple[str, ...],
-    trees: str,
-) -> Trace:
-    """Put together what belongs to one sentence."""
-    T = len(sentence.ids)
+    temperature: float,
+    classes: Sequence[dict[str, float] | None],
+) -> tuple[tuple[Layer, ...], tuple[Node, ...]]:
+    """Return the layers of one sentence, and its nodes with their classes."""
+    T = len(tree)
     rows = [scores[step, : T - 1 - step] for step in range(T - 1)]
-    if not all(np.isfinite(x).all() for x in (*rows, *([] if classes is None else classes))):
+    shares = [list(named.values()) for named in classes if named]
+    if not all(np.isfinite(row).all() for row in [*rows, np.array(shares)]):
         raise ValueError(
-            "the model gives NaN or infinite scores for this text; its weights are broken: train "
-            "it anew, with a lower learning rate"
+            "the model gives NaN or infinite scores for this text; its weights are broken: retrain "
+            "it with a lower learning rate"
         )
-    tree = Tree(sentence.words, order[: T - 1].tolist())
-
-    def named(number: int) -> dict[str, float] | None:
-        if classes is None:
-            return None
-        return dict(zip(labels, classes[number].tolist(), strict=True))
-
-    layers = []
-    nodes = [Node((i, i + 1), None, None, None, None, named(i)) for i in range(T)]
+    layers: list[Layer] = []
+    nodes = [Node((i, i + 1), None, None, None, None, classes[i]) for i in range(T)]
     present = list(range(T))
     for step, (choice, span, row) in enumerate(zip(tree.order, tree.spans, rows, strict=True)):
         weights = np.exp((row - row.max()) / temperature)
         probabilities = (weights / weights.sum()).tolist()
         others = [j for j in range(len(row)) if j != choice]
-        runner_up = max(others, key=lambda j: row[j], default=None)
+        runner_up = max(others, key=row.__getitem__, default=None)
         layers.append(Layer(tuple(row.tolist()), tuple(probabilities), choice, runner_up))
         children = (present[choice], present[choice + 1])
         present[choice : choice + 2] = [T + step]
-        nodes.append(
-            Node(span, children, step, float(row[choice]), probabilities[choice], named(T + step))
-        )
-    return Trace(
-        sentence.text,
-        tree,
-        tuple((start, end) for start, end in sentence.offsets),
-        tuple(word == unknown for word in sentence.ids),
-        tuple(layers),
-        tuple(nodes),
-        vector,
-        states,
-        sampled,
-        cut,
-        trees,
-    )
+        score, probability = float(row[choice]), probabilities[choice]
+        nodes.append(Node(span, children, step, score, probability, classes[T + step]))
+    return tuple(layers), tuple(nodes)
