@@ -1,8 +1,8 @@
-"""Make the pictures of docs/draw.md with the packaged models.
+"""Draw the pictures of docs/draw.md with the packaged models.
 
     python benchmarks/draw_docs.py [--out docs/images]
 
-The sentence is that of the paper's Figure 4; the longer one shows what becomes of many words.
+The short sentence is that of the paper's Figure 4; the long one shows how many words are drawn.
 """
 
 import argparse

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent / "src" / "gumbeltree"
 
 # from the bottom up; a layer may import those before it, and itself
 LAYERS = (
-    ("atomic", "array_file", "code_version", "registry", "signals", "drawing"),
+    ("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture"),
     ("tree",),
     ("settings",),
     ("parts",),
@@ -39,7 +39,7 @@ LAYERS = (
 )
 PLACE = {name: place for place, layer in enumerate(LAYERS) for name in layer}
 WITHOUT_TORCH = (
-    *("atomic", "array_file", "code_version", "registry", "signals", "drawing", "tree"),
+    *("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture", "tree"),
     *("settings", "parts", "migrate", "config", "packaged", "hub", "store"),
     *(
         "text.batches",

@@ -37,7 +37,7 @@ def trees(draw, words=any_words, min_size=1, max_size=12):
 
 
 def spans_of(nested, start=0):
-    """The end and the spans of a nested tree, recursively: slow but plain."""
+    """Return the end and the spans of a nested tree, recursively: slow but plain."""
     if isinstance(nested, str):
         return start + 1, set()
     middle, left = spans_of(nested[0], start)
@@ -45,76 +45,43 @@ def spans_of(nested, start=0):
     return end, left | right | {(start, end)}
 
 
-# a tree over four words, every form worked out by hand
+# every tree over four words, worked out by hand
 WORDS = ("the", "cat", "sat", "down")
 FORMS = [
-    # order, spans, nested, brackets, nltk, depth
-    (
-        (0, 0, 0),
-        ((0, 2), (0, 3), (0, 4)),
-        ((("the", "cat"), "sat"), "down"),
-        "( ( ( the cat ) sat ) down )",
-        "(X (X (X the cat) sat) down)",
-        3,
-    ),
-    (
-        (0, 1, 0),
-        ((0, 2), (2, 4), (0, 4)),
-        (("the", "cat"), ("sat", "down")),
-        "( ( the cat ) ( sat down ) )",
-        "(X (X the cat) (X sat down))",
-        2,
-    ),
-    (
-        (1, 0, 0),
-        ((1, 3), (0, 3), (0, 4)),
-        (("the", ("cat", "sat")), "down"),
-        "( ( the ( cat sat ) ) down )",
-        "(X (X the (X cat sat)) down)",
-        3,
-    ),
-    (
-        (1, 1, 0),
-        ((1, 3), (1, 4), (0, 4)),
-        ("the", (("cat", "sat"), "down")),
-        "( the ( ( cat sat ) down ) )",
-        "(X the (X (X cat sat) down))",
-        3,
-    ),
-    (
-        (2, 1, 0),
-        ((2, 4), (1, 4), (0, 4)),
-        ("the", ("cat", ("sat", "down"))),
-        "( the ( cat ( sat down ) ) )",
-        "(X the (X cat (X sat down)))",
-        3,
-    ),
+    # order, spans, brackets, depth
+    ((0, 0, 0), ((0, 2), (0, 3), (0, 4)), "( ( ( the cat ) sat ) down )", 3),
+    ((0, 1, 0), ((0, 2), (2, 4), (0, 4)), "( ( the cat ) ( sat down ) )", 2),
+    ((1, 0, 0), ((1, 3), (0, 3), (0, 4)), "( ( the ( cat sat ) ) down )", 3),
+    ((1, 1, 0), ((1, 3), (1, 4), (0, 4)), "( the ( ( cat sat ) down ) )", 3),
+    ((2, 1, 0), ((2, 4), (1, 4), (0, 4)), "( the ( cat ( sat down ) ) )", 3),
 ]
 
 
-@pytest.mark.parametrize(("order", "spans", "nested", "brackets", "nltk", "depth"), FORMS)
-def test_every_form_of_the_trees_over_four_words(order, spans, nested, brackets, nltk, depth):
+@pytest.mark.parametrize(("order", "spans", "brackets", "depth"), FORMS)
+def test_forms_of_the_trees_over_four_words(order, spans, brackets, depth):
+    nltk = brackets.replace("( ", "(X ").replace(" )", ")")
     made = [
         Tree(WORDS, order),
         Tree.from_spans(WORDS, spans),
-        Tree.from_nested(nested),
         Tree.from_brackets(brackets),
         Tree.from_nltk(nltk),
     ]
     for tree in made:
-        assert tree.words == WORDS
-        assert tree.order == order
-        assert tree.spans == spans
-        assert tree.nested == nested
-        assert str(tree) == brackets
-        assert repr(tree) == f"Tree({brackets!r})"
+        assert (tree.words, tree.order, tree.spans) == (WORDS, order, spans)
+        assert (str(tree), repr(tree)) == (brackets, f"Tree({brackets!r})")
         assert tree.to_nltk() == nltk
-        assert tree.depth == depth
-        assert len(tree) == 4
+        assert (len(tree), tree.depth) == (4, depth)
     assert len(set(made)) == 1
 
 
-def test_the_examples_in_the_docstrings():
+def test_nested_pairs():
+    nested = ("the", (("cat", "sat"), "down"))
+    tree = Tree.from_nested(nested)
+    assert str(tree) == "( the ( ( cat sat ) down ) )"
+    assert tree.nested == nested
+
+
+def test_docstring_examples():
     results = doctest.testmod(gumbeltree.tree)
     assert results.attempted > 5
     assert results.failed == 0
@@ -129,25 +96,20 @@ def test_one_word():
     assert tree.to_nltk("NP") == "(NP the)"
     assert repr(tree) == "Tree('the')"
     others = [
-        Tree.from_spans("the", []),
-        Tree.from_spans("the", [(0, 1)]),
-        Tree.from_nested("the"),
-        Tree.from_brackets("the"),
-        Tree.from_nltk("(NP the)"),
-        Tree.left_branching("the"),
-        Tree.right_branching("the"),
-        Tree.balanced("the"),
-        Tree.random("the", 0),
+        *(Tree.from_spans("the", spans) for spans in ([], [(0, 1)])),
+        *(Tree.from_nested("the"), Tree.from_brackets("the"), Tree.from_nltk("(NP the)")),
+        *(Tree.left_branching("the"), Tree.right_branching("the")),
+        *(Tree.balanced("the"), Tree.random("the", 0)),
     ]
     assert all(other == tree for other in others)
 
 
-def test_words_are_split_from_a_string_or_taken_from_an_iterable():
+def test_words_come_from_a_string_or_an_iterable():
     assert Tree("  the\tcat\nsat ", [0, 0]).words == ("the", "cat", "sat")
     assert Tree(iter(["the", "cat"]), iter([0])) == Tree("the cat", [0])
 
 
-def test_order_is_kept_as_given_and_does_not_count_for_equality():
+def test_equality_ignores_the_order_of_independent_merges():
     right_first, left_first = Tree(WORDS, [2, 0, 0]), Tree(WORDS, [0, 1, 0])
     assert right_first.order == (2, 0, 0)
     assert right_first.spans == ((2, 4), (0, 2), (0, 4))
@@ -158,7 +120,7 @@ def test_order_is_kept_as_given_and_does_not_count_for_equality():
     assert right_first != str(right_first)
 
 
-def test_a_tree_is_frozen_and_copies():
+def test_trees_are_immutable_and_can_be_copied():
     tree = Tree(WORDS, [2, 0, 0])
     with pytest.raises(dataclasses.FrozenInstanceError):
         tree.order = (0, 0, 0)
@@ -167,7 +129,7 @@ def test_a_tree_is_frozen_and_copies():
         assert other.order == tree.order
 
 
-def test_spans_in_any_order_with_or_without_root_and_single_words():
+def test_spans_can_come_in_any_order_without_root_or_with_single_words():
     expected = Tree.from_brackets("( ( the cat ) ( sat down ) )")
     assert Tree.from_spans(WORDS, [(2, 4), (0, 2)]) == expected
     assert Tree.from_spans(WORDS, [(0, 4), (2, 4), (0, 2), (2, 4), (1, 2)]) == expected
@@ -205,13 +167,13 @@ def test_parentheses_in_words():
         ("(S (T (U a)))", "left", "a"),
     ],
 )
-def test_nltk(text, binarize, expected):
+def test_reads_nltk(text, binarize, expected):
     tree = Tree.from_nltk(text, binarize)
     assert str(tree) == expected
     assert tree.order == Tree.from_brackets(expected).order
 
 
-def test_nltk_label():
+def test_writes_nltk_labels():
     assert Tree.from_brackets("( ( a b ) c )").to_nltk(label="NP|2") == "(NP|2 (NP|2 a b) c)"
 
 
@@ -230,7 +192,7 @@ def test_round_trips(tree):
 
 
 @given(trees())
-def test_all_readers_give_the_same_canonical_order(tree):
+def test_all_readers_use_the_canonical_order(tree):
     orders = {
         Tree.from_brackets(str(tree)).order,
         Tree.from_spans(tree.words, tree.spans).order,
@@ -244,17 +206,8 @@ def test_all_readers_give_the_same_canonical_order(tree):
     assert list(spans) == sorted(spans, key=lambda span: (span[1], -span[0]))
 
 
-@given(trees(max_size=6), trees(max_size=6))
-def test_equality_is_that_of_the_brackets(first, second):
-    second = Tree([f"{position}" for position in range(len(second))], second.order)
-    first = Tree([f"{position}" for position in range(len(first))], first.order)
-    assert (first == second) == (str(first) == str(second))
-    if first == second:
-        assert hash(first) == hash(second)
-
-
-def test_merge_orders_of_five_words_give_fourteen_trees():
-    # the merges of a tree in the order of the gaps between words they close
+def test_five_words_have_fourteen_trees():
+    # a merge closes the gap between two words; try the gaps in every order
     found = set()
     for gaps in permutations(range(4)):
         order = [
@@ -278,7 +231,7 @@ def test_random_is_repeatable_and_uniform_over_merge_orders():
     assert Tree.random(SENTENCE, 3).order == Tree.random(SENTENCE, 3).order
     assert Tree.random(SENTENCE, 3) != Tree.random(SENTENCE, 4)
     # two of the six merge orders of four words give the balanced tree, one each other tree
-    counts = dict.fromkeys((form[3] for form in FORMS), 0)
+    counts = dict.fromkeys((form[2] for form in FORMS), 0)
     for seed in range(3000):
         counts[str(Tree.random(WORDS, seed))] += 1
     for brackets, count in counts.items():
@@ -289,69 +242,32 @@ def test_random_is_repeatable_and_uniform_over_merge_orders():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: Tree(WORDS, [0] * 5),
-            "`order` must have 3 merges for 4 words, got 5; pass one position per merge",
-        ),
-        (
-            lambda: Tree(WORDS, [0, 2, 0]),
-            "`order[1]` must lie in 0..1, got 2; pass a position among the nodes present",
-        ),
+        (lambda: Tree(WORDS, [0] * 5), "3 merges for 4 words, got 5"),
+        (lambda: Tree(WORDS, [0, 2, 0]), "`order[1]` must lie in 0..1, got 2"),
         (lambda: Tree(WORDS, [0, -1, 0]), "`order[1]` must lie in 0..1, got -1"),
-        (lambda: Tree("a b", [0.0]), "`order` must hold integers, but 'float' object"),
-        (
-            lambda: Tree([], []),
-            "`words` must have at least one word, got none; leave out empty sentences",
-        ),
-        (lambda: Tree.left_branching(" "), "`words` must have at least one word"),
-        (lambda: Tree.right_branching(""), "`words` must have at least one word"),
-        (lambda: Tree.balanced([]), "`words` must have at least one word"),
-        (lambda: Tree.random([], 0), "`words` must have at least one word"),
-        (
-            lambda: Tree(["a", ""], [0]),
-            "`words[1]` must be a non-empty str without whitespace, got ''; split the sentence",
-        ),
-        (lambda: Tree(["a b", "c"], [0]), "`words[0]` must be a non-empty str without whitespace"),
-        (lambda: Tree(["a", "c\n"], [0]), r"`words[1]` must be a non-empty str without"),
-        (lambda: Tree(["a", 3], [0]), "`words[1]` must be a non-empty str without whitespace, got"),
-        (
-            lambda: Tree.from_spans("a b c", [(0, 2), (1, 3)]),
-            "`spans` must nest, got (0, 2) and (1, 3), which cross; remove one of them",
-        ),
-        (
-            lambda: Tree.from_spans("a b c", [(0, 4)]),
-            "`spans` must be ranges with 0 <= start < end <= 3, got (0, 4); pass half-open",
-        ),
-        (lambda: Tree.from_spans("a b c", [(2, 2)]), "start < end <= 3, got (2, 2)"),
-        (lambda: Tree.from_spans("a b c", [(-1, 2)]), "start < end <= 3, got (-1, 2)"),
-        (
-            lambda: Tree.from_spans("a b c d", [(1, 4)]),
-            "`spans` must split every node in two, got 3 parts in (1, 4): (1, 2), (2, 3), (3, 4); "
-            "add the missing spans",
-        ),
-        (
-            lambda: Tree.from_spans("a b c d e f", [(0, 2)]),
-            "got 5 parts in (0, 6): (0, 2), (2, 3), (3, 4), (4, 5), ...; add",
-        ),
-        (
-            lambda: Tree.from_nested(("a", ("b", "c", "d"))),
-            "`nested` must be a word or a pair of nodes, got a tuple of 3 after 1 words; "
-            "pass 2-tuples of str",
-        ),
-        (lambda: Tree.from_nested(("a",)), "got a tuple of 1 after 0 words"),
+        (lambda: Tree("a b", [0.0]), "`order` must hold integers: 'float'"),
+        (lambda: Tree([], []), "at least one word"),
+        (lambda: Tree.left_branching(" "), "at least one word"),
+        (lambda: Tree.balanced([]), "at least one word"),
+        (lambda: Tree(["a", ""], [0]), "`words[1]` must be a non-empty str"),
+        (lambda: Tree(["a b", "c"], [0]), "without whitespace, got 'a b'"),
+        (lambda: Tree(["a", 3], [0]), "`words[1]` must be a non-empty str"),
+        (lambda: Tree.from_spans("a b c", [(0, 2), (1, 3)]), "(0, 2) and (1, 3), which cross"),
+        (lambda: Tree.from_spans("a b c", [(0, 4)]), "<= 3, got (0, 4)"),
+        (lambda: Tree.from_spans("a b c", [(2, 2)]), "<= 3, got (2, 2)"),
+        (lambda: Tree.from_spans("a b c", [(-1, 2)]), "<= 3, got (-1, 2)"),
+        (lambda: Tree.from_spans("a b c d", [(1, 4)]), "3 parts in (1, 4): (1, 2), (2, 3), (3, 4)"),
+        (lambda: Tree.from_spans("a b c d e f", [(0, 2)]), "5 parts in (0, 6)"),
+        (lambda: Tree.from_nested(("a", ("b", "c", "d"))), "got ('b', 'c', 'd') after 1 words"),
         (lambda: Tree.from_nested(("a", 7)), "got 7 after 1 words"),
         (lambda: Tree.from_nested("a b"), "`words[0]` must be a non-empty str"),
-        (lambda: Tree("a", []).to_nltk(""), "`label` must be one word without parentheses, got ''"),
-        (lambda: Tree("a", []).to_nltk("a b"), "`label` must be one word without parentheses"),
-        (lambda: Tree("a", []).to_nltk("a)"), "`label` must be one word without parentheses"),
-        (
-            lambda: Tree.from_nltk("(S a)", binarize="both"),
-            "`binarize` must be 'left', 'right' or None, got 'both'; pass one of them",
-        ),
-        (lambda: Tree("a b", [0]).draw(0), "`width` must be at least 1, got 0; pass None"),
+        (lambda: Tree("a", []).to_nltk("a b"), "`label` must be one word"),
+        (lambda: Tree("a", []).to_nltk("a)"), "`label` must be one word"),
+        (lambda: Tree.from_nltk("(S a)", binarize="both"), "`binarize` must be 'left'"),
+        (lambda: Tree("a b", [0]).draw(0), "`width` must be at least 1, got 0"),
     ],
 )
-def test_errors(make, message):
+def test_rejects_invalid_arguments(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
 
@@ -359,23 +275,21 @@ def test_errors(make, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "`text` must have a word or '(' at character 0, got the end of the text; pass one"),
-        ("  ", "must have a word or '(' at character 2, got the end of the text"),
-        (")", "must have a word or '(' at character 0, got ')'; pass one whole tree"),
-        ("()", "must have a word or '(' at character 1, got ')'; give the '(' at character 0 two"),
-        ("( a )", "must have a word or '(' at character 4, got ')'; give the '(' at character 0"),
-        ("( a b", "must have ')' at character 5, got the end of the text; give the '(' at"),
-        ("( a ( b", "must have a word or '(' at character 7, got the end of the text; give the "
-         "'(' at character 4 two children and a ')'"),
-        ("( a b c )", "must have ')' at character 6, got 'c'; give the '(' at character 0"),
-        ("( a b ( c d ) )", "must have ')' at character 6, got '('"),
-        ("( a b ) c", "must have the end of the text at character 8, got 'c'; pass one whole tree"),
-        ("( a b ) )", "must have the end of the text at character 8, got ')'"),
-        ("( a b ) ( c d )", "must have the end of the text at character 8, got '('"),
-        ("the cat", "must have the end of the text at character 4, got 'cat'"),
+        ("", "a word or '(' at character 0, got the end of the text"),
+        (")", "a word or '(' at character 0, got ')'"),
+        ("()", "character 1, got ')'; the '(' at character 0 needs two children"),
+        ("( a )", "a word or '(' at character 4, got ')'"),
+        ("( a b", "')' at character 5, got the end of the text"),
+        ("( a ( b", "character 7, got the end of the text; the '(' at character 4 needs"),
+        ("( a b c )", "')' at character 6, got 'c'"),
+        ("( a b ( c d ) )", "')' at character 6, got '('"),
+        ("( a b ) )", "the end of the text at character 8, got ')'"),
+        ("( a b ) ( c d )", "the end of the text at character 8, got '('"),
+        ("the cat", "the end of the text at character 4, got 'cat'"),
+        ("( a b " + "9" * 5_000 + " )", f"got '{'9' * 40}'...;"),
     ],
-)  # fmt: skip
-def test_bracket_errors(text, message):
+)
+def test_rejects_malformed_brackets(text, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Tree.from_brackets(text)
 
@@ -383,34 +297,21 @@ def test_bracket_errors(text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "`text` must have '(' at character 0, got the end of the text; pass one whole tree"),
-        ("cat", "must have '(' at character 0, got 'cat'"),
-        ("()", "must have a word or '(' at character 1, got ')'"),
-        ("(cat)", "must have a word or '(' at character 4, got ')'; give the '(' at character 0 a "
-         "child and a ')'"),
-        ("(S (NP a) (VP))", "must have a word or '(' at character 13, got ')'"),
-        ("(S", "must have a word or '(' at character 2, got the end of the text"),
-        ("(S a", "must have a word or '(' or ')' at character 4, got the end of the text"),
-        ("(S a) b", "must have the end of the text at character 6, got 'b'"),
-        ("(S a))", "must have the end of the text at character 5, got ')'"),
-        ("(R (S a b c) d)", "`text` must have nodes of one or two children, got 3 at character 3, "
-         "'(S a b c)'; binarise the tree first, or pass binarize='left' or 'right'"),
+        ("", "'(' at character 0, got the end of the text"),
+        ("cat", "'(' at character 0, got 'cat'"),
+        ("(cat)", "character 4, got ')'; the '(' at character 0 needs a child"),
+        ("(S (NP a) (VP))", "a word or '(' at character 13, got ')'"),
+        ("(S a", "a word or '(' or ')' at character 4, got the end of the text"),
+        ("(S a) b", "the end of the text at character 6, got 'b'"),
+        ("(R (S a b c) d)", "got 3 at character 3, '(S a b c)'; pass binarize="),
     ],
-)  # fmt: skip
-def test_nltk_errors(text, message):
+)
+def test_rejects_malformed_nltk(text, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Tree.from_nltk(text)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        Tree.left_branching,
-        Tree.right_branching,
-        Tree.balanced,
-        lambda words: Tree.random(words, 0),
-    ],
-)
+@pytest.mark.parametrize("make", [Tree.right_branching, lambda words: Tree.random(words, 0)])
 def test_long_sentences_do_not_recurse(make):
     tree = make(LONG)
     assert len(tree) == 5000
@@ -440,14 +341,6 @@ def test_long_sentences_do_not_recurse(make):
             """,
         ),
         (
-            "( good movie )",
-            9,
-            """
-            ┬─ good
-            └─ movie
-            """,
-        ),
-        (
             "( ( the ( cat sat ) ) ( down quietly ) )",
             24,
             """
@@ -466,27 +359,6 @@ def test_long_sentences_do_not_recurse(make):
             │   └─ sat
             └───┬─ down
                 └─ quietly
-            """,
-        ),
-        (
-            "( a ( b ( c d ) ) )",
-            7,
-            """
-            ┌┴─┐
-            │ ┌┴─┐
-            │ │ ┌┴┐
-            a b c d
-            """,
-        ),
-        # two columns per level take 6 + 1 + 4
-        (
-            "( aaaa ( bbbb ( cccc dddd ) ) )",
-            11,
-            """
-            ┬───── aaaa
-            └─┬─── bbbb
-              └─┬─ cccc
-                └─ dddd
             """,
         ),
         # one column per level takes 4 + 1 + 4
@@ -511,16 +383,6 @@ def test_long_sentences_do_not_recurse(make):
              └─ dddd
             """,
         ),
-        (
-            "( ( ( aaaa bbbb ) cccc ) dddd )",
-            1,
-            """
-            … aaaa
-            … bbbb
-            … cccc
-            … dddd
-            """,
-        ),
         # wide characters take two columns, combining ones none
         (
             "( ( 喜欢 cafe\u0301 ) x )",
@@ -531,22 +393,13 @@ def test_long_sentences_do_not_recurse(make):
             喜欢 cafe\u0301 x
             """,
         ),
-        (
-            "( ( 喜欢 cafe\u0301 ) x )",
-            10,
-            """
-            ┬─┬─ 喜欢
-            │ └─ cafe\u0301
-            └─── x
-            """,
-        ),
     ],
 )
-def test_drawings(brackets, width, drawing):
+def test_draws_in_the_terminal(brackets, width, drawing):
     assert Tree.from_brackets(brackets).draw(width) == dedent(drawing).strip("\n")
 
 
-def test_the_default_width_is_that_of_the_terminal(monkeypatch):
+def test_draws_as_wide_as_the_terminal(monkeypatch):
     tree = Tree.from_brackets("( good movie )")
     monkeypatch.setenv("COLUMNS", "10")
     assert tree.draw() == tree.draw(10)
@@ -555,7 +408,7 @@ def test_the_default_width_is_that_of_the_terminal(monkeypatch):
 
 
 def read_upright(drawing):
-    """The spans of an upright drawing of ASCII words, read from the brackets upwards."""
+    """Return the spans of an upright drawing of ASCII words, read from the brackets upwards."""
     *levels, line = drawing.split("\n")
     words = list(re.finditer(r"\S+", line))
     nodes = {
@@ -579,7 +432,7 @@ def read_upright(drawing):
 
 
 @given(trees(plain_words))
-def test_the_upright_form_shows_the_tree(tree):
+def test_upright_drawings_show_the_tree(tree):
     drawing = tree.draw(10_000)
     lines = drawing.split("\n")
     assert lines[-1] == " ".join(tree.words)
@@ -590,7 +443,7 @@ def test_the_upright_form_shows_the_tree(tree):
 
 
 def read_sideways(drawing):
-    """The spans of a sideways drawing: the leftmost corner of a range is its split."""
+    """Return the spans of a sideways drawing: the leftmost corner of a range is its split."""
     lines = drawing.split("\n")
     corners = [line.find("└") for line in lines]
     assert corners[0] == -1
@@ -612,7 +465,7 @@ def read_sideways(drawing):
 
 
 @given(trees(plain_words, min_size=2), st.integers(1, 40))
-def test_the_sideways_form_shows_the_tree(tree, width):
+def test_sideways_drawings_show_the_tree(tree, width):
     width = min(width, sum(map(len, tree.words)) + len(tree) - 2)
     drawing = tree.draw(width)
     lines = drawing.split("\n")
@@ -627,7 +480,7 @@ def test_the_sideways_form_shows_the_tree(tree, width):
 
 
 @given(trees(), st.integers(1, 40))
-def test_any_words_can_be_drawn(tree, width):
+def test_draws_any_words(tree, width):
     lines = tree.draw(width).split("\n")
     if lines[-1] != " ".join(tree.words):
         for line, word in zip(lines, tree.words, strict=True):
@@ -644,59 +497,46 @@ def test_thirty_words_fit_eighty_columns():
         assert read_sideways(drawing) == set(tree.spans)
 
 
-def test_svg():
-    tree = Tree(["<b>", "AT&T", "(", '"'], [2, 0, 0])
+# SVG
+
+
+def test_svg_is_safe_and_accessible():
+    tree = Tree(["<b>", "AT&T", "(", "\x1b[31m", "w" * 30], [0, 0, 0, 0])
     text = tree.svg()
-    assert "&lt;b&gt;</text>" in text
-    assert "AT&amp;T" in text
     assert tree._repr_svg_() == text
+    assert "\x1b" not in text
     root = ElementTree.fromstring(text)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert root.get("role") == "img"
-    assert root[0].tag == "{http://www.w3.org/2000/svg}title"
-    assert root[0].text == str(tree) == '( ( <b> AT&T ) ( -LRB- " ) )'
-    assert [node.text for node in root.iterfind(".//{*}text")] == list(tree.words)
-    assert len(root.findall(".//{*}circle")) == 3
+    assert root.find("{*}title").text == str(tree).replace("\x1b", "\ufffd")
+    words = [element.text for element in root.iterfind(".//{*}text")]
+    assert words == ["<b>", "AT&T", "(", "\ufffd[31m", "w" * 23 + "…"]
     assert "currentColor" in text
-    assert "svg:root{color:#767676}" in text
+    assert "prefers-color-scheme:dark" in text
 
 
-@given(trees(max_size=30))
+@given(trees(plain_words, min_size=2, max_size=30))
 def test_svg_shows_the_tree_inside_its_frame(tree):
     root = ElementTree.fromstring(tree.svg())
-    width, height = int(root.get("width")), int(root.get("height"))
-    assert root.get("viewBox") == f"0 0 {width} {height}"
-    texts = root.findall(".//{*}text")
-    centres = [int(text.get("x")) for text in texts]
-    assert centres == sorted(set(centres))
-    floor = int(texts[0].get("y")) - (6 if texts[0].get("transform") else 18)
-    by_centre = {centre: (place, place + 1) for place, centre in enumerate(centres)}
-    tops = dict.fromkeys(by_centre.values(), floor)
-    circles = root.findall(".//{*}circle")
-    edges = re.findall(r"M(\d+) (\d+)V(\d+)H(\d+)V(\d+)", root.find("{*}path").get("d"))
+    paths = [path.get("d") for path in root.iterfind(".//{*}path")]
+    numbers = [list(map(float, re.findall(r"[\d.]+", path))) for path in paths]
+    ends = [(tuple(path[:2]), tuple(path[-2:])) for path in numbers]
+    base = max(y for pair in ends for _, y in pair)
+    feet = sorted({end for pair in ends for end in pair if end[1] == base})
+    nodes = {foot: (place, place + 1) for place, foot in enumerate(feet)}
     spans = []
-    for circle, edge in zip(circles, edges, strict=True):
-        left_centre, left_top, top, right_centre, right_top = map(int, edge)
-        left, right = by_centre.pop(left_centre), by_centre.pop(right_centre)
-        assert left[1] == right[0]
-        assert (tops[left], tops[right]) == (left_top, right_top)
-        assert 0 < top < min(left_top, right_top) <= floor < height
-        assert left_centre < int(circle.get("cx")) < right_centre < width
-        assert int(circle.get("cy")) == top
-        spans.append((left[0], right[1]))
-        by_centre[int(circle.get("cx"))] = spans[-1]
-        tops[spans[-1]] = top
+    for (left, right), circle in zip(ends, root.iterfind(".//{*}circle"), strict=True):
+        x, y = float(circle.get("cx")), float(circle.get("cy"))
+        assert 0 < left[0] < x < right[0] < float(root.get("width"))
+        assert 0 < y < min(left[1], right[1]) <= base < float(root.get("height"))
+        (start, middle), (other, end) = nodes.pop(left), nodes.pop(right)
+        assert middle == other
+        nodes[x, y] = start, end
+        spans.append((start, end))
     assert tuple(spans) == tree.spans
 
 
-def test_svg_of_long_sentences_turns_the_words():
-    short, long = Tree.balanced("the cat sat"), Tree.balanced(SENTENCE + " " + SENTENCE)
+def test_svg_turns_the_words_of_long_sentences():
+    short, long = Tree.balanced("the cat sat"), Tree.balanced(f"{SENTENCE} {SENTENCE}")
     assert "rotate(90" not in short.svg()
     assert long.svg().count("rotate(90") == 60
-    assert int(ElementTree.fromstring(long.svg()).get("width")) == 1200
-
-
-def test_a_long_word_in_the_wrong_place_is_shown_in_part():
-    with pytest.raises(ValueError, match=r"got '9{40}'\.\.\.; give the") as caught:
-        Tree.from_brackets("( a b " + "9" * 5_000 + " )")
-    assert len(str(caught.value)) < 200
+    assert float(ElementTree.fromstring(long.svg()).get("width")) < 1200

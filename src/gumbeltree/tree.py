@@ -1,4 +1,4 @@
-"""Binary trees over words: read them, write them, compare them, draw them."""
+"""Binary trees over words: reading, writing, comparing and drawing them."""
 
 import random
 import re
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Literal, TypeAlias, TypeVar
 
-from gumbeltree import drawing
+from gumbeltree import drawing, picture
 
 Nested: TypeAlias = "str | tuple[Nested, Nested]"
 Span: TypeAlias = tuple[int, int]
 Value = TypeVar("Value")
 
-# the last match is the empty one at the end of the text
+# the last match is empty, at the end of the text
 _TOKEN = re.compile(r"[()]|[^\s()]+|\Z")
 
 
@@ -22,10 +22,10 @@ _TOKEN = re.compile(r"[()]|[^\s()]+|\Z")
 class Tree:
     """A binary tree over words.
 
-    Two trees are equal when they have the same words and the same spans; the order in which
-    independent merges were made does not count. `order` stays as given to the constructor. Every
-    other way to make a tree gives the canonical order: post-order, that is bottom-up and left to
-    right, each node merged as soon as its last word is there.
+    Two trees are equal if they have the same words and the same spans, whatever the order of
+    independent merges. The constructor keeps the merge order you pass. All other ways to make a
+    tree use the canonical order, post-order: bottom-up and left to right, with each node merged as
+    soon as its last word is complete.
 
     Example:
         Four words, merged at positions 2, 0, 0:
@@ -54,17 +54,12 @@ class Tree:
     spans: tuple[Span, ...] = field(init=False)
 
     def __init__(self, words: Iterable[str] | str, order: Iterable[int]) -> None:
-        """Make a tree from words and a merge order.
-
-        Args:
-            words: The words, or a string to split on whitespace.
-            order: One position per merge, as in the attribute `order`.
-        """
+        """Make a tree from words, or a string to split on whitespace, and a merge order."""
         words = _checked_words(words)
         try:
             order = tuple(map(index, order))
         except TypeError as error:
-            raise ValueError(f"`order` must hold integers, but {error}; pass positions") from None
+            raise ValueError(f"`order` must hold integers: {error}") from None
         if len(order) != len(words) - 1:
             raise ValueError(
                 f"`order` must have {len(words) - 1} merges for {len(words)} words, "
@@ -90,7 +85,7 @@ class Tree:
         Args:
             words: The words, or a string to split on whitespace.
             spans: The half-open range `(start, end)` of every node of two words or more, in any
-                order. The root may be left out; single words are ignored.
+                order. The root is optional; single words are ignored.
         """
         words = _checked_words(words)
         nodes = {(0, len(words))} | {(start, start + 1) for start in range(len(words))}
@@ -125,7 +120,7 @@ class Tree:
 
     @classmethod
     def from_nested(cls, nested: Nested) -> "Tree":
-        """Make a tree from nested pairs, such as `(("the", "cat"), "sat")`."""
+        """Make a tree from nested pairs like `(("the", "cat"), "sat")`."""
         words: list[str] = []
         order: list[int] = []
         pending: list[Nested | None] = [nested]
@@ -138,20 +133,18 @@ class Tree:
             elif isinstance(node, tuple) and len(node) == 2:
                 pending += [None, node[1], node[0]]
             else:
-                found = f"a tuple of {len(node)}" if isinstance(node, tuple) else repr(node)
                 raise ValueError(
-                    f"`nested` must be a word or a pair of nodes, got {found} after "
+                    f"`nested` must hold words and pairs of nodes, got {node!r:.80} after "
                     f"{len(words)} words; pass 2-tuples of str"
                 )
         return cls(words, order)
 
     @classmethod
     def from_brackets(cls, text: str) -> "Tree":
-        """Read what `str(tree)` writes, such as `( ( the cat ) sat )`.
+        """Read the output of `str(tree)`, for example `( ( the cat ) sat )`.
 
         Whitespace around parentheses is optional. Parentheses inside words are written `-LRB-`
-        and `-RRB-`, here and in `from_nltk`; a word that holds these letters itself reads back as
-        another. Error messages count characters from 0.
+        and `-RRB-`, as in the Penn Treebank. Error messages count characters from 0.
         """
         return cls(*_parse(text, labelled=False, binarize=None))
 
@@ -159,9 +152,9 @@ class Tree:
     def from_nltk(cls, text: str, binarize: Literal["left", "right"] | None = None) -> "Tree":
         """Read a labelled tree as in NLTK, the Penn Treebank and SST.
 
-        The label after each open parenthesis is dropped (it may be missing before another
-        parenthesis), and a node with one child is that child. Text without labels would lose
-        words here; read it with `from_brackets`.
+        Labels are dropped (a label is optional before another parenthesis), and a node with one
+        child is replaced by that child. Read text without labels with `from_brackets`: here it
+        would lose words.
 
         Example:
             >>> Tree.from_nltk("(S (NP (DT the) (NN cat)) (VP sat))")
@@ -173,12 +166,10 @@ class Tree:
 
         Args:
             text: One tree.
-            binarize: How to fold a node with more than two children; None refuses such nodes.
+            binarize: How to fold nodes with more than two children; None raises an error.
         """
         if binarize not in (None, "left", "right"):
-            raise ValueError(
-                f"`binarize` must be 'left', 'right' or None, got {binarize!r}; pass one of them"
-            )
+            raise ValueError(f"`binarize` must be 'left', 'right' or None, got {binarize!r}")
         return cls(*_parse(text, labelled=True, binarize=binarize))
 
     @classmethod
@@ -195,7 +186,7 @@ class Tree:
 
     @classmethod
     def balanced(cls, words: Iterable[str] | str) -> "Tree":
-        """Make the tree that halves every node, the odd word on the left.
+        """Make the tree that halves every node, with an odd word on the left.
 
         Example:
             >>> Tree.balanced("a b c d e")
@@ -213,8 +204,8 @@ class Tree:
     def random(cls, words: Iterable[str] | str, seed: int) -> "Tree":
         """Make a tree by merging at a random position at each step.
 
-        This is uniform over merge orders, not over trees: a tree that many orders lead to, such
-        as a balanced one, comes up more often than one that few lead to.
+        The distribution is uniform over merge orders, not over trees: balanced trees, which many
+        orders produce, are more frequent than others.
         """
         words = _checked_words(words)
         generator = random.Random(seed)
@@ -222,7 +213,7 @@ class Tree:
 
     @property
     def nested(self) -> Nested:
-        """The tree as nested pairs, such as `(("the", "cat"), "sat")`; one word is a bare str."""
+        """The tree as nested pairs like `(("the", "cat"), "sat")`; a single word is a str."""
         nodes: list[Nested] = list(self.words)
         nodes += [node for _, _, node in self.merges(nodes, lambda left, right: (left, right))]
         return nodes[-1]
@@ -234,11 +225,9 @@ class Tree:
         return max((height for _, _, height in heights), default=0)
 
     def to_nltk(self, label: str = "X") -> str:
-        """Write a labelled tree, such as `(X (X the cat) sat)`, for NLTK to read."""
+        """Write a labelled tree that NLTK reads, for example `(X (X the cat) sat)`."""
         if label.split() != [label] or "(" in label or ")" in label:
-            raise ValueError(
-                f"`label` must be one word without parentheses, got {label!r}; pass one such as 'X'"
-            )
+            raise ValueError(f"`label` must be one word without parentheses, got {label!r}")
         if len(self) == 1:
             return f"({label} {self})"
         return self._written(f"({label} ", ")")
@@ -246,11 +235,10 @@ class Tree:
     def draw(self, width: int | None = None) -> str:
         """Draw the tree with box-drawing characters.
 
-        The words stand in one row under the tree when that fits; otherwise the tree lies on its
-        side, root at the left, with one word per line. When it is too deep for that, levels get
-        one column instead of two, and then the levels next to the root are cut, with `…` on the
-        lines that lose something. Words are never cut, so that a width below the longest word
-        plus 2 is overrun.
+        If the words fit into one row, they stand below the tree; otherwise the tree lies on its
+        side, with the root at the left and one word per line. In trees too deep for the width,
+        levels take one column instead of two, and `…` replaces the levels next to the root. Words
+        are never cut, so lines can exceed a width below that of the longest word plus 2.
 
         Example:
             >>> print(Tree.from_brackets("( ( the cat ) sat )").draw(80))
@@ -263,21 +251,21 @@ class Tree:
             └─── sat
 
         Args:
-            width: The columns to stay within; None asks the terminal.
+            width: The number of columns to stay within; None means the terminal's.
         """
         if width is None:
             width = shutil.get_terminal_size().columns
         if width < 1:
-            raise ValueError(f"`width` must be at least 1, got {width}; pass None for the default")
+            raise ValueError(f"`width` must be at least 1, got {width}")
         return drawing.draw(self, width)
 
     def svg(self) -> str:
-        """Draw the tree as a self-contained SVG image, words along the base line.
+        """Draw the tree as a self-contained SVG image.
 
-        Words of long sentences are turned to read downwards. The image takes the text colour of
-        the page it is part of; as a file of its own it is grey, for light and dark backgrounds.
+        The words of long sentences read downwards. Inside a page the image takes the page's text
+        colour; as a file it follows the light or dark colour scheme of the reader.
         """
-        return drawing.svg(self)
+        return picture.svg(picture.tree_scene(self))
 
     _repr_svg_ = svg
 
@@ -299,7 +287,7 @@ class Tree:
         return self._written("( ", " )")
 
     def _written(self, opening: str, closing: str) -> str:
-        """Write the words with the marks of every span around them."""
+        """Write the words with an opening and a closing around every span."""
         openings, closings = [0] * len(self), [0] * len(self)
         for start, end in self.spans:
             openings[start] += 1
@@ -312,7 +300,12 @@ class Tree:
     def merges(
         self, leaves: Iterable[Value], join: Callable[[Value, Value], Value]
     ) -> Iterator[tuple[Value, Value, Value]]:
-        """Give left child, right child and node of every merge, in merge order."""
+        """Yield the left child, the right child and their parent for every merge, in merge order.
+
+        Args:
+            leaves: A value for each word.
+            join: Makes the value of a parent from those of its children.
+        """
         present = list(leaves)
         for position in self.order:
             left, right = present[position : position + 2]
@@ -322,10 +315,10 @@ class Tree:
 
 
 def _checked_words(words: Iterable[str] | str) -> tuple[str, ...]:
-    """Split a string into words, and refuse what cannot be a word."""
+    """Split a string into words, and raise if a word is empty or has whitespace in it."""
     words = tuple(words.split() if isinstance(words, str) else words)
     if not words:
-        raise ValueError("`words` must have at least one word, got none; leave out empty sentences")
+        raise ValueError("`words` must have at least one word, got none; drop empty sentences")
     for position, word in enumerate(words):
         if not isinstance(word, str) or word.split() != [word]:
             raise ValueError(
@@ -336,7 +329,7 @@ def _checked_words(words: Iterable[str] | str) -> tuple[str, ...]:
 
 
 def _parse(text: str, labelled: bool, binarize: str | None) -> tuple[list[str], list[int]]:
-    """Read words and post-order merges from brackets."""
+    """Read the words and the post-order merges from brackets."""
     words: list[str] = []
     order: list[int] = []
     opened: list[int] = []
@@ -354,14 +347,14 @@ def _parse(text: str, labelled: bool, binarize: str | None) -> tuple[list[str], 
         else:
             expected = ["a word", "'('", "')'"] if labelled else ["')'"]
         if kind not in expected:
-            found = repr(token[:40]) + ("..." if len(token) > 40 else "") if token else kind
-            remedy = "pass one whole tree"
+            found = f"{token[:40]!r}{'...' * (len(token) > 40)}" if token else kind
+            fix = "pass exactly one tree"
             if opened:
                 needed = "a child" if labelled else "two children"
-                remedy = f"give the '(' at character {opened[-1]} {needed} and a ')'"
+                fix = f"the '(' at character {opened[-1]} needs {needed} and a ')'"
             raise ValueError(
                 f"`text` must have {' or '.join(expected)} at character {position}, got {found}; "
-                f"{remedy}"
+                f"{fix}"
             )
         is_label = labelled and previous == "(" and kind == "a word"
         previous = token
@@ -375,8 +368,7 @@ def _parse(text: str, labelled: bool, binarize: str | None) -> tuple[list[str], 
             if count > 2 and binarize is None:
                 raise ValueError(
                     f"`text` must have nodes of one or two children, got {count} at character "
-                    f"{start}, {text[start : position + 1][:40]!r}; binarise the tree first, or "
-                    "pass binarize='left' or 'right'"
+                    f"{start}, {text[start : position + 1][:40]!r}; pass binarize='left' or 'right'"
                 )
             order += [len(words) - len(order) - 2 - merge for merge in range(count - 1)]
         else:

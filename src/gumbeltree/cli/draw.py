@@ -1,4 +1,4 @@
-"""The command that draws what models do with a sentence."""
+"""The command `draw`: show the trees that models build over a sentence."""
 
 import os
 import shutil
@@ -21,22 +21,26 @@ def draw(
         list[str],
         typer.Argument(
             metavar="MODEL... TEXT",
-            help="One model or more, as in `gumbeltree parse`; last the sentence, in quotes.",
+            help="One or more models, as in `gumbeltree parse`, and then the sentence in quotes.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="File for the drawing, .svg or .png; else it is printed."),
+        typer.Option(
+            "--out", help="File for the figure, .svg or .png; by default the trees are printed."
+        ),
     ] = None,
     film: Annotated[
         Path | None,
-        typer.Option("--film", help="File for the merges one by one, .svg, .gif or .json."),
+        typer.Option("--film", help="File for an animation of the merges, .svg or .gif."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Sample the merges with this seed; else the best are taken.")
+        int | None,
+        typer.Option(help="Sample the merges with this seed; by default the best ones are taken."),
     ] = None,
     temperature: Annotated[
-        float, typer.Option(help="Of sampling and of the probabilities; 1 is as in training.")
+        float,
+        typer.Option(help="Temperature of sampling and of the probabilities; training uses 1."),
     ] = 1.0,
     pretokenized: streams.Pretokenized = False,
     device: streams.Device = "auto",
@@ -55,21 +59,22 @@ def draw(
     *models, text = arguments
     _check_arguments(models, text)
 
-    from gumbeltree.analysis import figure
-    from gumbeltree.analysis import film as films
+    from gumbeltree.analysis.figure import MOVING, STILL, check_suffix, draw_trees
+    from gumbeltree.analysis.film import draw_film
 
     if out is not None and film is not None and out.resolve() == film.resolve():
-        raise ValueError(f"--out and --film must be two files, got {out} twice; name another")
-    for path, suffixes in ((out, figure.SUFFIXES), (film, films.SUFFIXES)):
-        if path is not None:
-            figure.check_suffix(path, suffixes)
-            streams.check_out(path)
+        raise ValueError(f"--out and --film both name {out}; pass two different files")
+    for file, suffixes in ((out, STILL), (film, MOVING)):
+        if file is not None:
+            check_suffix(file, suffixes)
+            streams.check_out(file)
 
     from gumbeltree.analysis.trace import check_temperature, trace
     from gumbeltree.model import load
 
     check_temperature(temperature)
     place = streams.pick_device(device)
+    options = {"seed": seed, "temperature": temperature, "pretokenized": pretokenized}
     traces = []
     for name in models:
         try:
@@ -77,49 +82,37 @@ def draw(
         except (OSError, ValueError) as error:
             if len(models) == 1:
                 raise
-            hint = f"only the last argument, {text!r}, is the text; put all of it in quotes"
+            hint = f"only the last argument, {text!r}, is read as the text; put the text in quotes"
             raise type(error)(f"{str(error).rstrip('.')}; {hint}") from error
         try:
-            found = trace(
-                model, text, seed=seed, temperature=temperature, pretokenized=pretokenized
-            )
+            traces.append((name, trace(model, text, **options)))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        traces.append((name, found))
+        found = traces[-1][1]
         if found.cut and not quiet:
-            count = len(found.tree)
-            words = "1 word is" if count == 1 else f"{count:,} words are"
-            typer.echo(f"{name}: the first {words} read, the rest of the text is not", err=True)
-    shown = None
-    if film is not None:
-        # refused before a file is written
-        shown = films.draw_film(traces)
-        shown.check(film)
-    if out is not None:
-        figure.draw_trees(traces).save(out)
-        _say(out, quiet)
-    if film is not None and shown is not None:
-        with streams.progress(quiet, False, "pictures", shown.pictures) as advance:
-            shown.save(film, advance)
-        _say(film, quiet)
+            typer.echo(f"{name}: text truncated to {len(found.tree):,} words", err=True)
     if out is None and film is None:
         width = shutil.get_terminal_size().columns
-        blocks = []
-        for i, (name, found) in enumerate(traces):
-            blocks.append([*([""] if i else []), *printed(name, found, width)])
-        streams.write_blocks(None, blocks)
+        blocks = [["", *printed(name, found, width)] for name, found in traces]
+        streams.write_blocks(None, [blocks[0][1:], *blocks[1:]])
+    # make both before writing either, so that an error leaves no file behind
+    figures = [(film, draw_film(traces))] if film is not None else []
+    figures += [(out, draw_trees(traces))] if out is not None else []
+    for file, figure in figures:
+        figure.save(file)
+        if not quiet:
+            typer.echo(f"{file}: {file.stat().st_size:,} bytes", err=True)
 
 
 def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
-    """Give the lines for a terminal: model and class, drawing, merges with their scores."""
-    from gumbeltree.analysis.figure.layout import remarks
-    from gumbeltree.analysis.figure.marks import clean, joined
+    """Yield the lines to print: the model and the class, the drawing, the merges with scores."""
+    from gumbeltree.analysis.figure import heading
+    from gumbeltree.picture import clean, clip
     from gumbeltree.tree import Tree
 
-    # what would steer the terminal is not printed
+    # control characters could steer the terminal
     tree = Tree(map(clean, trace.tree.words), trace.tree.order)
-    unknown = [word for word, lacking in zip(tree.words, trace.unknown, strict=True) if lacking]
-    yield joined([clean(name), remarks(trace)])
+    yield heading(name, trace)
     yield ""
     yield tree.draw(width)
     if trace.layers:
@@ -127,39 +120,29 @@ def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
         yield "merge    score  probability  words" if trace.scored else "merge  words"
     for step, node in enumerate(trace.nodes[len(tree) :], 1):
         start, end = node.span
-        words = " ".join(tree.words[start:end])
-        room = max(20, width - 30)
-        words = words if len(words) <= room else words[: room - 1] + "\u2026"
+        words = clip(" ".join(tree.words[start:end]), max(20, width - 30))
         scores = f"{node.score:7.3f}  {node.probability:11.3f}  " if trace.scored else ""
         yield f"{step:5}  {scores}{words}"
-    if unknown:
+    if any(trace.unknown):
+        unknown = (w for w, lacking in zip(tree.words, trace.unknown, strict=True) if lacking)
         yield f"unknown to the model: {' '.join(unknown)}"
 
 
 def _check_arguments(models: list[str], text: str) -> None:
-    """Refuse what cannot be models and a text."""
+    """Raise if the arguments are not models followed by a text."""
+    from gumbeltree.packaged import packaged_names
+
     if not models:
         raise ValueError(
-            f"expected a model and a text, got only {text!r}; write gumbeltree draw MODEL "
+            f"{text!r} is the only argument; pass a model and a text: gumbeltree draw MODEL "
             '"the text in quotes"'
         )
     if not text.strip():
-        raise ValueError("expected a text as the last argument, got an empty one; name a sentence")
-    from gumbeltree.packaged import packaged_names
-
-    # none of it is there, too, where a text is longer than a path may be
-    places = [os.path.join(text, inner, "config.json") for inner in ("", "model")]
-    model = text in packaged_names() or any(map(os.path.isfile, places))
-    # a text may be the name of a folder by chance, not a path to one
-    path = os.path.exists(text) and ("/" in text or text.endswith((".safetensors", ".npz")))
-    if model or path:
-        kind = "model" if model else "path"
+        raise ValueError("the last argument must be the text, but it is empty")
+    # a text may happen to be the name of a folder, but not that of a model or a path
+    model = os.path.isfile(os.path.join(text, "config.json"))
+    if text in packaged_names() or model or ("/" in text and os.path.exists(text)):
         raise ValueError(
-            f"expected a text as the last argument, got the {kind} {text}; add a sentence, in "
-            "quotes"
+            f"the last argument must be the text, but {text} is a model or path; add the sentence "
+            "in quotes"
         )
-
-
-def _say(path: Path, quiet: bool) -> None:
-    if not quiet:
-        typer.echo(f"{path}: {path.stat().st_size:,} bytes", err=True)

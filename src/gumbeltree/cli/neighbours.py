@@ -113,7 +113,7 @@ def _object(query: str, found: list[dict[str, Any]]) -> str:
 
 
 def _table(query: str, found: list[dict[str, Any]]) -> str:
-    from gumbeltree.analysis.figure.marks import clean
+    from gumbeltree.picture import clean
 
     # what would steer the terminal is not printed
     rows = [f"{each['score']:8.4f}  {clean(streams.one_line(each['text']))}" for each in found]

@@ -1,0 +1,302 @@
+"""Figures of the trees that models build, as SVG and PNG."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from gumbeltree.analysis import raster
+from gumbeltree.analysis.trace import Trace
+from gumbeltree.atomic import replace_file
+from gumbeltree.picture import (
+    BLUE,
+    MARGIN,
+    ROW,
+    Mark,
+    Scene,
+    TreeLayout,
+    clean,
+    disc,
+    label,
+    lay_out,
+    path,
+    rectangle,
+    svg,
+    text_width,
+)
+from gumbeltree.plots import pyplot
+
+GAP, HEADER, LEGEND = 36.0, 62.0, 112.0
+"""The space between panels, the height of a panel's header, and the width of its legend."""
+STILL, MOVING = (".svg", ".png"), (".svg", ".gif")
+"""The suffixes of files for figures and for films."""
+LONGEST_NAME = 48
+"""Longer model names lose their beginning, because paths differ at the end."""
+
+YELLOW, SKY, GREY = "#f0e442", "#56b4e9", "#d0d0d0"
+# yellow to blue by way of sky blue: monotone in lightness and readable with any colour vision
+_RAMP = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (YELLOW, SKY, BLUE)])
+_SWATCHES = 28
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture or film of one or several trees; notebooks display it.
+
+    Attributes:
+        scene: What is drawn.
+    """
+
+    scene: Scene
+
+    def svg(self) -> str:
+        """Return the figure as an SVG document."""
+        return svg(self.scene)
+
+    _repr_svg_ = svg
+
+    def save(self, file: str | Path) -> None:
+        """Write the figure to a file, completely or not at all.
+
+        Args:
+            file: A path that ends in .svg, or in .png (.gif for films), which needs matplotlib.
+        """
+        file = Path(file)
+        if check_suffix(file, MOVING if self.scene.seconds else STILL) != ".svg":
+            replace_file(file, lambda temporary: raster.save(self.scene, temporary))
+            return
+        text = self.svg() + "\n"
+        replace_file(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The part of a figure that shows one tree."""
+
+    name: str
+    trace: Trace
+    layout: TreeLayout
+    x: float
+    y: float
+    width: float
+
+
+def draw_trees(traces: Sequence[tuple[str, Trace]]) -> Figure:
+    """Draw one tree, or several for comparison.
+
+    Each circle holds the number of the merge; its colour, and the number below it if there is
+    room, show the validity score. Scores of different models are not comparable, so each tree has
+    its own colour scale. Fixed trees have no scores.
+
+    Args:
+        traces: Pairs of a title, such as the model's name, and the result of `trace`.
+    """
+    panels, width, height = arrange(traces)
+    elements: list[Element] = []
+    for panel in panels:
+        layout, steps = panel.layout, range(len(panel.trace.layers))
+        elements += header(panel)
+        elements += [path(layout.bracket(left, right)) for left, right, _ in layout.merges]
+        elements += [element for step in steps for element in circle(panel, step)]
+        elements += layout.words(panel.trace.unknown)
+    return Figure(Scene(width, height, *described(traces), tuple(map(Mark, elements))))
+
+
+def check_suffix(file: Path, suffixes: Sequence[str]) -> str:
+    """Return the suffix of a file to write, or raise if the format cannot be written."""
+    suffix = file.suffix.lower()
+    if suffix not in suffixes:
+        raise ValueError(f"{file}: the file name must end in {' or '.join(suffixes)}")
+    if suffix != ".svg":
+        pyplot()  # raises if matplotlib is missing
+    return suffix
+
+
+def arrange(
+    traces: Sequence[tuple[str, Trace]], below: float = 0, least_width: float = 0
+) -> tuple[list[Panel], float, float]:
+    """Return one panel per trace, and the width and height of the figure.
+
+    Panels stand side by side if they fit into `ROW`, as in Figure 4 of the paper. Otherwise they
+    are stacked, which puts each word at the same x in all of them.
+
+    Args:
+        traces: As in `draw_trees`.
+        below: Space to keep free below the words of each panel.
+        least_width: The minimum width of a panel.
+    """
+    if not traces:
+        raise ValueError("there is nothing to draw: pass one or more (name, trace) pairs")
+    layouts = lay_out([trace.tree for _, trace in traces])
+    widths = [
+        max(layout.width, _header_width(name, trace), least_width)
+        for layout, (name, trace) in zip(layouts, traces, strict=True)
+    ]
+    beside = sum(widths) + GAP * (len(traces) - 1) <= ROW
+    deepest = max(trace.tree.depth for _, trace in traces)
+    panels = []
+    x = y = MARGIN
+    right = bottom = 0.0
+    for layout, width, (name, trace) in zip(layouts, widths, traces, strict=True):
+        depth = deepest if beside else trace.tree.depth
+        width = width if beside else max(widths)
+        layout = dataclasses.replace(
+            layout,
+            x=x + (width - layout.width) / 2,
+            base=y + HEADER + layout.level * depth + layout.radius,
+        )
+        panels.append(Panel(name, trace, layout, x, y, width))
+        right, bottom = max(right, x + width), max(bottom, layout.bottom + below)
+        if beside:
+            x += width + GAP
+        else:
+            y = bottom + GAP
+    return panels, right + MARGIN, bottom + MARGIN
+
+
+def merge_values(trace: Trace) -> list[float]:
+    """Return the number that colours each merge: its validity score; none for fixed trees."""
+    if trace.trees != "learned":
+        return []
+    return [node.score for node in trace.nodes if node.score is not None]
+
+
+def merge_colour(trace: Trace, step: int) -> str:
+    """Return the colour of a merge."""
+    values = merge_values(trace)
+    if not values:
+        return GREY
+    low, high = min(values), max(values)
+    return ramp((values[step] - low) / (high - low) if high > low else 1)
+
+
+def ramp(share: float) -> str:
+    """Return the colour of a share from 0 (light yellow) to 1 (dark blue)."""
+    mixed = [round(np.interp(share, (0, 0.5, 1), channel)) for channel in _RAMP.T]
+    return "#" + "".join(f"{value:02x}" for value in mixed)
+
+
+def readable_on(colour: str) -> str:
+    """Return black or white, whichever contrasts more with a colour of `ramp`."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#000000" if 0.3 * red + 0.59 * green + 0.11 * blue > 95 else "#ffffff"
+
+
+def header(panel: Panel) -> Iterator[Element]:
+    """Yield the title of a panel, the remarks on its tree and its colour legend."""
+    x, y, right = panel.x, panel.y, panel.x + panel.width
+    yield label(x, y + 15, _shown_name(panel.name), 15, "start", bold=True)
+    if _subtitle(panel.trace):
+        yield label(x, y + 34, _subtitle(panel.trace), 12, "start", "muted")
+    values = merge_values(panel.trace)
+    if len(set(values)) < 2:
+        return
+    yield label(right, y + 9, "validity score", 10, "end", "muted")
+    left, size = right - LEGEND, LEGEND / _SWATCHES
+    for i in range(_SWATCHES):
+        # each swatch reaches to the end and the next one covers it, which leaves no seams
+        steps = rectangle(left + i * size, y + 14, LEGEND - i * size, 8)
+        yield path(steps, None, ramp(i / (_SWATCHES - 1)))
+    yield label(left, y + 33, number(min(values)), 10, "start", "muted")
+    yield label(right, y + 33, number(max(values)), 10, "end", "muted")
+
+
+def circle(panel: Panel, step: int) -> Iterator[Element]:
+    """Yield the circle of a merge, its number, and its score if there is room."""
+    layout, trace = panel.layout, panel.trace
+    left, right, node = layout.merges[step]
+    x, y = layout.point(node)
+    colour = merge_colour(trace, step)
+    yield disc(x, y, layout.radius, colour, about_merge(trace, step))
+    size = layout.radius * (1.1 if step < 99 else 0.8)
+    shown = label(x, y + 0.36 * size, str(step + 1), size, colour=readable_on(colour), bold=True)
+    # let the mouse reach the title of the circle below
+    shown.set("pointer-events", "none")
+    yield shown
+    values = merge_values(trace)
+    if values:
+        size = 9 if layout.turned else 11
+        text = number(values[step])
+        # only the children's edges and circles can be in the way
+        wide = right[0] - left[0] > text_width(text, size) + 4
+        if wide and layout.level > 2 * layout.radius + size + 3:
+            yield label(x, y + layout.radius + 2 + 0.8 * size, text, size, colour="muted")
+
+
+def about_merge(trace: Trace, step: int) -> str:
+    """Describe a merge in one line: its words, score, probability and class."""
+    node = trace.nodes[len(trace.tree) + step]
+    start, end = node.span
+    parts = [f"merge {step + 1}: {' '.join(trace.tree.words[start:end])}"]
+    if trace.scored and node.score is not None and node.probability is not None:
+        count = len(trace.layers[step].scores)
+        parts.append(f"score {number(node.score)}")
+        parts.append(f"{percent(node.probability)} of {count} candidate{'s'[: count > 1]}")
+    return _joined(*parts, _best_class(node.classes))
+
+
+def remarks(trace: Trace) -> str:
+    """Return the class of the sentence and how the tree was made, possibly nothing."""
+    verdict = _best_class(trace.nodes[-1].classes)
+    # with attention the sentence vector is not the root's
+    if verdict and not np.allclose(trace.vector, trace.states[-1], rtol=1e-4, atol=1e-6):
+        verdict = f"root alone: {verdict}"
+    return _joined(
+        verdict,
+        "" if trace.trees == "learned" else f"fixed tree ({trace.trees}), no scores",
+        "sampled" if trace.sampled else "",
+        "text truncated" if trace.cut else "",
+    )
+
+
+def heading(name: str, trace: Trace) -> str:
+    """Return the name of a model with the remarks on its tree."""
+    return _joined(clean(name), remarks(trace))
+
+
+def described(traces: Sequence[tuple[str, Trace]]) -> tuple[str, str]:
+    """Return the title and the description of a figure, for screen readers."""
+    parts = []
+    for name, trace in traces:
+        scores = ", ".join(map(number, merge_values(trace)))
+        parts.append(f"{heading(name, trace)}: {trace.tree}.")
+        parts += [f"Scores of the merges, in order: {scores}."] if scores else []
+    return f"{', '.join(name for name, _ in traces)}: {traces[0][1].text}", " ".join(parts)
+
+
+def number(value: float) -> str:
+    """Format a score with two decimals and a true minus sign."""
+    return f"{value:z.2f}".replace("-", "\u2212")
+
+
+def percent(probability: float) -> str:
+    """Format a probability as a percentage with one decimal."""
+    return f"{100 * probability:.1f} %"
+
+
+def _joined(*parts: str) -> str:
+    return " \u00b7 ".join(filter(None, parts))
+
+
+def _best_class(classes: dict[str, float] | None) -> str:
+    if not classes:
+        return ""
+    name, probability = max(classes.items(), key=lambda item: item[1])
+    return f"{clean(name)} {percent(probability)}"
+
+
+def _subtitle(trace: Trace) -> str:
+    return _joined(remarks(trace), "italic: unknown to the model" if any(trace.unknown) else "")
+
+
+def _shown_name(name: str) -> str:
+    name = clean(name)
+    return name if len(name) <= LONGEST_NAME else "\u2026" + name[1 - LONGEST_NAME :]
+
+
+def _header_width(name: str, trace: Trace) -> float:
+    text = max(text_width(_shown_name(name), 15) * 1.1, text_width(_subtitle(trace), 12))
+    return text + (24 + LEGEND if trace.scored else 0)

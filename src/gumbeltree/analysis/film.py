@@ -1,0 +1,131 @@
+"""Films of the merges: the candidates of each layer, the choice and the runner-up."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from xml.etree.ElementTree import Element
+
+from gumbeltree.analysis.figure import (
+    Figure,
+    Panel,
+    arrange,
+    circle,
+    described,
+    header,
+    percent,
+)
+from gumbeltree.analysis.trace import Layer, Trace
+from gumbeltree.picture import Mark, Place, Scene, clip, label, parent, path, rectangle
+
+MOST_WORDS = 120
+"""Films of longer sentences would run for minutes and take as long to make."""
+BARS, CAPTION = 62.0, 64.0
+"""The height of the highest bar, and of the three lines below the bars."""
+CHOICE, RUNNER_UP = "#d55e00", "#e69f00"
+"""Not the only difference: bars of the choice are filled and those of the runner-up hollow."""
+
+
+def draw_film(traces: Sequence[tuple[str, Trace]]) -> Figure:
+    """Animate how a tree is built, or several at the same time.
+
+    There is one frame per layer and a last one with the finished trees. The bars show the
+    probabilities of the candidates (Eq. 12) relative to the highest of their layer.
+
+    Args:
+        traces: As in `gumbeltree.analysis.figure.draw_trees`.
+
+    Raises:
+        ValueError: If a tree is fixed or longer than `MOST_WORDS`.
+    """
+    for name, trace in traces:
+        if trace.trees != "learned":
+            raise ValueError(
+                f"{name} has fixed trees ({trace.trees}) and chooses no merges to film; draw its "
+                "tree with --out instead"
+            )
+        if len(trace.tree) > MOST_WORDS:
+            raise ValueError(
+                f"films are limited to {MOST_WORDS} words and this text has {len(trace.tree)}; "
+                "choose a shorter one"
+            )
+    panels, width, height = arrange(traces, below=34 + BARS + CAPTION, least_width=330)
+    merges = max(len(trace.layers) for _, trace in traces)
+    marks: list[Mark] = []
+    for panel in panels:
+        still = [*header(panel), *panel.layout.words(panel.trace.unknown)]
+        marks += [*map(Mark, still), *_moving(panel, merges + 1)]
+    # long sentences advance faster, to stay within a minute or so
+    pause = max(0.7, min(2.4, 60 / max(merges, 1)))
+    seconds = (*[pause] * merges, 4.0)
+    return Figure(Scene(width, height, *described(traces), tuple(marks), seconds))
+
+
+def _moving(panel: Panel, frames: int) -> Iterator[Mark]:
+    """Yield what appears and disappears in one panel."""
+    present = list(panel.layout.leaves)
+    phrases = list(panel.trace.tree.words)
+    circles: list[Mark] = []
+    for step, layer in enumerate(panel.trace.layers):
+        elements = [*_candidates(panel, present, layer), *_caption(panel, phrases, step)]
+        yield from (Mark(element, (step, step + 1)) for element in elements)
+        later, pair = (step + 1, frames), slice(layer.choice, layer.choice + 2)
+        left, right = present[pair]
+        yield Mark(path(panel.layout.bracket(left, right)), later)
+        circles += [Mark(element, later) for element in circle(panel, step)]
+        present[pair] = [parent(left, right)]
+        phrases[pair] = [" ".join(phrases[pair])]
+    # circles cover all edges
+    yield from circles
+
+
+def _candidates(panel: Panel, present: Sequence[Place], layer: Layer) -> Iterator[Element]:
+    """Yield a bar for each candidate, and dashed edges for the choice and the runner-up."""
+    layout = panel.layout
+    floor = _row(panel, 0) - 24
+    width = min(26.0, 0.6 * min(layout.columns))
+    unit = BARS / max(layer.probabilities)
+    others = ""
+    # the choice comes last, to lie on top
+    for i, (left, right) in sorted(
+        enumerate(pairwise(present)), key=lambda candidate: candidate[0] == layer.choice
+    ):
+        x = parent(left, right)[0]
+        height = max(1.0, unit * layer.probabilities[i])
+        bar = rectangle(x - width / 2, floor - height, width, height)
+        if i == layer.choice:
+            yield path(bar, CHOICE, CHOICE, 1.6)
+            yield path(layout.bracket(left, right), CHOICE, width=2.2, dashed=True)
+        elif i == layer.runner_up:
+            yield path(bar, RUNNER_UP, None, 2.2)
+            yield path(layout.bracket(left, right), RUNNER_UP, width=1.8, dashed=True)
+        else:
+            others += bar
+        if not layout.turned:
+            shown = f"{100 * layer.probabilities[i]:.0f} %"
+            style = ("ink", True) if i == layer.choice else ("muted", False)
+            yield label(x, floor - height - 4, shown, 11, colour=style[0], bold=style[1])
+    if others:
+        yield path(others, None, "faint")
+
+
+def _caption(panel: Panel, phrases: Sequence[str], step: int) -> Iterator[Element]:
+    """Yield the three lines below the bars."""
+    layer = panel.trace.layers[step]
+    count = len(layer.scores)
+    text = f"layer {step + 1} of {len(panel.trace.layers)}: {count} candidate{'s'[: count > 1]}"
+    yield label(panel.x, _row(panel, 0), text, 12, "start", "muted")
+    names = ("sampled", "best of the others") if panel.trace.sampled else ("chosen", "runner-up")
+    positions = (layer.choice, layer.runner_up)
+    for row, (name, position) in enumerate(zip(names, positions, strict=True), 1):
+        if position is None:
+            continue
+        y = _row(panel, row)
+        colour, fill = (CHOICE, CHOICE) if row == 1 else (RUNNER_UP, None)
+        yield path(rectangle(panel.x + 1, y - 9, 9, 9), colour, fill, 1.8)
+        both = " + ".join(phrases[position : position + 2])
+        text = f"{name}, {percent(layer.probabilities[position])}: {both}"
+        text = clip(text, int((panel.width - 18) / 6.8))
+        yield label(panel.x + 18, y, text, 12, "start", "ink" if row == 1 else "muted")
+
+
+def _row(panel: Panel, row: int) -> float:
+    return panel.layout.bottom + 34 + BARS + 24 + 18 * row
