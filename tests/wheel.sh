@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the wheel, install it into a clean environment away from the source, and use it there.
+# Build the wheel, install it into a clean environment outside the source tree and use it there.
 #   bash tests/wheel.sh PYTHON
 set -euo pipefail
 python=$(realpath -s "$1")
@@ -25,17 +25,17 @@ assert vectors.shape == (2, model.config.encoder.hidden_dim), vectors.shape
 assert gumbeltree.__file__.startswith(__import__("sys").prefix), gumbeltree.__file__
 print("wheel: info, load and parse work in a clean environment")
 PY
-# the models that come with the package, all of them, by name
+# every packaged model, by name
 "$bin/gumbeltree" models
 names=$(cd "$root/src/gumbeltree" && for config in pretrained/*/config.json; do
   [ -e "$config" ] && basename "$(dirname "$config")"
 done || true)
-[ -n "$names" ] || echo "wheel: no packaged models in this source tree to try"
+[ -n "$names" ] || echo "wheel: this source tree has no packaged models"
 for name in $names; do
   "$bin/gumbeltree" parse "$name" "i love this very much ."
   "$bin/gumbeltree" info "$name" --json | grep '"pretrained"' > /dev/null
 done
-# the explorer's page is in the wheel, and without the extra its command says what to install
+# the wheel holds the explorer's page; without the extra, its command names what to install
 "$bin/python" - <<'PY'
 from importlib import resources
 web = resources.files("gumbeltree") / "web"
@@ -46,7 +46,7 @@ if "$bin/gumbeltree" explore --no-open 2> missing.txt; then
   exit 1
 fi
 grep -q "pip install 'gumbeltree\[web\]'" missing.txt
-# without the extra, a plot must name the command that brings it
+# without the extra, plotting names what to install
 if "$bin/gumbeltree" bench --quick --plot growth.png 2> missing.txt; then
   echo "bench --plot ran without matplotlib" >&2
   exit 1

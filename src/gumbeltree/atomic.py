@@ -1,4 +1,4 @@
-"""Write a file whole or not at all."""
+"""Write a file completely or not at all."""
 
 import os
 import uuid
@@ -9,14 +9,14 @@ from safetensors import SafetensorError
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file beside `path`, then move it there in one step.
+    """Call `write` with a temporary path next to `path`, then rename the result to `path`.
 
-    Whoever reads `path` meanwhile, or after a failure, finds the old file or none. The content is
-    on disk before the name is, so that this holds when the power goes, too.
+    A concurrent reader, or anyone after a failure or a power cut, sees the old file or the
+    complete new one.
     """
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
-        # a new file's permissions, whoever writes it: some writers keep theirs to the owner
+        # some writers restrict permissions to the owner; use those of an ordinary new file
         temporary.touch()
         mode = temporary.stat().st_mode
         try:

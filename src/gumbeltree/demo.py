@@ -1,7 +1,7 @@
-"""The demonstration: train on made-up reviews beside two baselines, and look at the trees."""
+"""The demonstration: train on synthetic reviews, compare with two baselines, show trees."""
 
+import functools
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,50 +9,49 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from gumbeltree.config import Recipe, load_recipe, with_settings
+from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare
 from gumbeltree.data.prepared import Prepared
-from gumbeltree.model import SentenceModel, load
+from gumbeltree.model import load
 from gumbeltree.nn.heads.class_evaluation import wilson
 from gumbeltree.training.display import Display
 from gumbeltree.training.loop import train
 
 QUICK = ("generate=200", "epochs=2", "embedding_dim=8", "encoder.hidden_dim=8")
 MODELS = {"gumbel_tree": "Gumbel Tree-LSTM", "lstm": "LSTM", "bag": "bag of words"}
-TELLING = ("although", "doubt", "who")
-"""Words of sentences worth a look: contrast, negation, a clause in passing."""
+WORTH_DRAWING = ("although", "doubt", "who")
+"""Words of sentences with interesting trees: contrast, negation, a relative clause."""
 
 
 def run(out: Path, quick: bool = False, quiet: bool = False) -> None:
-    """Train, compare, draw; leave the run of the tree model in `out`, with the others inside.
+    """Train, compare and draw; `out` becomes the run of the tree model and contains the others.
 
     Args:
-        out: made if absent; a demonstration that is there already is shown again.
-        quick: a tiny model that learns nothing, to see that everything works.
-        quiet: show no progress.
+        out: Created if missing; a finished demonstration there is shown again.
+        quick: Train a tiny model that learns nothing, to test the set-up.
+        quiet: Hide progress.
     """
-    # so small a model is no faster on two threads, and much slower beside other work
+    # a model this small gains nothing from threads and suffers from other load
     torch.set_num_threads(1)
     recipe = with_settings(load_recipe("demo"), QUICK if quick else ())
     display = Display(quiet)
     prepared = prepare(recipe)
     counts = prepared.report["splits"]
     console = Console()
-    console.print(
-        f"{counts['train']['examples']:,} made-up reviews to learn from, "
-        f"{counts['test']['examples']:,} held out; which words there are says little:",
-        highlight=False,
-        soft_wrap=True,
+    show = functools.partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    show(
+        f"Training on {counts['train']['examples']:,} synthetic reviews, testing on "
+        f"{counts['test']['examples']:,}. The words alone say little about the label:"
     )
-    for text, label in _held_out(prepared)[:3]:
-        console.print(f"  {label:8}  {text}", highlight=False, markup=False, soft_wrap=True)
+    for text, label in _test_reviews(prepared)[:3]:
+        show(f"  {label:8}  {text}")
     results = {}
     for kind, name in MODELS.items():
         display.title = f"{name}: "
         folder = out if kind == "gumbel_tree" else out / kind
         try:
             results[kind] = train(
-                _with_kind(recipe, kind),
+                with_settings(recipe, [f"encoder.kind={kind}"]),
                 prepared,
                 folder,
                 recipe_name="demo",
@@ -64,27 +63,28 @@ def run(out: Path, quick: bool = False, quiet: bool = False) -> None:
             display.close()
     console.print(_table(results, counts["test"]["examples"]))
     model = load(out)
-    _show_trees(model, prepared, console.print)
+    reviews = _worth_drawing(prepared)
+    show("The trees of some test reviews:")
+    predictions = model.predict([text for text, _ in reviews])
+    for (text, label), prediction in zip(reviews, predictions, strict=True):
+        verdict = "correct" if prediction.label == label else f"wrong, should be {label}"
+        probability = prediction.probabilities[prediction.label]
+        show(f"\n{prediction.label} ({probability:.0%}), {verdict}")
+        show(model.parse(text).draw(width=100))
     picture = out / "tree.svg"
-    longest = max((text for text, _ in _telling(prepared)), key=len)
+    longest = max((text for text, _ in reviews), key=len)
     picture.write_text(model.parse(longest).svg(), encoding="utf-8")
-    place = f"\nThe model is in {out / 'model'}, a picture in {picture}. Next:"
-    console.print(place, highlight=False, markup=False, soft_wrap=True)
     saved = shlex.quote(str(out / "model"))
-    for command in (
-        f'gumbeltree predict {saved} "nobody says that the cake is dull ."',
-        f'gumbeltree parse {saved} --draw "although the plot is dull , i loved it ."',
-        f"gumbeltree info {saved}",
-    ):
-        console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
+    show(
+        f"\nThe model is in {out / 'model'}, a picture of a tree in {picture}. Try next:\n"
+        f'  gumbeltree predict {saved} "nobody says that the cake is dull ."\n'
+        f'  gumbeltree parse {saved} --draw "although the plot is dull , i loved it ."\n'
+        f"  gumbeltree info {saved}"
+    )
 
 
-def _with_kind(recipe: Recipe, kind: str) -> Recipe:
-    return with_settings(recipe, [f"encoder.kind={kind}"])
-
-
-def _held_out(prepared: Prepared) -> list[tuple[str, str]]:
-    """Return the sentences of the test split and their labels."""
+def _test_reviews(prepared: Prepared) -> list[tuple[str, str]]:
+    """Return text and label of each review in the test split."""
     words = {i: word for word, i in prepared.tokenizer.get_vocab().items()}
     split = prepared.splits["test"]
     texts = []
@@ -94,15 +94,15 @@ def _held_out(prepared: Prepared) -> list[tuple[str, str]]:
     return texts
 
 
-def _telling(prepared: Prepared) -> list[tuple[str, str]]:
-    """Return a held-out sentence for each telling word that has one, not too long to draw."""
-    held_out = [row for row in _held_out(prepared) if len(row[0].split()) <= 12]
-    found = (next((r for r in held_out if word in r[0].split()), None) for word in TELLING)
-    return [row for row in found if row is not None] or held_out[:1]
+def _worth_drawing(prepared: Prepared) -> list[tuple[str, str]]:
+    """Return a short test review for each word of `WORTH_DRAWING`, or any if there is none."""
+    short = [row for row in _test_reviews(prepared) if len(row[0].split()) <= 12]
+    first = (next((row for row in short if word in row[0].split()), None) for word in WORTH_DRAWING)
+    return [row for row in first if row is not None] or short[:1]
 
 
 def _table(results: dict[str, dict[str, Any]], count: int) -> Table:
-    table = Table(title="Accuracy on held-out reviews", title_justify="left")
+    table = Table(title="Accuracy on test reviews", title_justify="left")
     table.add_column("model")
     for column in ("accuracy", "95 % interval", "training"):
         table.add_column(column, justify="right")
@@ -111,14 +111,3 @@ def _table(results: dict[str, dict[str, Any]], count: int) -> Table:
         low, high = wilson(round(accuracy * count), count)
         table.add_row(name, f"{accuracy:.1%}", f"{low:.1%} to {high:.1%}", f"{seconds:.0f} s")
     return table
-
-
-def _show_trees(model: SentenceModel, prepared: Prepared, show: Callable[..., None]) -> None:
-    show("How it merges the words of some of them, now without sampling:")
-    rows = _telling(prepared)
-    predictions = model.predict([text for text, _ in rows])
-    for (text, label), prediction in zip(rows, predictions, strict=True):
-        right = "right" if prediction.label == label else f"wrong: it is {label}"
-        chance = prediction.probabilities[prediction.label]
-        show(f"\n{prediction.label} ({chance:.0%}), {right}", highlight=False)
-        show(model.parse(text).draw(width=100), highlight=False, markup=False, soft_wrap=True)

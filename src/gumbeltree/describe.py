@@ -1,4 +1,4 @@
-"""Describe a recipe or a model: parts, sizes, parameters."""
+"""Describe a recipe or a model: parts, settings, parameters."""
 
 import dataclasses
 from pathlib import Path
@@ -14,11 +14,10 @@ from gumbeltree.store import CONFIG, find_model, hub_hint, model_config, read_co
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Return what is known of a recipe (by name or .toml path) or of a model.
+    """Describe a recipe (a name or a .toml path) or a model.
 
-    A name may be a recipe's and that of the packaged model trained by it: then the settings are
-    those of the recipe, and the model is told of under "pretrained". A folder of that name comes
-    before both.
+    If a recipe and the packaged model trained with it share the name, the settings are the
+    recipe's and "pretrained" describes the model. A local folder of that name takes precedence.
     """
     folder = find_model(name)
     packaged = folder == packaged_folder(name)
@@ -55,11 +54,11 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _implementation(config: ModelConfig) -> dict[str, Any]:
-    """Return which implementation merges, and why, under its key; nothing without merges."""
+    """Return the merge implementation and the reason for it; nothing if nothing is merged."""
     kind = ENCODERS[config.encoder.kind]
     if not hasattr(kind, "explain"):
         return {}
-    # a small one, but where a model would be
+    # the choice does not depend on the sizes
     small = dataclasses.replace(config.encoder, embedding_dim=2, hidden_dim=2)
     with torch.random.fork_rng(devices=[]):
         choice = kind(small).explain(sample=True)
@@ -67,20 +66,16 @@ def _implementation(config: ModelConfig) -> dict[str, Any]:
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
-    """Count parameters by part, word vectors excluded as in the paper."""
-    # shapes only: no memory, no random numbers
+    """Count parameters by part; as in the paper, word vectors are excluded."""
+    # shapes only: allocates no memory and draws no random numbers
     with torch.device("meta"):
         encoder = ENCODERS[config.encoder.kind](config.encoder)
         head = HEADS[config.head.kind](config.head, encoder.vector_dim)
-    parts = {"cell": "composition"}
-    counts: dict[str, int] = {}
+    # the usual parts in this order, then any others
+    counts = dict.fromkeys(("leaf", "composition", "query"), 0)
     for name, parameter in encoder.named_parameters():
-        part = parts.get(name.split(".")[0], name.split(".")[0])
+        part = name.partition(".")[0]
+        part = "composition" if part == "cell" else part
         counts[part] = counts.get(part, 0) + parameter.numel()
-    order = ("leaf", "composition", "query")
-    counts = {
-        **{part: counts[part] for part in order if part in counts},
-        **{part: count for part, count in counts.items() if part not in order},
-        **head.count_parameters(),
-    }
+    counts = {part: count for part, count in counts.items() if count} | head.count_parameters()
     return {**counts, "total": sum(counts.values())}

@@ -1,4 +1,4 @@
-"""Models that come with the package, by name: folders in `pretrained/`, read without torch."""
+"""Models that come with the package: folders in `pretrained/`, described without torch."""
 
 import dataclasses
 import json
@@ -13,19 +13,19 @@ CONFIG = "config.json"
 
 @dataclasses.dataclass(frozen=True)
 class PackagedModel:
-    """What is known of a model that comes with the package, from its config.json alone.
+    """Facts about a packaged model, read from its config.json; None where not recorded.
 
     Attributes:
-        name: as `gumbeltree.load` and the commands take it.
-        kind: what it classifies, "single" sentences or "pair".
-        labels: names of its classes.
-        task: what it was trained on; None where that is not recorded, and so for those below.
-        examples: how many examples it was trained on.
-        dev_accuracy: share of the development split that it gets right.
-        test_accuracy: the same of the test split.
-        license: identifier, as in its card.
-        bytes: size of its folder.
-        folder: where it lies.
+        name: Name for `gumbeltree.load` and the commands.
+        kind: Input it classifies, "single" sentences or "pair".
+        labels: Class names.
+        task: Task it was trained on.
+        examples: Number of training examples.
+        dev_accuracy: Accuracy on the development split, 0..1.
+        test_accuracy: Accuracy on the test split, 0..1.
+        license: License identifier, as in its card.
+        bytes: Size of its folder.
+        folder: Path of its folder.
     """
 
     name: str
@@ -40,12 +40,12 @@ class PackagedModel:
     folder: Path
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything, for JSON."""
+        """Return all fields, ready for JSON."""
         return {**dataclasses.asdict(self), "folder": str(self.folder)}
 
 
 def pretrained_models() -> list[PackagedModel]:
-    """Return what is known of each model that comes with the package, by name.
+    """Describe the models that come with the package, sorted by name.
 
     Example:
         >>> for model in pretrained_models():
@@ -55,17 +55,17 @@ def pretrained_models() -> list[PackagedModel]:
 
 
 def packaged_names() -> list[str]:
-    """Return the names of the models that come with the package."""
+    """Return the names of the packaged models."""
     return sorted(path.parent.name for path in FOLDER.glob(f"*/{CONFIG}"))
 
 
 def packaged_folder(name: str) -> Path | None:
-    """Return the folder of the model of that name, or None if there is none such."""
+    """Return the folder of a packaged model, or None if no model has this name."""
     return FOLDER / name if name in packaged_names() else None
 
 
 def about_packaged(name: str) -> PackagedModel:
-    """Return what is known of the packaged model of that name."""
+    """Describe the packaged model with this name."""
     folder = FOLDER / name
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     head, about = config["model"]["head"], config["provenance"]
@@ -85,7 +85,7 @@ def about_packaged(name: str) -> PackagedModel:
 
 
 def packaged_hint(folder: Path) -> str:
-    """Return which models come with the package, should one of them have been meant."""
+    """Return the end of an error message: the packaged models the user may have meant."""
     known, name = packaged_names(), folder.as_posix()
     if not known:
         return ""

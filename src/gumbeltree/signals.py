@@ -1,18 +1,17 @@
-"""What happens at Ctrl-C and SIGTERM."""
+"""Handle Ctrl-C and SIGTERM."""
 
 import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 @contextmanager
 def exits(statuses: Mapping[int, int]) -> Iterator[None]:
-    """Let signals end the program with a status each, and what was begun is taken away first.
+    """Exit with the given status on each signal, after cleaning up.
 
-    Only the main thread may handle signals; elsewhere they keep their usual effect.
+    Python handles signals only in the main thread; other threads keep the default behaviour.
     """
 
     def end(number: int, frame: object) -> None:
@@ -30,36 +29,27 @@ def exits(statuses: Mapping[int, int]) -> Iterator[None]:
 
 
 class StopRequest:
-    """Notice Ctrl-C and SIGTERM; a second one of a kind ends the process at once, as usual.
+    """Record Ctrl-C and SIGTERM in `number`; a second one of a kind has its default effect.
 
-    Launchers pass Ctrl-C on as SIGTERM, also to processes that have had it already: they must not
-    die of it before they have saved.
+    Launchers forward Ctrl-C as SIGTERM even to processes that have received it. Counting the two
+    separately lets such a process save before it ends.
     """
 
     def __init__(self) -> None:
         self.number = 0
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        # only the main thread may handle signals; elsewhere they keep their usual effect
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._notice)
+                self._before[number] = signal.signal(number, self._record)
         return self
 
-    def _notice(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: object) -> None:
         self.number = self.number or number
-        signal.signal(number, self._before.pop(number))  # type: ignore[arg-type]
+        signal.signal(number, self._before.pop(number))
 
-    def _restore(self) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.signal(number, handler)
         self._before.clear()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._restore()

@@ -305,7 +305,7 @@ def test_import_reference_needs_a_folder_to_write(cli, checkpoint):
 def test_demo(cli, tmp_path):
     code, out, err = cli("demo", "--quick", "--quiet", "--out", tmp_path / "demo")
     assert (code, err) == (0, "")
-    assert "140 made-up reviews to learn from, 40 held out" in out
+    assert "140 synthetic reviews" in out
     for name in ("Gumbel Tree-LSTM", "LSTM", "bag of words"):
         assert f"{name} " in out
     result = json.loads((tmp_path / "demo" / "result.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The command `demo`: a model, its baselines and its trees in a minute or two."""
+"""The command `demo`: train a small model and show its trees."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +10,15 @@ from gumbeltree.cli.app import app
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the models and the picture.")] = Path(
-        "demo"
-    ),
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("demo"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny sizes: shows that it works, learns nothing.")
+        bool, typer.Option("--quick", help="A tiny model that learns nothing; to test the set-up.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Hide progress.")] = False,
 ) -> None:
-    """Train on made-up reviews, compare with two baselines, draw trees; a minute or two.
+    """Train on synthetic reviews, compare with two baselines and draw trees; takes 1-2 minutes.
 
-    Stopped by Ctrl-C it goes on where it was; run again it shows its results again.
+    After Ctrl-C, run the command again to resume. A finished demonstration is shown again.
 
     Example: gumbeltree demo --out demo
     """

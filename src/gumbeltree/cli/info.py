@@ -1,4 +1,4 @@
-"""The command `info`: parts, sizes and parameters of a recipe or a model."""
+"""The command `info`: describe a recipe or a model."""
 
 import json
 from typing import Annotated, Any
@@ -16,16 +16,15 @@ def info(
     name: Annotated[
         str,
         typer.Argument(
-            help="A recipe, a recipe's .toml file, a model folder, a name of `gumbeltree models`, "
-            "or hub:ORG/NAME."
+            help="A recipe, a .toml file, a model folder, a packaged model or hub:ORG/NAME."
         ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Describe a recipe or a model: parts and parameters, word vectors not counted.
+    """Describe a recipe or a model: settings and parameters, word vectors excluded.
 
-    Where a packaged model has the name of the recipe that it was trained by, both are shown: the
-    settings of the recipe, and what the model reaches. A folder of that name comes before both.
+    A packaged model has the name of its recipe; the output then shows the settings of the recipe
+    and the results of the model. A local folder of that name takes precedence.
 
     Example: gumbeltree info snli-300d
     """
@@ -44,26 +43,29 @@ def info(
         table.add_row(part.replace("_", " "), f"{count:,}")
     console = Console()
     console.print(table)
-    encoder, head = about["model"]["encoder"], about["model"]["head"]
-    choice = about.get("implementation")
-    _list(
-        console,
-        {
-            "words": f"{encoder['embedding_dim']}D, "
-            + ("tuned" if about["model"]["embedding"]["tuned"] else "fixed"),
-            "encoder": _settings(encoder, "embedding_dim", "impl"),
-            "head": _settings(head),
-            **({"merge": f"{choice['name']}: {choice['reason']}"} if choice else {}),
-            **({"model": _trained(about["pretrained"])} if "pretrained" in about else {}),
-        },
-    )
+    model = about["model"]
+    tuned = "tuned" if model["embedding"]["tuned"] else "fixed"
+    lines = {
+        "words": f"{model['encoder']['embedding_dim']}D, {tuned}",
+        "encoder": _settings(model["encoder"], "embedding_dim", "impl"),
+        "head": _settings(model["head"]),
+    }
+    if choice := about.get("implementation"):
+        lines["merge"] = f"{choice['name']}: {choice['reason']}"
+    if packaged := about.get("pretrained"):
+        lines["model"] = (
+            f"packaged, trained on {data_of(packaged)}, accuracy {accuracy_of(packaged)}, "
+            f"{packaged['bytes'] / 1e6:.1f} MB"
+        )
+    for label, text in lines.items():
+        console.print(f"{label:>7}  {text}", highlight=False, markup=False)
 
 
-def _settings(part: dict[str, Any], *left_out: str) -> str:
-    """Return a part's kind and its settings, those of its own parts by their kinds."""
+def _settings(part: dict[str, Any], *omit: str) -> str:
+    """Return a part's kind and settings; nested parts appear as their kinds."""
     shown = []
     for name, value in part.items():
-        if name in (*left_out, "kind"):
+        if name in (*omit, "kind"):
             continue
         if isinstance(value, dict):
             value = value["kind"]
@@ -75,19 +77,8 @@ def _settings(part: dict[str, Any], *left_out: str) -> str:
     return ", ".join([part["kind"], *shown])
 
 
-def _trained(about: dict[str, Any]) -> str:
-    """Return a line on the packaged model of a recipe."""
-    size = f"{about['bytes'] / 1e6:.1f} MB"
-    return f"packaged, trained on {data_of(about)}, accuracy {accuracy_of(about)}, {size}"
-
-
-def _list(console: Console, lines: dict[str, Any]) -> None:
-    for name, value in lines.items():
-        console.print(f"{name:>6}  {value}", highlight=False, markup=False)
-
-
 def data_of(about: dict[str, Any]) -> str:
-    """Return what a packaged model was trained on."""
+    """Return the training data of a packaged model."""
     if about["examples"] is None:
         return str(about["task"] or "not recorded")
     return f"{about['task']}, {about['examples']:,} examples"

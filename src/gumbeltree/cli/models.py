@@ -1,4 +1,4 @@
-"""The command `models`: the trained models that come with the package."""
+"""The command `models`: list the packaged models."""
 
 import json
 
@@ -13,7 +13,7 @@ from gumbeltree.cli.info import accuracy_of, data_of
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """List the trained models that come with the package; commands take them by name.
+    """List the trained models in the package; every command accepts their names.
 
     Example: gumbeltree models
 
@@ -22,17 +22,17 @@ def models(as_json: Json = False) -> None:
     from gumbeltree.packaged import pretrained_models
     from gumbeltree.parts import HEADS
 
-    found = [model.as_dict() for model in pretrained_models()]
+    listed = [model.as_dict() for model in pretrained_models()]
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(listed, indent=2, ensure_ascii=False))
         return
-    if not found:
-        typer.echo("No model comes with this copy of the package; train one: gumbeltree recipes")
+    if not listed:
+        typer.echo("This package contains no models; train one of `gumbeltree recipes`")
         return
     table = Table(box=None)
-    for column in ("model", "what it is", "trained on", "accuracy", "size"):
+    for column in ("model", "classifies", "trained on", "accuracy", "size"):
         table.add_column(column)
-    for about in found:
+    for about in listed:
         kind = "pairs" if HEADS[about["kind"]].sentences == 2 else "sentences"
         labels = Text(f"{kind}: {', '.join(about['labels'])}")
         table.add_row(

@@ -1,4 +1,4 @@
-"""The command `recipes`: published models, and starting points for data of one's own."""
+"""The command `recipes`: list what can be trained."""
 
 from rich.console import Console
 from rich.table import Table
@@ -9,7 +9,7 @@ from gumbeltree.cli.app import app
 
 @app.command()
 def recipes() -> None:
-    """List the recipes: published models, and starting points for one's own data.
+    """List the recipes: published models and starting points for your own data.
 
     Example: gumbeltree recipes
     """
@@ -17,7 +17,7 @@ def recipes() -> None:
 
     table = Table(box=None)
     table.add_column("recipe")
-    table.add_column("what it is")
+    table.add_column("description")
     for name in recipe_names():
         table.add_row(name, Text(load_recipe(name).description))
     Console().print(table)
