@@ -1,17 +1,16 @@
-"""Make a model that ships inside the package out of trained ones.
+"""Make a packaged model from trained ones.
 
     python benchmarks/ship_model.py RUN_OR_MODEL... --name sst2-100d \\
         --out src/gumbeltree/pretrained --check sst2-100d.safetensors
 
-Of several runs, or of a folder with several seeds, the one with the best development accuracy is
-taken, of equals the one with the lowest seed. Its word vectors are rounded to float16. Words can be
-left out: `--extra-words N` keeps the first N of those that came from the vector file, `--megabytes`
-as many words as fit, those of the vector file going first and then the rarest of the data.
+Of several runs or seeds, the one with the best development accuracy is taken. Its word vectors are
+rounded to float16. `--extra-words N` keeps only the first N of the words that came from the vector
+file alone.
 
 `--check` compares the result with the original on the development and test splits of the prepared
-file that it was trained on; where development accuracy drops by more than 0.1 points, nothing is
-written. The accuracies that it measures go into config.json and card. Without it they are those
-of the training run, and the card says so.
+file that it was trained on, and writes nothing if development accuracy drops by more than 0.1
+points. The measured accuracies go into config.json and the model card. Without `--check` the card
+has the accuracies of the training run, and says so.
 """
 
 import argparse
@@ -41,58 +40,55 @@ from gumbeltree.text.tokenizer import PAD, UNKNOWN
 
 FILES = (CONFIG, WEIGHTS, TOKENIZER, CARD)
 MOST_LOST = 0.001
-"""How much of the development accuracy may be lost, as a share of the examples."""
-MORE = 1000
-"""Bytes that measured accuracies may add to config.json and card."""
+"""Largest accepted drop of development accuracy, as a fraction."""
 
-# what a task's examples come from, and the licence of a model trained on them
+# source of a task's examples, and licence of a model trained on them
 TASKS = {"snli": ("snli", "cc-by-sa-4.0"), "sst2": ("sst", "other"), "sst5": ("sst", "other")}
-# more than `gumbeltree data get --list` says
+# more precise than `gumbeltree data get --list`
 TERMS = {"sst": "free for research, cite the paper; its makers state no licence"}
 
 
 def candidates(folders: Sequence[Path]) -> list[Path]:
-    """Return the model folders meant: a folder of several seeds stands for all of them."""
-    found = []
+    """Return the model folders; a folder of several seeds stands for all of them."""
+    chosen = []
     for folder in folders:
         seeds = sorted(folder.glob("seed-*"))
-        found += [folder] if find_model(folder) != folder or not seeds else seeds
-    return [find_model(folder) for folder in found]
+        chosen += [folder] if find_model(folder) != folder or not seeds else seeds
+    return [find_model(folder) for folder in chosen]
 
 
 def best_of(folders: Sequence[Path]) -> Path:
-    """Return the model with the best development accuracy; of equals that of the lowest seed."""
+    """Return the model with the best development accuracy and, among equals, the lowest seed."""
     ranked = []
     for folder in folders:
         about = read_config(folder).get("provenance", {})
         accuracy = about.get("metrics", {}).get("dev_accuracy")
         if accuracy is None:
             raise ValueError(
-                f"{folder}: expected a development accuracy in its provenance, got none; train it "
-                "to the end"
+                f"{folder}: no development accuracy is recorded; finish its training first"
             )
         ranked.append((-accuracy, about.get("seed", 0), folder, about.get("recipe_name")))
         print(f"{folder}: dev {accuracy:.2%}, seed {about.get('seed', 'not recorded')}")
     recipes = sorted({str(recipe) for *_, recipe in ranked})
     if len(recipes) > 1:
-        raise ValueError(f"expected models of one recipe, got {', '.join(recipes)}; name fewer")
+        raise ValueError(f"the models have different recipes: {', '.join(recipes)}; name one")
     return min(ranked, key=lambda row: row[:2])[2]
 
 
 def ordered_words(tokenizer: Tokenizer) -> list[str]:
-    """Return the words by id, without <pad> and <unk>: those of the data, the frequent first.
+    """Return the words by id, without <pad> and <unk>.
 
-    Then come the words of the vector file that the data lacks, in its order.
+    The words of the data come first, by frequency, then those of the vector file alone.
     """
     ids = tokenizer.get_vocab()
     return [word for word in sorted(ids, key=ids.__getitem__) if word not in (PAD, UNKNOWN)]
 
 
 def with_words(model: SentenceModel, words: Sequence[str]) -> SentenceModel:
-    """Return a model that knows only `words`; all else is the same, and <unk> for the others."""
+    """Return the same model with a smaller vocabulary; other words become <unk>."""
     description = json.loads(model.tokenizer.to_str())
     if description["model"]["type"] != "WordLevel":
-        raise ValueError(f"expected a tokenizer of words, got {description['model']['type']}")
+        raise ValueError(f"the tokenizer is not word-level but {description['model']['type']}")
     before = model.tokenizer.get_vocab()
     kept = [*words, *(word for word in (PAD, UNKNOWN) if word in before)]
     description["model"]["vocab"] = {word: i for i, word in enumerate(kept)}
@@ -106,37 +102,19 @@ def with_words(model: SentenceModel, words: Sequence[str]) -> SentenceModel:
 
 
 def kept_extra(model: SentenceModel, extra: int) -> list[str]:
-    """Return the words of the data and the first `extra` of the others."""
+    """Return the words of the data and the first `extra` other words."""
     counts = model.provenance.get("data", {}).get("vocabulary", {})
     words = ordered_words(model.tokenizer)
     if counts.get("training", 0) + counts.get("extra", 0) != len(words):
         raise ValueError(
-            f"--extra-words needs to know which of the {len(words):,} words are of the data, got "
-            f"{counts or 'nothing'} in the provenance; leave it out"
+            f"--extra-words needs to know which of the {len(words):,} words are from the data, but "
+            f"the model records {counts or 'no counts'}; omit the option"
         )
     return words[: counts["training"] + extra]
 
 
-def fitting(model: SentenceModel, size: int, limit: int) -> list[str]:
-    """Return as many of the first words as fit.
-
-    Args:
-        model: whose words they are.
-        size: bytes with all of them.
-        limit: bytes that there may be.
-    """
-    words = ordered_words(model.tokenizer)
-    width = model.embedding.weight.shape[1]
-    while size > limit and words:
-        # a row of float16, and a line of tokenizer.json: quotes, colon, id and comma at least
-        size -= 2 * width + len(words.pop().encode()) + 6
-    if not words:
-        raise ValueError(f"expected room for words in {limit:,} bytes, got none; allow more")
-    return words
-
-
 def mapped(split: Split, before: Tokenizer, after: Tokenizer) -> Split:
-    """Return a split with the ids that another tokenizer has for the same words."""
+    """Return a split with the ids of another tokenizer."""
     ids, new = before.get_vocab(), after.get_vocab()
     table = np.full(len(ids), new[UNKNOWN], dtype=np.uint32)
     for word, i in ids.items():
@@ -145,7 +123,7 @@ def mapped(split: Split, before: Tokenizer, after: Tokenizer) -> Split:
 
 
 def measure(model: SentenceModel, prepared: Prepared, device: str) -> dict[str, float]:
-    """Return the accuracies on the development split, and on test where there is one."""
+    """Return the accuracies on the development split and, if there is one, the test split."""
     model.to(device)
     return {
         f"{name}_accuracy": evaluate(
@@ -157,7 +135,7 @@ def measure(model: SentenceModel, prepared: Prepared, device: str) -> dict[str, 
 
 
 def check_fit(model: SentenceModel, prepared: Prepared, path: Path) -> None:
-    """Raise unless a prepared file holds what the model was trained for."""
+    """Raise if a prepared file does not match the model."""
     data = model.provenance.get("recipe", {}).get("data", {})
     pair = model.config.head.kind == "pair"
     for what, found, wanted in (
@@ -168,13 +146,13 @@ def check_fit(model: SentenceModel, prepared: Prepared, path: Path) -> None:
     ):
         if found != wanted:
             raise ValueError(
-                f"{path}: expected {what} {wanted!r} as in the model, got {found!r}; pass the file "
-                "that the model was trained on"
+                f"{path}: {what} is {found!r}, but {wanted!r} in the model; pass the file that the "
+                "model was trained on"
             )
 
 
 def sources(model: SentenceModel) -> list[dict[str, str]]:
-    """Return where data and word vectors come from, with their licences."""
+    """Return the sources of data and word vectors with their licences."""
     about = model.provenance
     task = about.get("recipe", {}).get("data", {}).get("task")
     vectors = about.get("data", {}).get("vectors", {}).get("file", "")
@@ -192,17 +170,17 @@ def sources(model: SentenceModel) -> list[dict[str, str]]:
 
 
 def write(model: SentenceModel, folder: Path, name: str, about: dict[str, Any]) -> int:
-    """Write the four files; return their size."""
+    """Write the four files and return their size."""
     save(model, folder, about, half_embeddings=True)
     (folder / CARD).write_text(model_card(load(folder), name), encoding="utf-8")
     return sum((folder / file).stat().st_size for file in FILES)
 
 
 def ship(arguments: argparse.Namespace) -> None:
-    """Make the folder, or raise and leave everything as it was."""
+    """Write the folder, or raise and change nothing."""
     target: Path = arguments.out / arguments.name
     if target.exists() and not arguments.replace:
-        raise FileExistsError(f"{target} exists; pass --replace to put the new model in its place")
+        raise FileExistsError(f"{target} exists; pass --replace to overwrite it")
     if target.exists():
         read_config(target)
     original = load(best_of(candidates(arguments.models)))
@@ -212,7 +190,7 @@ def ship(arguments: argparse.Namespace) -> None:
         check_fit(original, prepared, arguments.check)
     task = original.provenance.get("recipe", {}).get("data", {}).get("task")
     if arguments.license is None and task not in TASKS:
-        raise ValueError(f"expected a licence for a model of the task {task}; pass --license")
+        raise ValueError(f"no licence is known for the task {task}; pass --license")
     all_words = len(ordered_words(original.tokenizer))
     recorded = original.provenance["metrics"]
     about = {
@@ -233,17 +211,12 @@ def ship(arguments: argparse.Namespace) -> None:
             words = len(ordered_words(model.tokenizer))
             about["shipped"].update(words=words, words_left_out=all_words - words)
             if compared:
-                # the original measured beside it, and what training found, on another device maybe
+                # the run itself may have measured on another device
                 about["shipped"]["original"] = compared
                 about["shipped"]["recorded"] = {key: recorded.get(key) for key in metrics}
             return write(model, folder, arguments.name, about)
 
         size = finish({}, {})
-        if arguments.megabytes is not None:
-            limit = round(arguments.megabytes * 1e6)
-            # measured accuracies are yet to come
-            model = with_words(model, fitting(model, size + MORE, limit))
-            size = finish({}, {})
         if prepared is not None:
             metrics = measure(load(folder), prepared, arguments.device)
             compared = measure(original, prepared, arguments.device)
@@ -254,8 +227,8 @@ def ship(arguments: argparse.Namespace) -> None:
                 )
             if compared["dev_accuracy"] - metrics["dev_accuracy"] > MOST_LOST + 1e-9:
                 raise ValueError(
-                    f"dev accuracy must not drop by more than {100 * MOST_LOST:g} points, got "
-                    f"{metrics['dev_accuracy']:.2%} after {compared['dev_accuracy']:.2%}; keep "
+                    f"dev accuracy drops from {compared['dev_accuracy']:.2%} to "
+                    f"{metrics['dev_accuracy']:.2%}, more than {100 * MOST_LOST:g} points; keep "
                     "more words"
                 )
             size = finish(metrics, compared)
@@ -271,19 +244,18 @@ def ship(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read the arguments, and ship."""
+    """Read the arguments and write the model."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="+", type=Path, help="runs or model folders")
-    parser.add_argument("--name", required=True, help="what the model will be called")
+    parser.add_argument("--name", required=True, help="name of the packaged model")
     parser.add_argument("--out", type=Path, default=Path("src/gumbeltree/pretrained"))
-    parser.add_argument("--extra-words", type=int, help="words beside those of the data to keep")
-    parser.add_argument("--megabytes", type=float, help="most megabytes, of a million bytes")
+    parser.add_argument("--extra-words", type=int, help="words to keep beside those of the data")
     parser.add_argument("--check", type=Path, help="the prepared file it was trained on")
-    parser.add_argument("--license", help="of the weights; default: as the data asks for")
+    parser.add_argument("--license", help="of the weights; default: by the data's terms")
     parser.add_argument("--language", default="en")
-    parser.add_argument("--device", default="cpu", help="where --check computes")
+    parser.add_argument("--device", default="cpu", help="device of --check")
     parser.add_argument("--replace", action="store_true", help="replace a model of that name")
     try:
         ship(parser.parse_args(argv))
