@@ -2,8 +2,8 @@
 
     python benchmarks/compare_sources.py OLD/src NEW/src [--rounds 2] [--json FILE]
 
-Each round runs both trees in processes of their own, the old one first. Each checks that `fused`
-equals `exact`. The least of the medians counts; memory is the most that torch reserved.
+Each round runs both trees in separate processes, the old one first, and checks that `fused` equals
+`exact`. Times are the lowest median over rounds, memory is the highest that torch reserved.
 """
 
 import argparse
@@ -17,9 +17,8 @@ from typing import Any
 PROGRAM = """
 import json
 from gumbeltree.bench import cuda
-Sizes = getattr(cuda, "CudaSizes", None) or cuda.Sizes
 cuda.correctness()
-sizes, found = Sizes(examples=25_600, passes=7), {}
+sizes, found = cuda.CudaSizes(examples=25_600, passes=7), {}
 for recipe, precision, batches in (
     ("snli-300d", "tf32", "random"), ("snli-300d", "tf32", "bucketed"),
     ("snli-300d", "32", "random"), ("snli-300d", "bf16", "random"),
@@ -38,8 +37,8 @@ print(json.dumps(found))
 """
 
 
-def measured(source: Path) -> dict[str, list[float]]:
-    """Return seconds and bytes of each row of a source tree."""
+def measure(source: Path) -> dict[str, list[float]]:
+    """Return the seconds and bytes of each case for a source tree."""
     environment = {**os.environ, "PYTHONPATH": str(source.resolve())}
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -50,7 +49,7 @@ def measured(source: Path) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Compare, and print a table of ratios, new to old."""
+    """Print the ratios of new to old."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
@@ -60,7 +59,7 @@ def main() -> None:
     rounds: dict[str, list[dict[str, list[float]]]] = {"old": [], "new": []}
     for _ in range(given.rounds):
         for name in rounds:
-            rounds[name].append(measured(getattr(given, name)))
+            rounds[name].append(measure(getattr(given, name)))
     rows: dict[str, dict[str, Any]] = {}
     for name in rounds["old"][0]:
         seconds = {tree: min(found[name][0] for found in rounds[tree]) for tree in rounds}

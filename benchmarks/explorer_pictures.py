@@ -1,6 +1,6 @@
-"""Take the pictures of the explorer that docs/explore.md shows.
+"""Take the screenshots of the explorer for docs/explore.md.
 
-Needs playwright, Pillow (it comes with matplotlib) and chromium on the path:
+Needs playwright, Pillow (a dependency of matplotlib) and chromium on the path:
 
     python benchmarks/explorer_pictures.py docs/images
 """
@@ -47,7 +47,7 @@ VIEWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"text": "It is not a bad film.", "model": "sst2-100d"},
     ),
 }
-# what is left out of a picture: everything above the first of these, and below the second
+# each picture is cropped from the first of these elements to the second
 PARTS = {
     "explorer-light": ("header.top", ".cards"),
     "explorer-dark": (".stepper", ".cards"),
@@ -56,7 +56,7 @@ PARTS = {
 
 
 def start() -> tuple[subprocess.Popen[str], str]:
-    """Run the explorer; return its process and address."""
+    """Start the explorer and return its process and address."""
     command = [sys.executable, "-u", "-m", "gumbeltree", "explore", "--no-open"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -85,10 +85,10 @@ def take(browser: Any, address: str, name: str) -> bytes:
 
 
 def smaller(shot: bytes) -> bytes:
-    """Return the same picture in at most 256 colours, which is enough for flat ones."""
+    """Return the picture with at most 256 colours."""
     target = io.BytesIO()
     picture = Image.open(io.BytesIO(shot)).convert("RGB")
-    # the usual method merges rare colours, such as that of a short bar
+    # the default method merges rare colours, such as that of a short bar
     few = picture.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
     few.save(target, "PNG", optimize=True)
     return target.getvalue()

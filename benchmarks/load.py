@@ -1,12 +1,11 @@
-"""Many clients against one server on this machine: speed, waiting times, mistakes, memory.
+"""Load-test `gumbeltree serve` with many clients: throughput, latency, errors, memory.
 
     python benchmarks/load.py --json benchmarks/results/load.json
 
-`gumbeltree serve` runs in a process of its own, the clients in this one; both share the machine's
-cores, so that a server by itself does more. Each client keeps one connection and asks the next
-question when the last is answered. Questions of all kinds alternate, each about one sentence, made
-by the grammar of the demonstration. Every answer is compared with what the model says of that
-sentence when called from Python.
+The server runs in its own process and the clients in this one; they share the machine's cores, so
+a server alone is faster. Each client keeps one connection open and sends its next request once the
+last is answered. Kinds of requests alternate. The sentences come from the demo's grammar, and every
+answer is compared with the model's answer in Python.
 """
 
 import argparse
@@ -29,11 +28,11 @@ from gumbeltree.tasks.demo import generate
 
 KINDS = ("predict", "encode", "parse")
 EARLY = 10_000
-"""Requests after which memory is looked at first: by then everything has been used."""
+"""Requests between two readings of the server's memory."""
 
 
 class Known:
-    """Sentences and what the model says of them."""
+    """Sentences and the model's answers."""
 
     def __init__(self, name: str, count: int) -> None:
         model = gumbeltree.load(name)
@@ -43,7 +42,7 @@ class Known:
         self.vectors = model.encode(self.texts)
         self.brackets = [str(tree) for tree in model.parse_many(self.texts)]
 
-    def question(self, kind: str, rows: list[int]) -> bytes:
+    def request(self, kind: str, rows: list[int]) -> bytes:
         body = json.dumps({"model": self.name, "texts": [self.texts[row] for row in rows]}).encode()
         head = (
             f"POST /api/{kind} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -51,29 +50,27 @@ class Known:
         )
         return head.encode() + body
 
-    def is_right(self, kind: str, rows: list[int], answer: dict[str, Any]) -> bool:
+    def is_correct(self, kind: str, rows: list[int], answer: dict[str, Any]) -> bool:
         if kind == "encode":
             found = np.array(answer["vectors"])
             return found.shape == (len(rows), self.vectors.shape[1]) and bool(
                 np.abs(found - self.vectors[rows]).max() < 1e-4
             )
-        results = answer["results"]
-        if len(results) != len(rows):
-            return False
+        pairs = list(zip(rows, answer["results"], strict=True))
         if kind == "parse":
             return all(
                 (found["text"], found["brackets"]) == (self.texts[row], self.brackets[row])
-                for row, found in zip(rows, results, strict=True)
+                for row, found in pairs
             )
         return all(
             abs(found["probabilities"][label] - p) < 1e-4
-            for row, found in zip(rows, results, strict=True)
+            for row, found in pairs
             for label, p in self.predictions[row].probabilities.items()
         )
 
 
 class Tally:
-    """What became of the requests."""
+    """Outcome of the requests so far."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
@@ -84,19 +81,19 @@ class Tally:
 
 
 async def client(
-    port: int, known: Known, questions: list[tuple[str, list[int]]], tally: Tally, process: int
+    port: int, known: Known, requests: list[tuple[str, list[int]]], tally: Tally, process: int
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for kind, rows in questions:
+    for kind, rows in requests:
         began = time.perf_counter()
-        writer.write(known.question(kind, rows))
+        writer.write(known.request(kind, rows))
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         status = int(head.split(" ", 2)[1])
         length = int(re.search(r"(?i)content-length: (\d+)", head)[1])
         body = await reader.readexactly(length)
         tally.seconds.setdefault(kind, []).append(time.perf_counter() - began)
         tally.statuses[status] = tally.statuses.get(status, 0) + 1
-        tally.wrong += status != 200 or not known.is_right(kind, rows, json.loads(body))
+        tally.wrong += status != 200 or not known.is_correct(kind, rows, json.loads(body))
         tally.done += 1
         if tally.done % EARLY == 0:
             tally.resident[tally.done] = resident(process)
@@ -122,7 +119,7 @@ def run(
     size: int,
     kinds: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Ask `requests` questions of `size` sentences each, and say what came of it."""
+    """Send `requests` requests of `size` sentences each and return the figures."""
     rng = np.random.default_rng(0)
     shares: list[list[tuple[str, list[int]]]] = [[] for _ in range(args.clients)]
     for number in range(requests):
@@ -137,7 +134,7 @@ def run(
     asyncio.run(all_clients())
     seconds = time.perf_counter() - began
     tally.resident[tally.done] = resident(process)
-    every = [x for some in tally.seconds.values() for x in some]
+    every = [x for seconds in tally.seconds.values() for x in seconds]
     return {
         "clients": args.clients,
         "requests": requests,
@@ -148,7 +145,7 @@ def run(
         "sentences_per_second": requests * size / seconds,
         "latency_seconds": {
             "all": percentiles(every),
-            **{kind: percentiles(some) for kind, some in sorted(tally.seconds.items())},
+            **{kind: percentiles(own) for kind, own in sorted(tally.seconds.items())},
         },
         "answered": tally.done,
         "statuses": {str(status): count for status, count in sorted(tally.statuses.items())},
@@ -162,10 +159,10 @@ def main() -> None:
     parser.add_argument("--model", default="sst2-100d")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=50_000)
-    parser.add_argument("--sentences", type=int, default=2000, help="distinct ones")
+    parser.add_argument("--sentences", type=int, default=2000, help="number of distinct sentences")
     parser.add_argument("--json", type=Path, help="file for the figures")
     args = parser.parse_args()
-    # told to stop, it stops its server, too
+    # stop the server as well
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     known = Known(args.model, args.sentences)
     load_before = os.getloadavg()[0]
@@ -183,7 +180,7 @@ def main() -> None:
             "server": {"processes": 1, "threads": os.environ.get("OMP_NUM_THREADS", "all")},
             "other_load": {
                 "before": load_before,
-                "what": "load average of the minute before the start: what else ran here",
+                "what": "load average in the minute before the start",
             },
             "words_per_sentence": float(np.mean([len(text.split()) for text in known.texts])),
             "single": run(port, known, args, server.pid, args.requests, 1, KINDS),

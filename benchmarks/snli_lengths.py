@@ -2,8 +2,8 @@
 
     python benchmarks/snli_lengths.py snli_1.0_dev.jsonl.gz > src/gumbeltree/bench/snli_lengths.json
 
-Lengths are those of the file's own binary parses. Premise and hypothesis are counted apart: entry
-i of each list is the number of sentences of i words. Pairs without a gold label are left out.
+Lengths are those of the file's binary parses, counted separately for premises and hypotheses: entry
+i of each list is the number of sentences with i words. Pairs without a gold label are skipped.
 """
 
 import gzip
