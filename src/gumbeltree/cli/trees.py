@@ -42,7 +42,7 @@ def show_trees(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...",
+            metavar="MODEL",
             help="Models as for `parse`, or dev_orders.npz files of runs on the same data.",
         ),
     ],
@@ -129,7 +129,7 @@ def show_trees(
                 "dev_orders.npz files contain trees of sentences without the words; pass them "
                 "without models, --data and --gold"
             )
-        runs = metrics_report.read_same_sentences(models)
+        runs = metrics_report.read_orders(models)
         parsed = {name: trees[:limit] for name, trees in zip(names, runs, strict=True)}
         comparison = metrics_report.compare(parsed, None, True, keep_trivial)
     else:
@@ -202,6 +202,8 @@ def _read(
     from gumbeltree.analysis import gold as reader
     from gumbeltree.cli import scores
 
+    if data is None and gold is None:
+        raise ValueError("no gold trees: pass files of a task with --data, or trees with --gold")
     inputs = Inputs()
     if data is not None:
         inputs.task = reader.tree_task(task or _trained_on(models))
@@ -214,20 +216,15 @@ def _read(
         inputs.trees = reader.distinct(inputs.examples)
     if gold is not None:
         inputs.trees = reader.read_trees(gold, limit, report, skip_bad)
-    if not inputs.trees:
-        raise ValueError(
-            f"no gold trees in {inputs.file or 'the options'}; pass a file that contains them with "
-            "--data, or a file of trees with --gold"
-        )
     longest = min(model.config.max_words for model in models.values())
     if skip_bad and (count := sum(len(tree.words) > longest for tree in inputs.trees)):
         inputs.trees = [tree for tree in inputs.trees if len(tree.words) <= longest]
         inputs.notes.append(f"{count:,} trees of more than {longest} words skipped")
-        if not inputs.trees:
-            raise ValueError(
-                f"all gold trees have more than {longest} words, the most that the model reads; "
-                "pass shorter ones"
-            )
+    if not inputs.trees:
+        raise ValueError(
+            f"{gold or inputs.file} contains no gold trees of at most {longest} words, which is "
+            "the limit of the model; pass another file with --data or --gold"
+        )
     return inputs
 
 

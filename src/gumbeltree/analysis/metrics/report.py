@@ -159,9 +159,9 @@ def parse_gold(
         for expected, tree in zip(part, parsed, strict=True):
             if tree.words != expected.words:
                 raise ValueError(
-                    f"{expected.place}: {name} reads the {len(expected.words)} words of this tree "
-                    f"as {len(tree.words)}, {shown(' '.join(tree.words))}, and never more than "
-                    f"{model.config.max_words}; remove the tree, or pass --skip-bad if it is long"
+                    f"{expected.place}: {name} does not read the {len(expected.words)} words of "
+                    f"this tree unchanged, but as {shown(' '.join(tree.words))}; remove the tree, "
+                    f"or pass --skip-bad to skip trees of more than {model.config.max_words} words"
                 )
         trees += parsed
         advance(len(part))
@@ -184,45 +184,34 @@ def short_names(names: Sequence[str]) -> list[str]:
     return ["/".join(path) for path in parts]
 
 
-def read_orders(path: Path | str) -> tuple[list[int], list[Tree]]:
-    """Read the merges of a run on its development sentences (`dev_orders.npz`).
+def read_orders(paths: Iterable[Path | str]) -> list[list[Tree]]:
+    """Read the merges of runs on the same development sentences (`dev_orders.npz`).
 
-    The file contains no words, so every word of the trees is an x.
-
-    Returns:
-        The index of each sentence in the run's data, and its tree.
+    The files contain no words, so every word of the trees is an x.
     """
-    with open(path, "rb") as file:
-        try:
-            with np.load(file, allow_pickle=False) as arrays:
-                numbers, lengths, order = (
-                    arrays[key].astype(np.int64, casting="safe")
-                    for key in ("sentence", "length", "order")
-                )
-            orders = np.split(order, np.cumsum(lengths - 1)[:-1])
-            trees = [
-                Tree(["x"] * length, merges.tolist())
-                for length, merges in zip(lengths.tolist(), orders, strict=True)
-            ]
-            if len(numbers) != len(trees):
-                raise ValueError(f"{len(numbers)} sentence numbers for {len(trees)} sentences")
-        except Exception as error:
-            # damaged archives raise many types
-            raise ValueError(
-                f"{path} is not a dev_orders.npz file of a training run, or it is damaged: {error}"
-            ) from error
-    return numbers.tolist(), trees
-
-
-def read_same_sentences(paths: Iterable[Path | str]) -> list[list[Tree]]:
-    """Read the merges of several runs, which must be of the same sentences."""
     runs: list[list[Tree]] = []
-    first: tuple[Path | str, list[int], list[int]] | None = None
+    first: tuple[Path | str, list[int]] | None = None
     for path in paths:
-        numbers, trees = read_orders(path)
-        lengths = [len(tree) for tree in trees]
-        first = first or (path, numbers, lengths)
-        if (numbers, lengths) != first[1:]:
+        with open(path, "rb") as file:
+            try:
+                with np.load(file, allow_pickle=False) as arrays:
+                    numbers, lengths, order = (
+                        arrays[key].astype(np.int64, casting="safe")
+                        for key in ("sentence", "length", "order")
+                    )
+                orders = np.split(order, np.cumsum(lengths - 1)[:-1])
+                trees = [
+                    Tree(["x"] * length, merges.tolist())
+                    for length, merges in zip(lengths.tolist(), orders, strict=True)
+                ]
+            except Exception as error:
+                # damaged archives raise many types
+                raise ValueError(
+                    f"{path} is damaged or not a dev_orders.npz file of a training run: {error}"
+                ) from error
+        sentences = [*numbers.tolist(), *lengths.tolist()]
+        first = first or (path, sentences)
+        if sentences != first[1]:
             raise ValueError(
                 f"{path} and {first[0]} contain trees of different sentences; pass runs that were "
                 "evaluated on the same data"
@@ -280,7 +269,6 @@ def accuracy(
     texts = list(dict.fromkeys(text for example in examples for text in example.example.texts))
     parsed = model.parse_many(texts, pretokenized=task.pretokenized, counts=TextCounts())
     depths = {text: tree.depth for text, tree in zip(texts, parsed, strict=True)}
-
     own = [max(depths[text] for text in example.example.texts) for example in examples]
     gold = [
         max(
