@@ -120,8 +120,6 @@ class Trace:
 
 def trace(model: SentenceModel, text: str, **options: Any) -> Trace:
     """Trace how a model merges one text; see `trace_many`."""
-    if not isinstance(text, str):
-        raise TypeError(f"`text` must be one string, got {type(text).__name__}")
     return trace_many(model, [text], **options)[0]
 
 
@@ -150,11 +148,12 @@ def trace_many(
     traces: dict[int, Trace] = {}
     for rows in _batches(sentences):
         ids = [sentences[row].ids for row in rows]
+        T = max(map(len, ids))
         noise = None if seed is None else _padded_noise(ids, seed, temperature)
         encoding, classes = _encode(model, ids, noise)
         for i, row in enumerate(rows):
             sentence, words = sentences[row], len(ids[i])
-            own = _own_nodes(len(encoding["h"][i]), words)
+            own = [*range(words), *range(T, T + words - 1)]
             named: list[dict[str, float] | None] = [None] * len(own)
             if classes is not None:
                 shares = classes[i, own].tolist()
@@ -292,12 +291,6 @@ def _encode(
         "h": h.float().cpu().numpy(),
     }
     return arrays, classes
-
-
-def _own_nodes(rows: int, words: int) -> list[int]:
-    """Return the indices of a sentence's own nodes among the 2T-1 rows of its batch."""
-    T = (rows + 1) // 2
-    return [*range(words), *range(T, T + words - 1)]
 
 
 def _layers_and_nodes(
