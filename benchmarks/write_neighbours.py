@@ -1,33 +1,36 @@
-"""Write the parts of docs/neighbours.md that are measured: the paper's Table 3, and speed.
+"""Write the measured parts of docs/neighbours.md: Table 3 of the paper, and speed.
 
-    python benchmarks/write_neighbours.py snli_1.0/snli_1.0_dev.jsonl [--model snli-100d]
-                                          [--speed benchmarks/results/neighbours.json]
-                                          [--page docs/neighbours.md]
+    OMP_NUM_THREADS=1 python benchmarks/write_neighbours.py snli_1.0/snli_1.0_dev.jsonl
+        [--model snli-100d] [--page docs/neighbours.md] [--count 1000000]
 
-What stands between two marks of the page is replaced. `neighbours_speed.py` measures the speed;
-by hand are only the explanations and the paper's own neighbours below.
+Everything between two marks of the page is replaced. Speed is measured with random vectors in a
+temporary folder (1.2 GB), in CPU time, which other programs disturb little.
 """
 
 import argparse
-import json
 import re
 import sys
 import tempfile
+import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 import gumbeltree
-from gumbeltree.analysis.index import Index
+from gumbeltree.analysis.index import Header, Index, write_index
 from gumbeltree.atomic import replace_file
+from gumbeltree.bench.run import environment
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks.checks import checked_object
 from gumbeltree.text.files import Report, read_lines
 
 ROOT = Path(__file__).parent.parent
 K = 5
-EVERY = 13
-"""Of so many sentences one is a query in the comparison of approximate and exact search."""
+BLOCK = 2**14
 
 
 class Query(NamedTuple):
@@ -73,7 +76,7 @@ TABLE_3 = (
 
 
 def sentences(path: Path) -> Iterator[str]:
-    """Yield premises and hypotheses of SNLI's jsonl, those of pairs without a gold label too."""
+    """Yield premises and hypotheses of SNLI's jsonl, including pairs without a gold label."""
     for _, line in read_lines(path, Report()):
         fields = checked_object(line)
         for name in ("sentence1", "sentence2"):
@@ -82,104 +85,86 @@ def sentences(path: Path) -> Iterator[str]:
 
 
 def table(index: Index, model: SentenceModel, name: str) -> str:
-    """Return the nearest sentences of the paper's queries beside the paper's."""
+    """Return our nearest sentences for the paper's queries, beside the paper's."""
     rows, scores = index.search(model.encode([query.text for query in TABLE_3]), K)
     parts = [
         f"Ours: `{name}` over the {len(index):,} distinct sentences of SNLI's development split.\n"
         "The paper's: its 300D model over the test split (Choi, Yoo and Lee 2018, Table 3)."
     ]
-    for query, near, cosines in zip(TABLE_3, rows.tolist(), scores.tolist(), strict=True):
+    for query, near, cosines in zip(TABLE_3, rows, scores, strict=True):
         lines = [
             f"**{query.text}**",
             "",
-            "| | cosine | ours, of the development split | the paper's, of the test split |",
+            "| | cosine | ours (development split) | the paper's (test split) |",
             "|---|---|---|---|",
         ]
-        lines += [
-            f"| {place} | {cosine:.3f} | {cell(ours)} | {cell(theirs)} |"
-            for place, (cosine, ours, theirs) in enumerate(
-                zip(cosines, index.texts(near), query.paper, strict=True), 1
-            )
-        ]
+        neighbours = zip(cosines, index.texts(near), query.paper, strict=True)
+        for place, (cosine, ours, theirs) in enumerate(neighbours, 1):
+            ours = ours.replace("|", "\\|")
+            lines.append(f"| {place} | {cosine:.3f} | {ours} | {theirs} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def random_vectors(count: int, width: int) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
+    """Yield blocks of texts and random vectors for an index."""
+    generator = np.random.default_rng(0)
+    for start in range(0, count, BLOCK):
+        size = min(BLOCK, count - start)
+        texts = [f"sentence {start + i}" for i in range(size)]
+        yield texts, generator.standard_normal((size, width), dtype=np.float32)
 
 
-def recall(index: Index) -> str:
-    """Return how many of the nearest sentences the approximate index finds."""
-    queries = range(0, len(index), EVERY)
-    vectors = index.vectors[::EVERY]
-    # each sentence is in the index itself, and does not count
-    exact, approximate = (
-        [set(near) - {row} for row, near in zip(queries, rows.tolist(), strict=True)]
-        for rows in (index.search(vectors, K + 1, approximate=way)[0] for way in (False, True))
-    )
-    wanted = sum(map(len, exact))
-    found = sum(len(a & b) for a, b in zip(exact, approximate, strict=True))
-    return (
-        f"Of the {K} nearest other sentences of {len(queries):,} sentences of SNLI's development "
-        f"split it finds {100 * found / wanted:.0f} %."
-    )
+def seconds(index: Index, queries: NDArray[np.float32]) -> float:
+    start = time.process_time()
+    index.search(queries, K)
+    return time.process_time() - start
 
 
-def speed(report: dict[str, Any]) -> str:
-    """Return the figures of `neighbours_speed.py` in words."""
-    best, cold, vectors = report["best"], report["cold"], report["vectors"]
-    machine, versions = report["machine"], report["versions"]
-    rows = [
-        ("opening", f"{1e3 * best['open_seconds']:.1f} ms"),
-        ("the first query of a process", f"{1e3 * best['first_query_seconds']:.0f} ms"),
-        ("a later query", f"{1e3 * best['query_seconds']['median']:.0f} ms"),
-        ("100 queries in one call", f"{1e3 * best['hundred_queries_seconds']:.0f} ms"),
-        ("opening, files not cached", f"{1e3 * cold['open_seconds']:.1f} ms"),
-        ("the first query, files not cached", f"{1e3 * cold['first_query_seconds']:.0f} ms"),
-    ]
-    runs = sorted(run["query_seconds"]["median"] for run in report["runs"])
-    memory = best["bytes"]
-    own = max(0, memory["own"] - memory["own_before"])
+def speed(folder: Path, count: int, width: int) -> str:
+    """Measure search in an index of random vectors."""
+    write_index(folder, Header("", "", "", width, False, False), random_vectors(count, width))
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    start = time.process_time()
+    index = Index.open(folder)
+    opening = time.process_time() - start
+    queries = np.random.default_rng(1).standard_normal((100, width), dtype=np.float32)
+    single = min(seconds(index, query) for query in queries)
+    together = min(seconds(index, queries) for _ in range(5))
+    tracemalloc.start()
+    index.search(queries, K)
+    memory = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     lines = [
-        f"{vectors['count']:,} random vectors of {vectors['width']} numbers, "
-        f"{vectors['bytes'] / 1e9:.2f} GB, {report['neighbours']} neighbours, {machine['threads']} "
-        f"threads of {machine['cpu']}, numpy {versions['numpy']}:",
+        f"{count:,} random vectors of {width} numbers, {size / 1e9:.2f} GB, {K} neighbours, "
+        f"{environment()['machine']['cpu']}, NumPy {np.__version__}; CPU time:",
         "",
         "| | |",
         "|---|---|",
-        *(f"| {name} | {figure} |" for name, figure in rows),
-        "",
-        f"Before, the answers to {report['checked_queries']} queries were compared with a plain "
-        "sort of all cosines. Other programs",
-        f"ran on the machine: of {len(runs)} runs the one with the fastest queries is shown; their "
-        f"medians lay between {1e3 * runs[0]:.0f}",
-        f"and {1e3 * runs[-1]:.0f} ms. The process had {memory['peak'] / 2**20:,.0f} MiB at its "
-        f"highest, {memory['before'] / 2**20:,.0f} MiB before it opened the index;",
-        f"single queries left {own / 2**10:,.0f} KiB of its own. The rest are pages of the files, "
-        "which the system takes back",
-        "when it needs memory, and the scores of 100 queries in one call.",
+        f"| opening the index | {1e3 * opening:.1f} ms |",
+        f"| one query | {1e3 * single:.0f} ms |",
+        f"| 100 queries in one call | {1e3 * together:.0f} ms |",
+        f"| memory allocated for these 100 queries, at its peak | {memory / 2**20:.0f} MiB |",
     ]
     return "\n".join(lines)
 
 
 def replaced(page: str, name: str, text: str) -> str:
-    """Return a page with other text between the marks of that name."""
+    """Return a page with `text` between the marks `name`."""
     start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     pattern = re.compile(f"{re.escape(start)}\n.*?{re.escape(end)}", re.DOTALL)
     if len(pattern.findall(page)) != 1:
-        raise ValueError(f"expected {start} and {end} once in the page; put them there")
+        raise ValueError(f"the page must contain {start} and {end} exactly once")
     return pattern.sub(lambda _: f"{start}\n\n{text}\n\n{end}", page)
 
 
-def write(data: Path, name: str, report: Path, path: Path) -> None:
+def write(data: Path, name: str, path: Path, count: int, width: int = 300) -> None:
     model = gumbeltree.load(name)
+    page = path.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
-        index = Index.build(Path(folder) / "index", model, sentences(data), approximate=True)
-        page = path.read_text(encoding="utf-8")
+        index = Index.build(Path(folder) / "snli", model, sentences(data))
         page = replaced(page, "table 3", table(index, model, name))
-        page = replaced(page, "recall", recall(index))
-    page = replaced(page, "speed", speed(json.loads(report.read_text(encoding="utf-8"))))
+        page = replaced(page, "speed", speed(Path(folder) / "random", count, width))
     replace_file(path, lambda part: part.write_text(page, encoding="utf-8"))
 
 
@@ -187,14 +172,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path, help="SNLI's development split, jsonl, plain or gzip")
     parser.add_argument("--model", default="snli-100d")
-    parser.add_argument(
-        "--speed", type=Path, default=ROOT / "benchmarks" / "results" / "neighbours.json"
-    )
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "neighbours.md")
+    parser.add_argument("--count", type=int, default=1_000_000, help="number of random vectors")
     arguments = parser.parse_args()
     try:
-        write(arguments.data, arguments.model, arguments.speed, arguments.page)
-    except (ImportError, OSError, ValueError) as error:
+        write(arguments.data, arguments.model, arguments.page, arguments.count)
+    except (OSError, ValueError) as error:
         sys.exit(f"write_neighbours: error: {error}")
 
 

@@ -89,8 +89,8 @@ def test_every_command_has_help(cli, command):
         "draw": ["--out", "--film", "--seed", "Example"],
         "trees": ["--data", "--gold", "--plot", "--json", "Example"],
         "plot": ["--out", "--x", "Example"],
-        "index": ["--input", "--out", "--faiss", "--replace", "Example"],
-        "neighbours": ["--model", "--json", "--approximate", "Example"],
+        "index": ["--input", "--out", "--replace", "Example"],
+        "neighbours": ["--model", "--json", "Example"],
         "explore": ["--port", "--no-open", "--index", "Example"],
         "serve": ["--host", "--port", "--index", "--token", "--workers", "Example"],
     }

@@ -1,4 +1,4 @@
-"""The command `index`: sentences encoded once, to be searched."""
+"""The command `index`: encode sentences once, to search them later."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +13,13 @@ from gumbeltree.cli.app import app
 @app.command()
 def index(
     model: streams.Model,
+    out: Annotated[Path, typer.Option("--out", help="Folder to create for the index.")],
     input_file: streams.Input = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the index; it is made.")
-    ] = None,
     unique: Annotated[
-        bool, typer.Option("--unique/--all", help="Each distinct text once, or every one.")
+        bool, typer.Option("--unique/--all", help="Skip repeated texts, or index all of them.")
     ] = True,
-    faiss: Annotated[
-        bool, typer.Option("--faiss", help="Add an approximate index; needs faiss, an extra.")
-    ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Let an index of that name give way.")
+        bool, typer.Option("--replace", help="Overwrite an existing index.")
     ] = False,
     pretokenized: streams.Pretokenized = False,
     batch_size: streams.BatchSize = 256,
@@ -39,57 +34,45 @@ def index(
     gumbeltree index demo/model --input texts.txt --out texts.index
     """
     from gumbeltree.analysis.index import Index
-    from gumbeltree.analysis.index.files import check_free
     from gumbeltree.model import load
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts, counted
 
-    if out is None:
-        raise ValueError("an index goes to a folder, got no --out; pass such as --out texts.index")
-    check_free(out, replace)
     loaded = load(model, streams.pick_device(device))
     counts, report = TextCounts(), Report()
     with streams.progress(quiet, to_terminal=False) as advance:
 
         def texts() -> Iterator[str]:
-            any_text = False
+            chunk = None
             for chunk in streams.take_texts(None, input_file, report, False, skip_bad):
-                for line in chunk:
-                    yield line.texts[0]
+                yield from (line.texts[0] for line in chunk)
                 advance(len(chunk))
-                any_text = True
-            if report.bad and not any_text:
-                lines = (
-                    "the only line is bad"
-                    if report.bad == 1
-                    else f"all {report.bad:,} lines are bad"
-                )
+            if report.bad and chunk is None:
                 raise ValueError(
-                    f"expected at least one text for an index, got none: {lines}, at first "
-                    f"{report.first_bad[0]}"
+                    f"there are no texts to index: {counted(report.bad, 'bad line')} skipped, the "
+                    f"first being {report.first_bad[0]}"
                 )
 
-        made = Index.build(
+        built = Index.build(
             out,
             loaded,
             texts(),
-            name=_lasting(model),
+            name=_absolute_name(model),
             unique=unique,
             batch_size=batch_size,
             pretokenized=pretokenized,
-            approximate=faiss,
             replace=replace,
             counts=counts,
         )
     if not quiet:
-        typer.echo(f"{out}: {len(made):,} x {made.header.width}, float32", err=True)
-        if made.header.repeated:
-            typer.echo(f"{counted(made.header.repeated, 'repeated text')} left out", err=True)
+        typer.echo(f"{out}: {len(built):,} x {built.header.width}, float32", err=True)
+        if built.header.repeated:
+            typer.echo(f"{counted(built.header.repeated, 'repeated text')} skipped", err=True)
     streams.summarize(counts, report, quiet)
 
 
-def _lasting(name: str) -> str:
-    """Return a model's name so that it means the same from another folder."""
+def _absolute_name(name: str) -> str:
+    """Return a model's name in a form that is valid from any working directory."""
     from gumbeltree.packaged import packaged_folder
     from gumbeltree.store import find_model
 

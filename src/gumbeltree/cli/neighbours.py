@@ -1,4 +1,4 @@
-"""The command `neighbours`: the sentences of an index that are most alike."""
+"""The command `neighbours`: find the sentences of an index that are most similar to others."""
 
 import json
 from collections.abc import Iterator
@@ -18,21 +18,18 @@ if TYPE_CHECKING:
 @app.command()
 def neighbours(
     folder: Annotated[
-        Path, typer.Argument(metavar="INDEX", help="A folder made by `gumbeltree index`.")
+        Path, typer.Argument(metavar="INDEX", help="Folder written by `gumbeltree index`.")
     ],
     text: streams.Texts = None,
     input_file: streams.Input = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Neighbours of each sentence.")] = 5,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per sentence.")] = 5,
     model: Annotated[
         str | None,
-        typer.Option(help="The model that made the index, if it is no longer where it was."),
+        typer.Option(help="The model that built the index, if it has moved since."),
     ] = None,
-    approximate: Annotated[
-        bool,
-        typer.Option("--approximate", help="Search by what `index --faiss` made: may miss some."),
-    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, with rows, scores and texts.")
+        bool,
+        typer.Option("--json", help="Print one JSON object per line, with rows, scores and texts."),
     ] = False,
     pretokenized: streams.Pretokenized = False,
     batch_size: streams.BatchSize = 256,
@@ -40,7 +37,7 @@ def neighbours(
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Print the sentences of an index that are most similar: cosine of the vectors and text.
+    """Print the most similar sentences of an index, with the cosine of their vectors.
 
     Examples, with an index made by `gumbeltree index`:
 
@@ -52,69 +49,61 @@ def neighbours(
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 
-    opened = Index.open(folder)
-    loaded = _load(opened, model, streams.pick_device(device))
+    index = Index.open(folder)
+    loaded = _load(index, model, streams.pick_device(device))
     counts, report = TextCounts(), Report()
 
-    def lines() -> Iterator[Iterator[str]]:
-        is_first = True
+    def lines() -> Iterator[list[str]]:
+        separator = ""
         with streams.progress(quiet, streams.to_terminal(None)) as advance:
             for chunk in streams.take_texts(text, input_file, report, False, skip_bad):
                 queries = [line.texts[0] for line in chunk]
                 vectors = loaded.encode(
                     queries, batch_size, pretokenized=pretokenized, counts=counts
                 )
-                nearest = opened.search_each(vectors, k, approximate=approximate)
-                # one query at a time: all that is found may not fit into memory
-                for query, (rows, scores) in zip(queries, nearest, strict=True):
-                    texts = opened.texts(rows.tolist())
+                rows, scores = index.search(vectors, k)
+                for query, near, cosines in zip(queries, rows, scores, strict=True):
                     found = [
                         {"row": row, "score": score, "text": neighbour}
                         for row, score, neighbour in zip(
-                            rows.tolist(), scores.tolist(), texts, strict=True
+                            near.tolist(), cosines.tolist(), index.texts(near), strict=True
                         )
                     ]
                     if as_json:
-                        yield iter([_object(query, found)])
+                        result = {"text": query, "neighbours": found}
+                        yield [json.dumps(result, ensure_ascii=False)]
                     else:
-                        # an empty line between two of them
-                        yield iter(
-                            [_table(query, found) if is_first else f"\n{_table(query, found)}"]
-                        )
-                    is_first = False
+                        yield [separator + _table(query, found)]
+                        separator = "\n"
                     advance(1)
 
     streams.write_blocks(None, lines())
     streams.summarize(counts, report, quiet)
 
 
-def _load(opened: "Index", name: str | None, device: str) -> "SentenceModel":
-    """Return the model of an index, or the one that is named if it is the same."""
+def _load(index: "Index", name: str | None, device: str) -> "SentenceModel":
+    """Load the model that built an index; `name` is where it is now, if it has moved."""
     from gumbeltree.model import load
 
-    wanted = name or opened.header.model
+    wanted = name or index.header.model
     if not wanted:
-        raise ValueError(f"{opened.path} does not say which model made it; pass --model")
+        raise ValueError(f"{index.path} does not name the model that built it; pass --model")
     try:
         loaded = load(wanted, device)
     except FileNotFoundError as error:
         if name:
             raise
         raise FileNotFoundError(
-            f"{opened.path} was made with the model {wanted}, which is not there; pass it with "
-            "--model"
+            f"{index.path} was built with the model {wanted}, which no longer exists; pass its "
+            "new location with --model"
         ) from error
-    opened.check_model(loaded, wanted)
+    index.check_model(loaded, wanted)
     return loaded
-
-
-def _object(query: str, found: list[dict[str, Any]]) -> str:
-    return json.dumps({"text": query, "neighbours": found}, ensure_ascii=False)
 
 
 def _table(query: str, found: list[dict[str, Any]]) -> str:
     from gumbeltree.picture import clean
 
-    # what would steer the terminal is not printed
-    rows = [f"{each['score']:8.4f}  {clean(streams.one_line(each['text']))}" for each in found]
-    return "\n".join([clean(streams.one_line(query)), *rows])
+    # control characters in a text must not reach the terminal
+    lines = [f"{near['score']:8.4f}  {clean(streams.one_line(near['text']))}" for near in found]
+    return "\n".join([clean(streams.one_line(query)), *lines])

@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard, where it is installed."""
+"""Log metrics to TensorBoard, if it is installed."""
 
 import logging
 from pathlib import Path
@@ -8,11 +8,11 @@ log = logging.getLogger(__name__)
 
 
 class TensorBoard:
-    """Write metrics as scalars; do nothing where TensorBoard is not installed.
+    """Write metrics as scalars; do nothing if TensorBoard is not installed.
 
     Args:
-        folder: of the run.
-        step: steps done; what an earlier attempt wrote beyond is dropped.
+        folder: the run's folder.
+        step: last finished step; later entries of an interrupted run are discarded.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -20,12 +20,12 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            log.info("no TensorBoard: %s", error)
+            log.info("TensorBoard is not available: %s", error)
         else:
             self.writer = SummaryWriter(folder / "tensorboard", purge_step=step + 1)
 
     def add(self, line: dict[str, Any]) -> None:
-        """Add the numbers of a metrics line."""
+        """Log one line of metrics.jsonl."""
         if self.writer is not None:
             for name, value in line.items():
                 if name not in ("step", "seconds"):
@@ -33,6 +33,6 @@ class TensorBoard:
             self.writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the event file."""
         if self.writer is not None:
             self.writer.close()
