@@ -116,7 +116,7 @@ def test_public_names_are_all_listed():
     exec("from gumbeltree import *", namespace)
     assert set(gumbeltree.__all__) <= set(namespace)
     assert dir(gumbeltree) == sorted(gumbeltree.__all__)
-    assert set(gumbeltree._HOMES) == set(gumbeltree.__all__) - {"__version__"}
+    assert set(gumbeltree._MODULES) == set(gumbeltree.__all__) - {"__version__"}
     assert len(set(gumbeltree.__all__)) == len(gumbeltree.__all__)
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from gumbeltree.training.loop import train
     from gumbeltree.tree import Tree
 
-# public names and their homes, imported on first use: `gumbeltree --help` need not wait for torch
-_HOMES = {
+# public names and their modules, imported on first use so that `gumbeltree --help` is fast
+_MODULES = {
     "Draw": "states",
     "Encoding": "states",
     "EncoderConfig": "config",
@@ -67,9 +67,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'gumbeltree' has no attribute {name!r}")
-    return getattr(import_module(f"gumbeltree.{_HOMES[name]}"), name)
+    return getattr(import_module(f"gumbeltree.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
-"""Settings as earlier versions wrote them, in today's form.
+"""Convert settings of earlier format versions to the current one.
 
-Version 1 had the settings of all encoders, leaves and cells in one table, and fixed trees were a
+Version 1 kept the settings of encoders, leaves and cells in one table, and fixed trees were a
 setting of the paper's encoder.
 """
 
@@ -12,32 +12,32 @@ from gumbeltree.parts import ENCODERS
 from gumbeltree.settings import settings_of
 
 FORMAT_VERSION = 2
-"""Of model folders and of the settings of runs."""
+"""Version of model folders and of the settings of runs."""
 
 ONLY_FIRST = ("leaf_init", "cell_init", "forget_offset")
-"""Settings of encoders that only version 1 has."""
+"""Settings of encoders that exist only in version 1."""
 FIRST = (
     *("leaf", "cell", "score", "estimator", "temperature", "attention", "impl", "trees"),
     *ONLY_FIRST,
 )
-"""Settings that each encoder had in version 1, used or not."""
+"""Settings that every encoder had in version 1, used or not."""
 
 PLACES = {
     "leaf_init": "encoder.leaf.init",
     "cell_init": "encoder.cell.init",
     "forget_offset": "encoder.cell.forget_offset",
 }
-"""Where they are today."""
+"""Their current names."""
 
 
 def current_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe in today's form."""
+    """Return a recipe in the current format."""
     model = recipe.get("model")
     return {**recipe, "model": current_model(model)} if isinstance(model, Mapping) else {**recipe}
 
 
 def current_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a model in today's form."""
+    """Return the settings of a model in the current format."""
     encoder = model.get("encoder")
     if not isinstance(encoder, Mapping):
         return {**model}
@@ -45,7 +45,7 @@ def current_model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an encoder in today's form; what is so already stays."""
+    """Return the settings of an encoder in the current format; idempotent."""
     now = dict(encoder)
     kind = now.get("kind", "gumbel_tree")
     if not isinstance(kind, str):
@@ -69,11 +69,11 @@ def current_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
         _add(now, "cell", "treelstm", ("treelstm",), given)
     if not changed and len(first) < len(ONLY_FIRST):
         return now
-    # version 1 wrote all settings, those that this encoder never read as well
+    # version 1 also wrote settings that the encoder did not use
     known = {field.name for field in dataclasses.fields(settings_of(ENCODERS, kind))}
     for name in [name for name in FIRST if name in now and name not in known]:
         if isinstance(now[name], list):
-            raise ValueError(f"`encoder.{name}` must be a name or a number, got {now[name]!r}")
+            raise ValueError(f"`encoder.{name}` must be a string or a number, got {now[name]!r}")
         del now[name]
     return now
 
@@ -81,7 +81,7 @@ def current_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
 def _add(
     encoder: dict[str, Any], part: str, usual: str, kinds: tuple[str, ...], more: dict[str, Any]
 ) -> None:
-    """Add settings to those of a part, if it is of a kind that reads them."""
+    """Add settings to a part if it is of a kind that uses them."""
     given = encoder.get(part, usual)
     table = {"kind": given} if isinstance(given, str) else given
     if isinstance(table, Mapping) and table.get("kind", usual) in kinds:
@@ -89,14 +89,14 @@ def _add(
 
 
 def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an encoder as version 1 had them: by it, digests and records compare.
+    """Return the settings of an encoder in the format of version 1, for comparable digests.
 
     Args:
-        encoder: in today's form, complete.
+        encoder: complete settings in the current format.
     """
     now = dict(encoder)
     kind = now.pop("kind")
-    # only tables are settings of a part
+    # strings are names of parts, tables their settings
     leaf, cell, estimator = (
         now.pop(name) if isinstance(now.get(name), Mapping) else {}
         for name in ("leaf", "cell", "estimator")
@@ -117,7 +117,7 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
         "impl": now.pop("impl", "auto"),
         "trees": now.pop("trees", "learned"),
         "kind": "gumbel_tree" if kind == "fixed_tree" else kind,
-        # what that version did not know
+        # settings that are newer than version 1
         **now,
         **{f"{name}.{key}": x for name, part, known in (
             ("leaf", leaf, ("kind", "init")), ("estimator", estimator, ("kind",)),
@@ -127,13 +127,12 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_setting(name: str, text: str, encoder: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield today's names and values for one that `--set` took in version 1.
+    """Yield the current names and values of a setting that `--set` accepted in version 1.
 
     Args:
-        name: of the setting.
+        name: name of the setting.
         text: its value.
-        encoder: its settings as they are. What version 1 took and this encoder does not read is
-            left out, as it had no effect then.
+        encoder: current settings of the encoder; settings that it does not use are dropped.
     """
     prefix, _, last = name.rpartition(".")
     kind = encoder["kind"]

@@ -1,7 +1,7 @@
-"""The tables of parts: a name, the class behind it, and its settings. One line for a part.
+"""The tables of parts: name, class and settings.
 
-A class is imported when its name is first used. `SETTINGS` says where the settings of our own parts
-are, so that these can be read without torch; other parts have them in their class, as `Config`.
+Classes are imported on first use. The settings of built-in parts are listed separately, so that
+they can be read without torch; other parts define theirs in their class, as `Config`.
 """
 
 from gumbeltree.registry import Registry

@@ -1,4 +1,4 @@
-"""Tables of parts by name: a name becomes its class on first use, not on import."""
+"""Tables of parts by name, imported on first use."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -13,15 +13,15 @@ def suggest(name: str, known: list[str]) -> str:
 
 
 def own(part: object, name: str) -> Any:
-    """Return what the class of a part says of itself in its own body, None where it says nothing.
+    """Return a class attribute that the class of `part` defines itself, or None.
 
-    A subclass may do something else than its parent, so it does not inherit such a word.
+    Inherited attributes do not count, since a subclass may behave differently from its parent.
     """
     return vars(type(part)).get(name)
 
 
 class UnknownNameError(KeyError, ValueError):
-    """A name that is not in a table."""
+    """Raised for a name that is not in a table."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -31,9 +31,9 @@ class Registry(Mapping[str, Any]):
     """Mapping from a published name to the object at "module:attribute".
 
     Args:
-        kind: what these are, for messages.
+        kind: kind of the parts, for messages.
         table: "module:attribute" by name.
-        settings: likewise, the settings of some of them, so that they can be had without the part.
+        settings: the same for their settings, which can be imported without the part.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Registry(Mapping[str, Any]):
         return found_at(self.table[name])
 
     def __contains__(self, name: object) -> bool:
-        # a name is known before its class is imported
+        # without importing the class
         return name in self.table
 
     def __iter__(self) -> Iterator[str]:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 CONFIG, WEIGHTS, TOKENIZER = FILES
 KEYS = ("format", "format_version", "gumbeltree_version", "model", "provenance")
 WORD_VECTORS = "embedding.weight"
-"""The word vectors, which may be narrower than all else."""
+"""Name of the word vectors, which can be saved as float16."""
 
 
 def write_folder(
@@ -33,13 +33,13 @@ def write_folder(
     tokenizer: Tokenizer,
     write_weights: Callable[[Path], None],
 ) -> None:
-    """Write a model folder; an older model in it is replaced file by file, each at once.
+    """Write a model folder. The files of an older model in it are replaced atomically.
 
     Args:
-        folder: made if absent; refused if it holds something that is no model.
-        model: all settings.
-        provenance: anything JSON can hold about where the weights come from.
-        tokenizer: vocabulary and splitting rules.
+        folder: created if needed; must be empty or hold a model.
+        model: settings of the model.
+        provenance: origin of the weights, any JSON data.
+        tokenizer: the tokenizer.
         write_weights: writes the weights to a path.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -47,7 +47,7 @@ def write_folder(
             read_config(folder)
         except (OSError, ValueError) as error:
             raise FileExistsError(
-                f"{folder} exists and is no model folder of gumbeltree; name another folder"
+                f"{folder} exists and is no gumbeltree model folder; choose another folder"
             ) from error
     config = {
         "format": "gumbeltree",
@@ -76,16 +76,14 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def find_model(name: str | Path) -> Path:
-    """Return the model folder that `name` means: itself, `model` in the folder of a run, or a copy.
-
-    A folder comes before a packaged model of the same name.
+    """Return the model folder that a name refers to.
 
     Args:
-        name: a folder, the name of a packaged model (see `gumbeltree.pretrained_models`), or
-            "hub:org/name" with "@revision" behind it or not, which is downloaded unless that was
-            done before. Nothing else is ever downloaded.
+        name: a model folder, the folder of a run, the name of a packaged model (see
+            `gumbeltree.pretrained_models`), or "hub:org/name[@revision]", which is downloaded
+            unless it is in the cache. A folder takes precedence over a packaged model.
     """
-    # a path turned the slash around on Windows
+    # Windows paths have backslashes
     text = name.as_posix() if isinstance(name, Path) else name
     if text.startswith("hub:"):
         return fetch(text)
@@ -93,51 +91,50 @@ def find_model(name: str | Path) -> Path:
     packaged = packaged_folder(text)
     if packaged is not None:
         if not folder.is_dir():
-            log.info("%s: taking the packaged model, as there is no folder of that name", text)
+            log.info("%s: using the packaged model", text)
             return packaged
-        log.info("%s: taking the folder of that name, not the packaged model", text)
+        log.info("%s: using the folder, not the packaged model of the same name", text)
     inner = folder / "model"
     return inner if not (folder / CONFIG).is_file() and (inner / CONFIG).is_file() else folder
 
 
 def hub_hint(folder: Path) -> str:
-    """Return how to load `folder` from the Hub, should that have been meant."""
+    """Return a hint on loading from the Hub if `folder` looks like the name of a repository."""
     name = folder.as_posix()
     meant = not folder.exists() and not folder.is_absolute() and name.count("/") == 1
-    return f"; a model on the Hugging Face Hub is called hub:{name}" if meant else ""
+    return f"; for a model on the Hugging Face Hub pass hub:{name}" if meant else ""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return config.json of a model folder, checked as far as its outermost keys."""
+    """Return config.json of a model folder, after checking its top-level keys."""
     path = folder / CONFIG
     if not path.is_file():
         if (folder / "settings.json").is_file():
             raise FileNotFoundError(
-                f"{folder} is a training run without a model yet: it was stopped before its first "
-                "evaluation was saved; go on with `gumbeltree train ... --resume`"
+                f"{folder} is a training run without a model: it stopped before its first "
+                "evaluation was saved; continue with `gumbeltree train ... --resume`"
             )
         seeds = sorted(inner.parent.name for inner in folder.glob("seed-*/model"))
         if seeds:
             raise FileNotFoundError(
-                f"{folder} holds a model for each of several seeds; name one, such as "
+                f"{folder} holds models of several seeds; pass one of them, such as "
                 f"{folder / seeds[0]}"
             )
         raise FileNotFoundError(
-            f"{folder} is no model folder: it has no {CONFIG}; make one with `gumbeltree train`, "
-            f"`gumbeltree demo` or `gumbeltree import-reference`{hub_hint(folder)}"
-            f"{packaged_hint(folder)}"
+            f"{folder} is no model folder: it has no {CONFIG}; create one with `gumbeltree train`"
+            f"{hub_hint(folder)}{packaged_hint(folder)}"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict) or config.get("format") != "gumbeltree":
-        raise ValueError(f'{path} is not a gumbeltree model: expected "format": "gumbeltree"')
+        raise ValueError(f'{path} is not a gumbeltree model: "format" is not "gumbeltree"')
     version = config.get("format_version")
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {version!r}, this gumbeltree ({__version__}) reads 1 to "
-            f"{FORMAT_VERSION}; install a newer one"
+            f"{path} has format version {version!r}, but gumbeltree {__version__} reads 1 to "
+            f"{FORMAT_VERSION}; upgrade gumbeltree"
         )
     if version == 1 and isinstance(config.get("model"), dict):
         config["model"] = current_model(config["model"])
@@ -170,14 +167,14 @@ def model_config(folder: Path) -> ModelConfig:
 
 
 def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Raise unless ids run from 0 on without a gap and the word for unknown ones is there."""
+    """Raise unless ids are 0..V-1 and include the unknown word."""
     words = tokenizer.get_vocab()
     if sorted(words.values()) != list(range(len(words))):
         last = max(words, key=words.__getitem__)
         raise ValueError(
-            f"{path} must number its {len(words)} words from 0 on, each once, got up to "
-            f"{words[last]} for {last!r}"
+            f"{path} must assign ids 0..{len(words) - 1} to its {len(words)} words, but assigns "
+            f"{words[last]} to {last!r}"
         )
     unknown = getattr(tokenizer.model, "unk_token", None)
     if not words or (unknown is not None and unknown not in words):
-        raise ValueError(f"{path} must hold its own word for unknown ones, {unknown!r}, got none")
+        raise ValueError(f"{path} does not contain its unknown word, {unknown!r}")

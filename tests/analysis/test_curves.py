@@ -276,7 +276,7 @@ def test_refusals(tmp_path):
     message = run("plot", path, "--out", tmp_path / "x.docx").refused()
     assert "x.docx: expected a picture's file name" in message
     assert "expected a folder" in run("plot", path, "--out", tmp_path / "no" / "x.png").refused()
-    assert "got a folder" in run("plot", path, "--out", tmp_path).refused()
+    assert "is a folder" in run("plot", path, "--out", tmp_path).refused()
     message = run("plot", path, path, "--out", tmp_path / "x.png").refused()
     assert "expected each run once" in message
     with pytest.raises(ValueError, match="steps, epochs, time or all, got 'hours'"):

@@ -1,35 +1,34 @@
-"""What the commands share: places to write to, standard output, signals."""
+"""Input, output and signals of the commands."""
 
 import io
+import os
 import signal
 import sys
-import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
 import gumbeltree.config
 from gumbeltree.cli import main, streams
-from tests.commands import run
+from tests.commands import Terminal, run
 
 
-def test_a_folder_that_takes_no_files_is_refused_before_anything_is_loaded(tmp_path, monkeypatch):
-    def refuse(**options):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+def test_rejects_folders_without_permission_before_loading(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     out = tmp_path / "x.txt"
     message = run("parse", "no-such-model", "a dog", "--out", out).refused()
-    assert f"{out}: expected a folder to write to, got {tmp_path}" in message
-    assert "(Permission denied); name a file elsewhere" in message
-
-
-def test_looking_whether_files_can_be_written_leaves_none(tmp_path):
-    streams.check_out(tmp_path / "x.txt")
+    assert f"{out}: no permission" in message
     assert list(tmp_path.iterdir()) == []
 
 
-def test_standard_output_that_is_closed(monkeypatch):
+def test_characters_that_a_terminal_lacks_are_replaced(monkeypatch):
+    stream = Terminal(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    streams.write_blocks(None, [["caf\u00e9", "tea"]])
+    assert stream.buffer.getvalue().split() == [b"caf?", b"tea"]
+
+
+def test_rejects_closed_standard_output(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["gumbeltree", "parse", "sst2-100d", "a dog"])
     err = io.StringIO()
     with redirect_stdout(None), redirect_stderr(err), pytest.raises(SystemExit) as end:
@@ -40,13 +39,13 @@ def test_standard_output_that_is_closed(monkeypatch):
 
 @pytest.fixture
 def deaf():
-    """What would end the tests does nothing, where it is not noticed."""
+    """Ignore SIGTERM, which would end the tests."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     yield signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, before)
 
 
-def test_sigterm_leaves_no_part_of_a_file(tmp_path, deaf, monkeypatch):
+def test_sigterm_leaves_no_partial_file(tmp_path, deaf, monkeypatch):
     def write(path, blocks):
         path.write_text("a part")
         signal.raise_signal(signal.SIGTERM)
@@ -61,8 +60,8 @@ def test_sigterm_leaves_no_part_of_a_file(tmp_path, deaf, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is deaf
 
 
-def test_training_hears_signals_by_itself(deaf, monkeypatch):
-    # a process that waits for others inside of torch would never come to a handler of Python
+def test_training_handles_signals_itself(deaf, monkeypatch):
+    # a process that waits for others inside torch never runs a Python handler
     heard = []
 
     def load(name):

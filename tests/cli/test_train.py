@@ -101,7 +101,7 @@ def test_plain_lines_where_there_is_no_terminal(run):
     result = run("demo")
     assert result.code == 0
     lines = result.err.splitlines()
-    assert lines[0] == "making 280 examples"
+    assert lines[0] == "generating 280 examples"
     evaluations = [line for line in lines if line.startswith("epoch")]
     assert len(evaluations) == 3
     pattern = r"epoch +1\.00  step +7 +[\d,]+ examples/s  loss 0\.\d{4}  dev loss 0\.\d{4}  dev .*%"
@@ -242,15 +242,15 @@ def test_init(run, tmp_path):
         (("demo", "--pretokenized"), r"are for one's own tables"),
         (("text", "--text", "a", "--text2", "b"), r"takes single texts; with --text2 take text-pa"),
         (("text", "--data", "nowhere.csv", *TEXT), r"nowhere\.csv"),
-        (("text", *TEXT), r"no data: expected the table training file, got none; pass --data"),
-        (("sst2",), r"no data: expected .* training file, got none; pass --data"),
+        (("text", *TEXT), r"no table training file.*--data"),
+        (("sst2",), r"there is no .* training file.*--data"),
         (("sst2", "--data", "empty"), r"empty"),
         (("demo", "--device", "toaster"), r"`--device` must be auto, cpu, cuda or cuda:N, got 'to"),
         (("demo", "--device", "cuda:x"), r"`--device` must be auto, cpu, cuda or cuda:N, got 'cud"),
         (("demo", "--precision", "16"), r"precision` must be one of 32, tf32, bf16, 64, got '16'"),
         (
             ("demo", "--prepared", "nowhere.safetensors"),
-            r"nowhere.safetensors: expected a prepared",
+            r"nowhere.safetensors does not exist",
         ),
     ],
 )
@@ -301,7 +301,7 @@ def test_a_label_that_is_the_same_everywhere(run, tmp_path):
     (tmp_path / "x.csv").write_text("review,stars\n" + "good film,1\n" * 20, encoding="utf-8")
     result = run("text", "--data", "x.csv", *TEXT)
     assert result.code == 1
-    assert "expected at least two labels in the training data, got 1" in result.err
+    assert "at least two labels" in result.err
 
 
 def test_bad_lines_are_refused_or_counted(run, tmp_path):

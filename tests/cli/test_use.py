@@ -20,6 +20,7 @@ from gumbeltree import array_file
 from gumbeltree.evaluate import evaluate, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks.demo import generate
+from gumbeltree.tasks.task import Example
 from gumbeltree.text import lines as text_lines
 from gumbeltree.text.files import BadLineError, Report
 from gumbeltree.text.lines import read_texts
@@ -92,9 +93,9 @@ def test_parse_as_json(models):
         }
 
 
-@pytest.mark.parametrize("options", [["--draw"], ["--format", "draw"], ["--draw", "--quiet"]])
+@pytest.mark.parametrize("options", [["--draw"], ["--format", "draw"]])
 def test_parse_draws(models, monkeypatch, options):
-    # the empty line stands between drawings, also those of two chunks, and not before the first
+    # an empty line separates drawings, also across chunks
     monkeypatch.setattr(text_lines, "CHUNK_LINES", 1)
     stdin = b"\n" + "\n".join(TEXTS[:3]).encode()
     result = run("parse", models / "pair", "--skip-bad", *options, stdin=stdin)
@@ -111,32 +112,31 @@ def test_parse_as_svg(models, tmp_path):
     stdin = "\n".join([TEXTS[0], "", TEXTS[1]]).encode()
     options = ["--format", "svg", "--out", folder, "--skip-bad"]
     assert run("parse", models / "pair", *options, stdin=stdin).code == 0
-    # named by line, so that each is found again
+    # named by line number
     assert sorted(path.name for path in folder.iterdir()) == ["0001.svg", "0003.svg"]
     assert (folder / "0003.svg").read_text(encoding="utf-8") == result.out
     assert ElementTree.parse(folder / "0001.svg").getroot().tag.endswith("svg")
-    # a mistake leaves no folder behind
+    # an error leaves no folder behind
     other = tmp_path / "other"
     options = ["--format", "svg", "--out", other]
     assert "line 2" in run("parse", models / "pair", *options, stdin=stdin).refused()
     assert not other.exists()
-    # no texts, no trees: the folder that was asked for is there
+    # without texts the folder is empty
     assert run("parse", models / "pair", *options, stdin=b"").code == 0
     assert list(other.iterdir()) == []
 
 
-def test_parse_refuses_several_trees_in_one_svg(models, tmp_path):
+def test_parse_rejects_several_trees_in_one_svg(models, tmp_path):
     for arguments in (["a", "b"], ["a", "b", "--out", tmp_path / "tree.svg"], []):
         result = run("parse", models / "pair", "--format", "svg", *arguments, stdin=b"a\nb\n")
-        assert "one SVG document holds one tree" in result.refused()
-        assert "--out FOLDER" in result.err
+        assert "--out FOLDER" in result.refused()
         assert result.out == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_parse_refuses_two_formats_and_unknown_ones(models):
+def test_parse_rejects_contradictory_and_unknown_formats(models):
     message = run("parse", models / "pair", "a", "--draw", "--format", "json").refused()
-    assert "--draw and --format json exclude each other" in message
+    assert "--format json" in message
     assert run("parse", models / "pair", "a", "--format", "png").code == 2
 
 
@@ -178,7 +178,7 @@ def test_predict_pairs(models, tmp_path):
         assert about["probabilities"] == pytest.approx(expected.probabilities, abs=1e-6)
 
 
-def test_predict_keeps_one_line_a_text(models):
+def test_predict_prints_one_line_per_text(models):
     result = run("predict", models / "single", "-q", "the\tdog\nsleeps\r\nnow", "one")
     assert [line.split("\t")[2] for line in result.out.split("\n")[:-1]] == [
         "the dog sleeps  now",
@@ -188,11 +188,11 @@ def test_predict_keeps_one_line_a_text(models):
     assert exact["text"] == "the\tdog\n"
 
 
-def test_predict_refuses_what_are_no_pairs(models):
-    assert "two texts a pair, got 3" in run("predict", models / "pair", *TEXTS[:3]).refused()
+def test_predict_rejects_anything_but_pairs(models):
+    assert "got 3" in run("predict", models / "pair", *TEXTS[:3]).refused()
     for bad in (b"now", b"now\t", b"\tnow", b"now\tnow\tnow", b"now\t "):
         message = run("predict", models / "pair", stdin=b"a\tb\n" + bad + b"\n").refused()
-        assert "standard input, line 2: expected two sentences with a tab between" in message
+        assert "standard input, line 2" in message
         result = run("predict", models / "pair", "--skip-bad", stdin=b"a\tb\n" + bad + b"\nc\td")
         assert result.code == 0
         assert len(result.out.splitlines()) == 2
@@ -222,62 +222,54 @@ def test_encode_of_nothing(models, tmp_path, suffix):
     assert (vectors.shape, vectors.dtype) == ((0, 6), np.float32)
 
 
-def test_encode_needs_a_file_it_can_write(models, tmp_path):
-    assert "got no --out" in run("encode", models / "pair", "a").refused()
-    for name in ("x.txt", "x", "x.npz"):
+def test_encode_requires_a_writable_file(models, tmp_path):
+    assert "--out" in run("encode", models / "pair", "a").refused()
+    (tmp_path / "folder.npy").mkdir()
+    for name, reason in (
+        ("x.txt", ".npy or .safetensors"),
+        ("x", ".npy or .safetensors"),
+        ("no/x.npy", "does not exist"),
+        ("folder.npy", "is a folder"),
+    ):
         message = run("encode", models / "pair", "a", "--out", tmp_path / name).refused()
-        assert ".npy or .safetensors" in message
-    message = run("encode", models / "pair", "a", "--out", tmp_path / "no" / "x.npy").refused()
-    assert "make it first" in message
-    (tmp_path / "x.npy").mkdir()
-    assert "got a folder" in run("encode", models / "pair", "a", "--out", tmp_path / "x.npy").err
+        assert reason in message
 
 
 @pytest.mark.parametrize("command", ["encode", "parse", "predict"])
-def test_a_pipe_is_not_replaced_by_a_file(models, tmp_path, command):
+def test_out_never_replaces_a_pipe(models, tmp_path, command):
     pipe = tmp_path / "x.npy"
     os.mkfifo(pipe)
-    assert "a device or pipe" in run(command, models / "single", "a", "--out", pipe).refused()
+    assert "pipe" in run(command, models / "single", "a", "--out", pipe).refused()
     assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize(
     ("command", "name"), [("encode", "x.npy"), ("parse", "x.txt"), ("predict", "x.txt")]
 )
-def test_a_failure_leaves_the_old_file_and_nothing_else(
-    models, tmp_path, monkeypatch, command, name
-):
+def test_a_failure_keeps_the_old_file(models, tmp_path, monkeypatch, command, name):
     monkeypatch.setattr(text_lines, "CHUNK_LINES", 1)
     path, given = tmp_path / "out" / name, tmp_path / "texts.txt"
     path.parent.mkdir()
     given.write_bytes(b"now\nthe dog\n\nnow\n")
     arguments = [command, models / "single", "--input", given, "--out", path]
-    assert f"{given}, line 3: expected at least one word, got ''" in run(*arguments).refused()
+    assert f"{given}, line 3" in run(*arguments).refused()
     assert list(path.parent.iterdir()) == []
     path.write_text("old", encoding="utf-8")
     run(*arguments).refused()
     assert [p.read_text(encoding="utf-8") for p in path.parent.iterdir()] == ["old"]
 
 
-@pytest.mark.parametrize(
-    ("command", "name"), [("encode", "x.npy"), ("encode", "x.safetensors"), ("parse", "x.txt")]
-)
-def test_broken_weights_are_refused(tmp_path, command, name):
+def test_rejects_nan_weights(tmp_path):
     model = tiny_model("single")
     with torch.no_grad():
         model.encoder.query[0] = torch.nan
-    gumbeltree.save(model, tmp_path / "broken")
-    path = tmp_path / "out" / name
-    path.parent.mkdir()
-    result = run(command, tmp_path / "broken", *TEXTS, "--out", path)
+    gumbeltree.save(model, tmp_path / "model")
+    result = run("parse", tmp_path / "model", *TEXTS)
     assert "encoder.query contains NaN" in result.refused()
-    assert list(path.parent.iterdir()) == []
-    # nor is a tree printed
-    if command == "parse":
-        assert run("parse", tmp_path / "broken", *TEXTS).out == ""
+    assert result.out == ""
 
 
-def test_rows_of_more_digits_than_expected_still_fit():
+def test_headers_have_room_for_any_number_of_rows():
     for writer in (array_file._npy_header, array_file._safetensors_header):
         sizes = set()
         for rows in (0, 9, 10**6, 10**12):
@@ -292,28 +284,28 @@ def test_rows_of_more_digits_than_expected_still_fit():
 
 @pytest.fixture
 def table(tmp_path):
-    labels = ["good", "bad", "good", "bad", "bad", "good"]
-    rows = "".join(f"{label}\t{text}\n" for label, text in zip(labels, TEXTS, strict=True))
+    rows = "".join(f"{label}\t{text}\n" for label, text in zip(GOLD, TEXTS, strict=True))
     for name in ("dev.tsv", "films.tsv"):
         (tmp_path / name).write_text("stars\treview\n" + rows, encoding="utf-8")
     return tmp_path
 
 
+GOLD = ["good", "bad", "good", "bad", "bad", "good"]
+
+
 def test_evaluate_a_table_as_trained(models, table):
-    code, out, err = run("evaluate", models / "single", "--data", table / "films.tsv", "--json")
+    # another device rounds differently
+    place = ("--data", table / "films.tsv", "--device", "cpu")
+    code, out, err = run("evaluate", models / "single", *place, "--json")
     assert code == 0
-    about = json.loads(out)
-    guesses = [prediction.label for prediction in SINGLE.predict(TEXTS)]
-    gold = ["good", "bad", "good", "bad", "bad", "good"]
-    correct = sum(a == b for a, b in zip(gold, guesses, strict=True))
-    assert (about["examples"], about["correct"]) == (6, correct)
-    assert about["task"] == "table"
-    assert about["file"].endswith("films.tsv")
-    assert about["texts"] == {"texts": 6, "words": 20, "unknown": 2, "cut": 0, "max_words": 1024}
+    found = json.loads(out)
+    examples = [Example((text,), label, (None,)) for text, label in zip(TEXTS, GOLD, strict=True)]
+    expected = evaluate(SINGLE, split_of(SINGLE, examples)).as_dict()
+    assert {key: found[key] for key in expected} == expected
+    assert (found["task"], found["split"]) == ("table", None)
+    assert found["file"].endswith("films.tsv")
+    assert found["texts"] == {"texts": 6, "words": 20, "unknown": 2, "cut": 0, "max_words": 1024}
     assert err.endswith(f"6 examples read; 0 dropped; 0 bad lines skipped\n{SUMMARY}")
-    for gold_class, row in zip(about["labels"], about["confusion"], strict=True):
-        for guess, count in zip(about["labels"], row, strict=True):
-            assert count == list(zip(gold, guesses, strict=True)).count((gold_class, guess))
 
 
 def test_evaluate_prints_tables(models, table):
@@ -339,7 +331,7 @@ def test_evaluate_writes_predictions(models, table):
     assert header == ["gold", "predicted", "text"]
     assert [row[2] for row in rows] == TEXTS
     assert [row[1] for row in rows] == [p.label for p in SINGLE.predict(TEXTS)]
-    # its own table is a table that can be evaluated
+    # the file can be evaluated itself
     columns = ["--text", "text", "--label", "predicted"]
     again = run("evaluate", models / "single", "--data", path, *columns, "--json")
     assert json.loads(again.out)["accuracy"] == 1
@@ -383,83 +375,70 @@ def test_evaluate_a_treebank(tmp_path):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("pair", [], "expected a task, got none with the model; pass --task"),
+        ("pair", [], "--task"),
         ("pair", ["--task", "snlu"], "unknown task 'snlu'"),
-        ("single", ["--task", "snli"], "classifies single sentences, the task snli has pairs"),
-        ("pair", ["--task", "sst2"], "classifies pairs, the task sst2 has single sentences"),
-        ("single", ["--task", "sst2"], "labels negative, positive, the model knows bad, good"),
+        ("single", ["--task", "snli"], "single sentences, but the task snli has pairs"),
+        ("pair", ["--task", "sst2"], "pairs, but the task sst2 has single sentences"),
+        ("single", ["--task", "sst2"], "negative, positive"),
         ("pair", ["--task", "table"], "--text COLUMN and --label COLUMN and --text2 COLUMN"),
         ("single", ["--task", "sst2", "--text", "x"], "--text names a column of a table"),
-        ("single", ["--text", "x"], "expected a column 'x', got columns"),
-        ("single", ["--label", "review", "--text", "stars"], "one of the labels bad, good"),
-        ("single", ["--split", "tests"], "`--split` must be train, dev or test, got 'tests'"),
-        ("single", ["--device", "toaster"], "`--device` must be cpu, cuda or auto, got 'toaster'"),
-        ("single", ["--predictions", "no/x.tsv"], "make it first"),
+        ("single", ["--text", "x"], "'x'"),
+        ("single", ["--label", "review", "--text", "stars"], "bad, good"),
+        ("single", ["--split", "tests"], "'tests'"),
+        ("single", ["--split", "dev"], "films.tsv is a file"),
+        ("single", ["--device", "toaster"], "'toaster'"),
+        ("single", ["--predictions", "no/x.tsv"], "does not exist"),
     ],
 )
-def test_evaluate_refuses(models, table, model, options, message):
+def test_evaluate_rejects(models, table, model, options, message):
     result = run("evaluate", models / model, "--data", table / "films.tsv", *options)
     assert message in result.refused()
 
 
-def test_evaluate_refuses_data_that_is_not_there(models, table):
-    message = run("evaluate", models / "single", "--data", table).refused()
-    assert "expected a file for the split test, got dev; pass --split" in message
-    assert "nothing there" in run("evaluate", models / "single", "--data", table / "no.tsv").err
+def test_evaluate_rejects_missing_data(models, table):
     (table / "empty.tsv").write_text("stars\treview\n", encoding="utf-8")
-    message = run("evaluate", models / "single", "--data", table / "empty.tsv").refused()
-    assert "expected examples, got none" in message
-    message = run("evaluate", models / "single").refused()
-    assert "the task table reads files, got no --data" in message
-    file = ("--data", table / "films.tsv")
-    message = run("evaluate", models / "single", *file, "--split", "dev").refused()
-    assert "which is read whole; leave --split out" in message
-    assert json.loads(run("evaluate", models / "single", *file, "--json").out)["split"] is None
+    for options, message in (
+        (["--data", table], "no file for the split test, only for dev"),
+        (["--data", table / "no.tsv"], "no.tsv"),
+        (["--data", table / "empty.tsv"], "no usable examples"),
+        ([], "--data"),
+    ):
+        assert message in run("evaluate", models / "single", *options).refused()
 
 
 def test_evaluate_skips_bad_lines_if_asked(models, table):
     path = table / "films.tsv"
     path.write_text("stars\treview\ngood\tthe dog\nugly\tthe dog\n", encoding="utf-8")
     message = run("evaluate", models / "single", "--data", path).refused()
-    assert "films.tsv, line 3: expected one of the labels bad, good, got 'ugly'" in message
+    assert "films.tsv, line 3" in message
     result = run("evaluate", models / "single", "--data", path, "--skip-bad", "--json")
     assert json.loads(result.out)["examples"] == json.loads(result.out)["bad_lines"] == 1
     assert "1 bad line skipped\n" in result.err
 
 
-def test_evaluate_is_the_function(models, table):
-    # another device rounds differently
-    place = ("--data", table / "films.tsv", "--device", "cpu")
-    about = json.loads(run("evaluate", models / "single", *place, "--json").out)
-    task = gumbeltree.tasks.TASKS["table"]("review", None, "stars")
-    examples = list(task.read(table / "films.tsv", "test", Report()))
-    expected = evaluate(SINGLE, split_of(SINGLE, examples)).as_dict()
-    assert {key: about[key] for key in expected} == expected
-
-
-# options they share
+# shared options
 
 
 @pytest.mark.parametrize("command", ["parse", "predict", "encode"])
-def test_wrong_use(models, texts, tmp_path, command):
-    out = ["--out", tmp_path / "x.npy"]
-    model = models / "single"
-    assert "got both" in run(command, model, "now", "--input", texts, *out).refused()
-    assert "toaster" in run(command, model, "now", "--device", "toaster", *out).refused()
-    assert "cuda:99" in run(command, model, "now", "--device", "cuda:99", *out).refused()
-    missing = run(command, model, "--input", tmp_path / "text.txt", *out).refused()
-    assert "text.txt: expected a file, got nothing there" in missing
-    assert "Did you mean 'texts.txt'?" in missing
-    assert "got a folder" in run(command, model, "--input", tmp_path, *out).refused()
-    assert run(command, model, "now", "--batch-size", "0", *out).code == 2
-    assert run(command).code == 2
-    assert "no model folder" in run(command, tmp_path / "no", "now", *out).refused()
-    empty = run(command, model, "now", "", *out).refused()
-    assert "text 1 must hold at least one word" in empty
+def test_rejects_wrong_use(models, texts, tmp_path, command):
+    out = tmp_path / "x.npy"
     packed = tmp_path / "x.gz"
     packed.write_bytes(gzip.compress(b"now\n" * 100)[:-9])
-    assert "gzip" in run(command, model, "--input", packed, *out).refused()
-    assert not out[1].exists()
+    for arguments, message in (
+        (["now", "--input", texts], "not both"),
+        (["now", "--device", "toaster"], "toaster"),
+        (["now", "--device", "cuda:99"], "cuda:99"),
+        (["--input", tmp_path / "text.txt"], "Did you mean 'texts.txt'?"),
+        (["--input", tmp_path], "folder"),
+        (["--input", packed], "gzip"),
+        (["now", ""], "text 1 "),
+    ):
+        result = run(command, models / "single", *arguments, "--out", out)
+        assert message in result.refused()
+    assert "no model folder" in run(command, tmp_path / "no", "now", "--out", out).refused()
+    assert run(command, models / "single", "now", "--batch-size", "0", "--out", out).code == 2
+    assert run(command).code == 2
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
@@ -479,7 +458,7 @@ def test_help_has_examples(command):
         assert option in out
 
 
-def test_cut_texts_are_told(models, tmp_path):
+def test_truncated_texts_are_reported(tmp_path):
     model = tiny_model()
     gumbeltree.save(model, tmp_path / "m")
     config = json.loads((tmp_path / "m" / "config.json").read_text("utf-8"))
@@ -487,7 +466,6 @@ def test_cut_texts_are_told(models, tmp_path):
     (tmp_path / "m" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     result = run("parse", tmp_path / "m", TEXTS[1], "now")
     assert result.err == "2 texts, 4 words, 1 text cut to 3 words\n"
-    # counted, not logged
     assert result.out.count("\n") == 2
 
 
@@ -509,7 +487,7 @@ def test_lines_come_in_chunks(tmp_path, monkeypatch):
     assert [line for chunk in read_texts(None, Report()) for line in chunk] == flat
 
 
-def test_bad_lines_are_named_or_skipped(tmp_path, monkeypatch):
+def test_bad_lines_are_rejected_or_skipped(tmp_path, monkeypatch):
     content = b"\xef\xbb\xbfnow\r\n\n  \t\ncaf\xe9\nthe dog"
     path = tmp_path / "texts.txt"
     path.write_bytes(content)
@@ -519,10 +497,10 @@ def test_bad_lines_are_named_or_skipped(tmp_path, monkeypatch):
         lines = [line for chunk in read_texts(source, report, skip_bad=True) for line in chunk]
         assert lines == [(1, ("now",)), (5, ("the dog",))]
         assert report.bad == 3
-        assert sum("UTF-8 text, got byte 0xe9 at byte 3" in m for m in report.first_bad) == 1
+        assert sum("0xe9" in message for message in report.first_bad) == 1
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"now\ncaf\xe9\n")))
         path.write_bytes(b"now\ncaf\xe9\n")
-        with pytest.raises(BadLineError, match=rf"{name}, line 2: expected UTF-8 text, got byte"):
+        with pytest.raises(BadLineError, match=rf"{name}, line 2.*UTF-8"):
             list(read_texts(source, Report()))
         path.write_bytes(content)
 
@@ -533,11 +511,11 @@ def test_closed_standard_input(monkeypatch):
         list(read_texts(None, Report()))
 
 
-def test_a_terminal_is_told_what_to_type(models):
+def test_prompts_on_a_terminal(models):
     err = run("parse", models / "pair", stdin=b"now\n", terminal=True).err
-    assert err == "Type sentences one a line; end with Ctrl-D.\n1 text, 1 word\n"
+    assert "one sentence per line" in err
     err = run("predict", models / "pair", stdin=b"now\tnow\n", terminal=True).err
-    assert err.startswith("Type pairs, with a tab between, one a line; end with Ctrl-D.\n")
+    assert "pair per line" in err
 
 
 def test_a_pipe_is_answered_line_by_line(models):
@@ -545,7 +523,7 @@ def test_a_pipe_is_answered_line_by_line(models):
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as running:
-        # who waits for the end of the input would wait for ever
+        # a command that waits for the end of its input would block
         late = threading.Timer(60, running.kill)
         late.start()
         for text, expected in zip(TEXTS[:3], SINGLE.predict(TEXTS[:3]), strict=True):
@@ -569,24 +547,21 @@ def test_evaluate_on_generated_data(tmp_path):
         assert json.loads(out)["accuracy"] == result[f"{split}_accuracy"]
 
 
-def test_folders_without_a_model_say_what_they_are(tmp_path):
+def test_explains_folders_without_a_model(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "settings.json").write_text("{}", encoding="utf-8")
-    assert (
-        "go on with `gumbeltree train"
-        in run("info", tmp_path / "run").err + run("predict", tmp_path / "run", "a").refused()
-    )
+    assert "--resume" in run("predict", tmp_path / "run", "a").refused()
     (tmp_path / "seeds" / "seed-3" / "model").mkdir(parents=True)
     message = run("predict", tmp_path / "seeds", "a").refused()
-    assert f"name one, such as {tmp_path / 'seeds' / 'seed-3'}" in message
+    assert str(tmp_path / "seeds" / "seed-3") in message
 
 
-def test_evaluate_never_makes_up_another_division(tmp_path):
+def test_evaluate_never_generates_training_examples(tmp_path):
     lines = [f"{e.label}\t{e.texts[0]}" for e in generate(30, 9)]
     (tmp_path / "test.tsv").write_text("\n".join(lines), encoding="utf-8")
     sizes = ("generate=200", "epochs=1", "embedding_dim=8", "encoder.hidden_dim=8")
     options = [x for size in sizes for x in ("--set", size)]
     trained = run("train", "demo", "-q", "--data", tmp_path, "--out", tmp_path / "run", *options)
     assert trained.code == 0, trained
-    assert "its held-out part cannot be made again" in run("evaluate", tmp_path / "run").refused()
+    assert "cannot be generated again" in run("evaluate", tmp_path / "run").refused()
     assert run("evaluate", tmp_path / "run", "--data", tmp_path, "-q").code == 0

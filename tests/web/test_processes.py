@@ -150,7 +150,7 @@ def test_two_processes_do_what_one_does(pairs):
     assert found.loss == pytest.approx(result["dev_loss"])
     # one of them speaks
     assert ended.out.count("The model is in") == 1
-    assert ended.err.count("finding the words") == 1
+    assert ended.err.count("building the vocabulary") == 1
     assert ended.err.count("dev loss") == len(metrics(base / "two"))
 
 

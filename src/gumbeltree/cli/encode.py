@@ -1,4 +1,4 @@
-"""The command `encode`: the vector of each sentence."""
+"""The command `encode`: sentence vectors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def encode(
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Write the vector of each sentence to a file, float32, a row a sentence in their order.
+    """Write sentence vectors to a file, one float32 row per sentence.
 
     Examples, after `gumbeltree demo`:
 
@@ -42,7 +42,7 @@ def encode(
     from gumbeltree.text.ids import TextCounts
 
     if out is None:
-        raise ValueError("vectors go to a file, got no --out; pass such as --out vectors.npy")
+        raise ValueError("pass a file for the vectors, such as --out vectors.npy")
     writer_for(out)
     streams.check_out(out)
     loaded = load(model, streams.pick_device(device))

@@ -1,4 +1,4 @@
-"""The command `evaluate`: how good a model is on labelled data."""
+"""The command `evaluate`: accuracy of a model on labelled data."""
 
 import dataclasses
 import json
@@ -17,36 +17,36 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of the task's files, or one file; not needed for a model of generated "
-            "data (demo, listops)."
+            help="The folder of the task's files, or one file; optional for generated data (demo, "
+            "listops)."
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Which file of the folder: train, dev or test (default).")
+        str | None, typer.Option(help="Split of the folder: train, dev or test (default).")
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="snli, sst2, sst5, listops, sick, demo or table; else as trained."),
+        typer.Option(help="snli, sst2, sst5, listops, sick, demo or table; default: as trained."),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the text in a table.")] = None,
-    text2: Annotated[str | None, typer.Option(help="Column of the second text.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the label.")] = None,
+    text: Annotated[str | None, typer.Option(help="Text column of a table.")] = None,
+    text2: Annotated[str | None, typer.Option(help="Column of the second text of pairs.")] = None,
+    label: Annotated[str | None, typer.Option(help="Label column.")] = None,
     as_json: Json = False,
     predictions: Annotated[
         Path | None,
-        typer.Option(help="File for gold label, predicted label and text of each example, TSV."),
+        typer.Option(help="TSV file for the gold label, predicted label and text of each example."),
     ] = None,
     pretokenized: streams.Pretokenized = False,
     batch_words: Annotated[
-        int, typer.Option(min=1, help="Most words read at once, padding included.")
+        int, typer.Option(min=1, help="Maximum number of words per batch, including padding.")
     ] = 16_384,
     device: streams.Device = "auto",
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Compare a model with labelled data: accuracy, which labels it confuses, sentence lengths.
+    """Evaluate a model on labelled data: accuracy, confusion matrix, accuracy by length.
 
-    Examples, for a model trained on SNLI and for one trained on a table of your own:
+    Examples, for a model trained on SNLI, one trained on your own table, and one on generated data:
 
     gumbeltree evaluate runs/snli --data snli_1.0 --split dev
 
@@ -72,18 +72,19 @@ def evaluate(
     with streams.progress(quiet, False) as advance:
         if data is None:
             split = split or "test"
-            path, examples = scores.generated(loaded, reader, split, report)
+            path, examples = scores.generated(loaded, reader, split)
+            report.examples = len(examples)
         else:
             path = scores.find_file(reader, data, split)
             if data.is_dir():
                 split = split or "test"
             examples = []
-            # a single file is read as one to be evaluated on, whole
+            # a single file is evaluated as a whole
             for example in reader.read(path, split or "test", report, skip_bad):
                 examples.append(example)
                 advance(1)
         if not examples:
-            raise ValueError(f"{path}: expected examples, got none ({report}); look at the file")
+            raise ValueError(f"{path} contains no usable examples: {report}")
         ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)
         evaluation = run(loaded, ids, batch_words)
     if predictions is not None:

@@ -1,4 +1,4 @@
-"""The command `predict`: what a model says about each sentence or pair."""
+"""The command `predict`: classify sentences or pairs."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def predict(
     text: streams.Texts = None,
     input_file: streams.Input = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, with all probabilities.")
+        bool, typer.Option("--json", help="Print one JSON object per line, with all probabilities.")
     ] = False,
     out: streams.Out = None,
     pretokenized: streams.Pretokenized = False,
@@ -29,9 +29,9 @@ def predict(
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Print the class of each sentence or pair: label, its probability and the text, tabs between.
+    """Print label, probability and text of each sentence or pair, separated by tabs.
 
-    A model of pairs takes two texts a pair as arguments, or lines with a tab between the two.
+    For a model of pairs, pass two arguments per pair, or lines with a tab between the two texts.
 
     Examples, after `gumbeltree demo`:
 
@@ -58,17 +58,17 @@ def predict(
                     pretokenized=pretokenized,
                     counts=counts,
                 )
-                yield map(_answered_json if as_json else _answered, chunk, predictions)
+                yield map(_json_line if as_json else _text_line, chunk, predictions)
                 advance(len(chunk))
 
     streams.write_blocks(out, lines())
     streams.summarize(counts, report, quiet)
 
 
-def _answered(line: "Line", answer: "Answer") -> str:
+def _text_line(line: "Line", answer: "Answer") -> str:
     return "\t".join(map(streams.one_line, [*answer.cells(), *line.texts]))
 
 
-def _answered_json(line: "Line", answer: "Answer") -> str:
+def _json_line(line: "Line", answer: "Answer") -> str:
     texts = dict(zip(("text", "text2"), line.texts, strict=False))
     return json.dumps({**answer.as_dict(), **texts}, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What `evaluate` reads and prints."""
+"""Input and output of the command `evaluate`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,39 +12,58 @@ from gumbeltree.nn.heads.head import Evaluation
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.table import split as divide
 from gumbeltree.tasks.task import Example, Task
-from gumbeltree.text.files import Report
 
 if TYPE_CHECKING:
     from gumbeltree.model import SentenceModel
 
 
 def find_task(model: "SentenceModel", name: str | None, columns: Mapping[str, str | None]) -> Task:
-    """Return the reader of the data: as the options say, else as the model was trained.
+    """Return the reader that the options name, by default that of the training data.
 
     Args:
-        model: its provenance holds the settings it was trained with.
-        name: of the task, from the options.
+        model: its provenance includes the settings of the training data.
+        name: name of the task, from the options.
         columns: text, text2 and label, from the options; they imply a table.
     """
-    recipe = model.provenance.get("recipe")
-    settings = recipe.get("data") if isinstance(recipe, dict) else None
-    trained: dict[str, Any] = settings if isinstance(settings, dict) else {}
-    given = {key: value for key, value in columns.items() if value}
-    name = name or ("table" if given else trained.get("task"))
+    trained = _data_settings(model)
+    options = {key: value for key, value in columns.items() if value}
+    name = name or ("table" if options else trained.get("task"))
     if not isinstance(name, str):
         raise ValueError(
-            f"expected a task, got none with the model; pass --task with one of {', '.join(TASKS)}"
+            f"the model does not record its task; pass --task with one of {', '.join(TASKS)}"
         )
-    if name != "table" and given:
+    if name != "table" and options:
         raise ValueError(
-            f"--{next(iter(given))} names a column of a table, got --task {name}; leave one of "
-            "them out"
+            f"--{next(iter(options))} names a column of a table, but --task is {name}; pass only "
+            "one of them"
         )
-    task = _table(model, {**trained, **given}) if name == "table" else TASKS[name]()
-    # gold trees are for analysis
+    task = _table(model, {**trained, **options}) if name == "table" else TASKS[name]()
+    # gold trees are only needed for analysis
     task.trees = False
     check_fit(model, task)
     return task
+
+
+def check_fit(model: "SentenceModel", task: Task) -> None:
+    """Raise unless the model can classify the examples of a task."""
+    kinds = {True: "pairs", False: "single sentences"}
+    pair = model.head.sentences == 2
+    if pair != task.pair:
+        raise ValueError(
+            f"the model classifies {kinds[pair]}, but the task {task.name} has {kinds[task.pair]}; "
+            "pass another model or --task"
+        )
+    if not set(task.labels or ()) <= set(model.labels):
+        raise ValueError(
+            f"the task {task.name} has the labels {', '.join(task.labels or ())}, but the model "
+            f"knows {', '.join(model.labels)}; pass another model or --task"
+        )
+
+
+def _data_settings(model: "SentenceModel") -> dict[str, Any]:
+    recipe = model.provenance.get("recipe")
+    settings = recipe.get("data") if isinstance(recipe, dict) else None
+    return settings if isinstance(settings, dict) else {}
 
 
 def _table(model: "SentenceModel", columns: Mapping[str, Any]) -> Task:
@@ -65,80 +84,57 @@ def _table(model: "SentenceModel", columns: Mapping[str, Any]) -> Task:
     return task
 
 
-def check_fit(model: "SentenceModel", task: Task) -> None:
-    """Raise unless the model can classify what the task reads."""
-    kinds = {True: "pairs", False: "single sentences"}
-    pair = model.head.sentences == 2
-    if pair != task.pair:
-        raise ValueError(
-            f"the model classifies {kinds[pair]}, the task {task.name} has {kinds[task.pair]}; "
-            "pass another model, or another --task"
-        )
-    if not set(task.labels or ()) <= set(model.labels):
-        raise ValueError(
-            f"the task {task.name} has labels {', '.join(task.labels or ())}, the model knows "
-            f"{', '.join(model.labels)}; pass another model, or another --task"
-        )
-
-
 def find_file(task: Task, data: Path, split: str | None) -> Path:
-    """Return the file to evaluate on: `data` itself, or that of a split in the folder."""
+    """Return the file to evaluate on: `data` itself, or the file of a split in the folder."""
     if not data.is_dir():
         if split is not None:
             raise ValueError(
-                f"--split chooses a file of a folder, got the file {data}, which is read whole; "
-                "leave --split out"
+                f"--split {split} selects a file of a folder, but {data} is a file; pass only one "
+                "of them"
             )
         return data
     split = split or "test"
-    found = task.splits(data)
-    if split not in found:
+    files = task.splits(data)
+    if split not in files:
         raise FileNotFoundError(
-            f"{data}: expected a file for the split {split}, got {', '.join(found)}; pass --split "
-            "with one of these, or a file"
+            f"{data} has no file for the split {split}, only for {', '.join(files)}; pass one of "
+            "these with --split, or a file with --data"
         )
-    return found[split]
+    return files[split]
 
 
-def generated(
-    model: "SentenceModel", task: Task, split: str, report: Report
-) -> tuple[Path, list[Example]]:
-    """Return the part of generated data that a model was trained or is to be evaluated on.
+def generated(model: "SentenceModel", task: Task, split: str) -> tuple[Path, list[Example]]:
+    """Generate the data of a model again and return one split of it.
 
     Args:
-        model: its provenance says how much was generated and how it was divided.
-        task: its reader.
+        model: its provenance records how much was generated and how it was divided.
+        task: the reader.
         split: train, dev or test.
-        report: counts the examples.
     """
-    trained = model.provenance.get("recipe", {}).get("data", {})
+    trained = _data_settings(model)
     if not hasattr(task, "generate") or not trained.get("generate"):
-        raise ValueError(
-            f"the task {task.name} reads files, got no --data; pass the folder or the file"
-        )
+        raise ValueError(f"the task {task.name} reads files; pass a folder or a file with --data")
     shares = {name: trained[f"{name}_fraction"] for name in ("dev", "test")}
     shares = {"train": 1 - sum(shares.values()), **shares}
     examples = list(task.generate(trained["generate"], trained["split_seed"]))
     parts = divide(len(examples), list(shares.values()), trained["split_seed"])
-    made = {name: rows for name, rows in zip(shares, parts, strict=True) if rows}
-    counted = model.provenance.get("data", {}).get("splits", {})
-    if {name: len(rows) for name, rows in made.items()} != {
-        name: about["examples"] for name, about in counted.items()
+    splits = {name: rows for name, rows in zip(shares, parts, strict=True) if rows}
+    recorded = model.provenance.get("data", {}).get("splits", {})
+    if {name: len(rows) for name, rows in splits.items()} != {
+        name: counts["examples"] for name, counts in recorded.items()
     }:
-        # with a test file, say, the rest was divided otherwise: training examples might come back
+        # with a test file, the rest was divided differently: training examples might come back
         raise ValueError(
-            "the model was trained on files as well as on generated data, so its held-out part "
-            "cannot be made again; pass --data"
+            "the model was trained on files as well as on generated data, so its held-out split "
+            "cannot be generated again; pass --data"
         )
-    if split not in made:
-        raise ValueError(f"expected one of the splits {', '.join(made)}, got {split}; pass --split")
-    part = [examples[i] for i in made[split]]
-    report.examples = len(part)
-    return Path(f"generated-{task.name}"), part
+    if split not in splits:
+        raise ValueError(f"there is no split {split}; pass --split with one of {', '.join(splits)}")
+    return Path(f"generated-{task.name}"), [examples[row] for row in splits[split]]
 
 
 def print_scores(console: Console, evaluation: Evaluation) -> None:
-    """Print what a head makes of an evaluation."""
+    """Print the summary and the tables of an evaluation."""
     console.print(evaluation.summary(), highlight=False, soft_wrap=True)
     for table in evaluation.tables():
         console.print(f"\n{table.title}", highlight=False, soft_wrap=True)
