@@ -102,7 +102,7 @@ def test_folder_takes_precedence_over_a_packaged_model(package, single, caplog):
     (other_message,) = caplog.messages
     assert other_message != message
     assert_same(SentenceModel.from_pretrained("sst2-100d"), other)
-    # also that of a run
+    # so does a run folder
     shutil.rmtree("sst2-100d")
     save(other, "sst2-100d/model")
     assert_same(load("sst2-100d"), other)
@@ -175,13 +175,13 @@ def test_commands_accept_a_name(single, tmp_path):
     rows = "".join(f"{text}\t{label}\n" for text, label in zip(TEXTS, labels, strict=True))
     Path("table.tsv").write_text("text\tlabel\n" + rows, encoding="utf-8")
     options = ("--data", "table.tsv", "--text", "text", "--label", "label", "--json")
-    found = json.loads(run("evaluate", "sst2-100d", *options).out)
-    assert (found["model"], found["accuracy"]) == ("sst2-100d", 1.0)
+    result = json.loads(run("evaluate", "sst2-100d", *options).out)
+    assert (result["model"], result["accuracy"]) == ("sst2-100d", 1.0)
 
 
 def test_train_init_accepts_a_name(package, single):
     data = table(Path("table.csv"), lambda text: "yes" if "w1" in text else "no", 60)
-    # sizes come with the model
+    # the sizes are those of the model
     settings = set(SMALL) - {"embedding_dim=8", "encoder.hidden_dim=8"}
     settings = [*sorted(settings), "epochs=1", "learning_rate=0"]
     result = run(
@@ -221,13 +221,13 @@ def test_info_shows_recipe_and_model(package):
     out = run("info", "sst2-100d").out
     assert "100D" in out
     assert "sst2, 98,794 examples, accuracy dev 87.50%, test 86.00%" in " ".join(out.split())
-    # a name of a model alone, and of a recipe alone
+    # names of a model only and of a recipe only
     alone = json.loads(run("info", "tiny-pairs", "--json").out)
     assert alone["model_folder"] == "tiny-pairs"
     assert alone["model"]["encoder"]["hidden_dim"] == 6
     assert alone["pretrained"]["dev_accuracy"] is None
     assert "pretrained" not in json.loads(run("info", "sst2", "--json").out)
-    # a folder of that name is what would be loaded
+    # a local folder takes precedence, as in loading
     save(tiny_model("pair"), "sst2-100d")
     folder = json.loads(run("info", "sst2-100d", "--json").out)
     assert folder["model"]["encoder"]["hidden_dim"] == 6
@@ -243,10 +243,10 @@ def test_lists_models(package):
     assert first.folder == package / "sst2-100d"
     assert first.bytes == sum(path.stat().st_size for path in first.folder.iterdir())
     assert (second.task, second.examples, second.test_accuracy) == (None, None, None)
-    found = json.loads(run("models", "--json").out)
-    assert found[0]["name"] == "sst2-100d"
-    assert found[0]["bytes"] == first.bytes
-    assert found[1]["labels"] == ["neutral", "entailment", "contradiction"]
+    listed = json.loads(run("models", "--json").out)
+    assert listed[0]["name"] == "sst2-100d"
+    assert listed[0]["bytes"] == first.bytes
+    assert listed[1]["labels"] == ["neutral", "entailment", "contradiction"]
     out = " ".join(run("models").out.split())
     assert "sentences: bad, good sst2, 98,794 examples" in out
     assert "dev 87.50%, test 86.00%" in out
@@ -274,14 +274,14 @@ def test_half_precision_rounds_only_the_word_vectors(tmp_path, kind):
     assert stored["embedding.weight"].dtype == torch.float16
     loaded = load(tmp_path / "half")
     for name, value in model.state_dict().items():
-        found = loaded.state_dict()[name]
-        assert found.dtype == value.dtype, name
+        rounded = loaded.state_dict()[name]
+        assert rounded.dtype == value.dtype, name
         if name == "embedding.weight":
-            assert not torch.equal(found, value)
-            assert torch.equal(found, value.half().float())
-            assert ((found - value).abs() <= value.abs() / 2048 + 3e-8).all()
+            assert not torch.equal(rounded, value)
+            assert torch.equal(rounded, value.half().float())
+            assert ((rounded - value).abs() <= value.abs() / 2048 + 3e-8).all()
         else:
-            assert torch.equal(found, value), name
+            assert torch.equal(rounded, value), name
             assert stored[name].dtype == value.dtype
     # saving leaves the model unchanged
     assert_same(model, load(tmp_path / "full"))
@@ -348,7 +348,7 @@ def test_rejects_other_number_types(tmp_path, vectors, others):
                 weights[name] = x.to(getattr(torch, kind))
 
     edit_weights(tmp_path, change)
-    with pytest.raises(ValueError, match=rf"embedding\.weight .*{vectors}.*{others}"):
+    with pytest.raises(ValueError, match=rf"embedding\.weight .*{vectors} .*{others}"):
         load(tmp_path)
 
 
@@ -384,7 +384,7 @@ def test_card_states_licence_and_sources(single):
     assert "not measured again" in model_card(single)
 
 
-# making one
+# packaging a model
 
 
 @pytest.fixture(scope="module")
@@ -413,8 +413,8 @@ def ship(*arguments):
     ship_model.main([str(x) for x in arguments])
 
 
-def refused(capsys, *arguments):
-    """Assert that nothing is shipped; return why."""
+def refused(*arguments):
+    """Assert that the script fails and return its message."""
     with pytest.raises(SystemExit) as end:
         ship(*arguments)
     assert str(end.value.code).startswith("ship_model: error: ")
@@ -431,12 +431,11 @@ def test_packages_the_best_seed(trained, tmp_path, capsys, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "README.md"])
     assert has_half_embeddings(folder)
     model = load("mine")
-    # of the two seeds the better one
     runs = [load(trained / "runs" / f"seed-{seed}") for seed in (0, 1)]
     best = max(runs, key=lambda run: run.provenance["metrics"]["dev_accuracy"])
     about = model.provenance
     assert about["seed"] == best.provenance["seed"]
-    # nine words of the data, ten of thirty others
+    # nine words of the data and ten of the thirty others
     ids, before = model.tokenizer.get_vocab(), best.tokenizer.get_vocab()
     assert len(before) == 9 + 30 + 2
     extra = {f"extra{i}" for i in range(10)}
@@ -447,7 +446,7 @@ def test_packages_the_best_seed(trained, tmp_path, capsys, monkeypatch):
         assert torch.equal(model.embedding.weight[place], expected), word
     for name, x in best.state_dict().items():
         assert name == "embedding.weight" or torch.equal(model.state_dict()[name], x), name
-    # measured anew, on text as well as on ids
+    # accuracies are measured again with the packaged files
     metrics = about["metrics"]
     data = ship_model.load_prepared(prepared)
     for split in ("dev", "test"):
@@ -459,8 +458,8 @@ def test_packages_the_best_seed(trained, tmp_path, capsys, monkeypatch):
     assert about["shipped"]["measured"] is True
     assert about["shipped"]["words_left_out"] == 20
     for key in ("recorded", "original"):
-        found = about["shipped"][key]["dev_accuracy"]
-        assert found == best.provenance["metrics"]["dev_accuracy"]
+        recorded = about["shipped"][key]["dev_accuracy"]
+        assert recorded == best.provenance["metrics"]["dev_accuracy"]
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert ModelCard(card).data.license == "mit"
     assert f"{metrics['test_accuracy']:.2%}".replace("%", " %") in card
@@ -469,19 +468,15 @@ def test_packages_the_best_seed(trained, tmp_path, capsys, monkeypatch):
     (listed,) = pretrained_models()
     assert (listed.task, listed.license) == ("table", "mit")
     assert listed.dev_accuracy == metrics["dev_accuracy"]
-    # unknown words read alike before and after
-    texts = ["w1 extra3 w2", "extra20 w1", "nothing known"]
-    wanted = [p.label for p in best.predict([texts[0], "nonsense w1", texts[2]])]
-    assert [p.label for p in model.predict(texts)] == wanted
-    # not over itself, unless asked; then only the four files are new
+    # --replace overwrites only the four files
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
-    assert "pass --replace" in refused(capsys, trained / "runs", *options)
+    assert "pass --replace" in refused(trained / "runs", *options)
     ship(trained / "runs", *options, "--replace")
     assert len(load("mine").tokenizer.get_vocab()) == 41
     assert (folder / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
-def test_best_seed_and_ties(tmp_path, capsys):
+def test_best_seed_and_ties(tmp_path):
     for seed, accuracy in ((4, 0.8), (2, 0.9), (3, 0.9), (1, 0.7)):
         about = {**PROVENANCE, "seed": seed, "metrics": {"dev_accuracy": accuracy}}
         save(tiny_model("single"), tmp_path / "runs" / f"seed-{seed}" / "model", about)
@@ -493,14 +488,14 @@ def test_best_seed_and_ties(tmp_path, capsys):
         tmp_path / "runs" / "seed-3" / "model"
     ]
     save(tiny_model("single"), tmp_path / "other", {**PROVENANCE, "recipe_name": "snli-100d"})
-    with pytest.raises(ValueError, match="different recipes: snli-100d, sst2-100d"):
+    with pytest.raises(ValueError, match="snli-100d, sst2-100d"):
         ship_model.best_of([*folders, tmp_path / "other"])
     save(tiny_model("single"), tmp_path / "unfinished", {"seed": 1})
-    with pytest.raises(ValueError, match="unfinished: no development accuracy"):
+    with pytest.raises(ValueError, match=r"unfinished: .*accuracy"):
         ship_model.best_of([tmp_path / "unfinished"])
 
 
-def test_licence_follows_the_data(tmp_path, capsys):
+def test_licence_follows_the_data(tmp_path):
     save(tiny_model("single"), tmp_path / "model", PROVENANCE)
     ship(tmp_path / "model", "--name", "sst2-100d", "--out", tmp_path / "out")
     card = (tmp_path / "out" / "sst2-100d" / "README.md").read_text(encoding="utf-8")
@@ -518,32 +513,23 @@ def test_licence_follows_the_data(tmp_path, capsys):
     assert "- `snli`: licence `CC BY-SA 4.0`" in card
     about = {**PROVENANCE, "recipe": {"data": {"task": "table"}}}
     save(tiny_model("single"), tmp_path / "table", about)
-    message = refused(capsys, tmp_path / "table", "--name", "x", "--out", tmp_path / "out")
+    message = refused(tmp_path / "table", "--name", "x", "--out", tmp_path / "out")
     assert "pass --license" in message
 
 
-def test_rejects_a_model_that_got_worse(trained, tmp_path, capsys, monkeypatch):
-    # without the words of the data, the model has nothing to go by
-    monkeypatch.setattr(ship_model, "kept_extra", lambda model, extra: ["extra0", "extra1"])
-    options = ("--name", "x", "--license", "mit", "--extra-words", 1, "--out", tmp_path / "out")
-    check = ("--check", trained / "data.safetensors")
-    message = refused(capsys, trained / "runs", *options, *check)
-    assert "dev accuracy drops" in message
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(("lost", "allowed"), [(0.001, True), (0.0011, False), (-0.1, True)])
-def test_allows_a_loss_of_a_tenth_of_a_point(trained, tmp_path, capsys, monkeypatch, lost, allowed):
+def test_allows_a_loss_of_a_tenth_of_a_point(trained, tmp_path, monkeypatch, lost, allowed):
     measured = [{"dev_accuracy": 0.9 - lost}, {"dev_accuracy": 0.9}]
     monkeypatch.setattr(ship_model, "measure", lambda *arguments: measured.pop(0))
     arguments = (trained / "runs", "--name", "x", "--license", "mit", "--out", tmp_path / "out")
     arguments = (*arguments, "--check", trained / "data.safetensors")
     if allowed:
         ship(*arguments)
-        found = load(tmp_path / "out" / "x").provenance["metrics"]["dev_accuracy"]
-        assert found == 0.9 - lost
+        metrics = load(tmp_path / "out" / "x").provenance["metrics"]
+        assert metrics["dev_accuracy"] == 0.9 - lost
     else:
-        assert "keep more words" in refused(capsys, *arguments)
+        assert "dev accuracy" in refused(*arguments)
+        assert not (tmp_path / "out").exists()
 
 
 def test_maps_ids_between_tokenizers():
@@ -551,31 +537,33 @@ def test_maps_ids_between_tokenizers():
     before, after = whitespace_tokenizer(words), whitespace_tokenizer(["sleeps", "now", "the"])
     ids = np.array(before.encode("the dog sleeps zebra the").ids, dtype=np.uint16)
     split = Split(ids, np.array([0, 5]), np.array([[0]], np.int32), np.array([0]))
-    found = ship_model.mapped(split, before, after)
-    assert found.words.tolist() == after.encode("the dog sleeps zebra the").ids == [2, 4, 0, 4, 2]
+    mapped = ship_model.mapped(split, before, after)
+    assert mapped.words.tolist() == after.encode("the dog sleeps zebra the").ids == [2, 4, 0, 4, 2]
     assert split.words.tolist() == [0, 1, 2, 4, 0]
 
 
-def test_rejects_a_prepared_file_of_another_task(trained, tmp_path, capsys):
+def test_rejects_a_prepared_file_of_another_task(trained, tmp_path):
     model = load(trained / "runs" / "seed-0")
     about = {**model.provenance, "recipe": {"data": {"task": "sst2", "lower": True}}}
     save(model, tmp_path / "model", about)
     options = ("--name", "x", "--out", tmp_path / "out", "--check", trained / "data.safetensors")
-    message = refused(capsys, tmp_path / "model", *options)
-    assert "data.safetensors: task is 'table', but 'sst2' in the model" in message
+    message = refused(tmp_path / "model", *options)
+    assert "data.safetensors" in message
+    assert "'sst2'" in message
+    assert "'table'" in message
     assert not (tmp_path / "out").exists()
 
 
-def test_extra_words_need_recorded_counts(tmp_path, capsys):
+def test_extra_words_need_recorded_counts(tmp_path):
     save(tiny_model("single"), tmp_path / "model", {**PROVENANCE, "data": {}})
     options = ("--name", "x", "--out", tmp_path / "out", "--extra-words", 1)
-    assert f"which of the {len(WORDS)} words" in refused(capsys, tmp_path / "model", *options)
+    assert f"which of the {len(WORDS)} words" in refused(tmp_path / "model", *options)
     save(tiny_model("single"), tmp_path / "model", PROVENANCE)
     ship(tmp_path / "model", *options)
     assert ship_model.ordered_words(load(tmp_path / "out" / "x").tokenizer) == WORDS[:10]
 
 
-# what is in the package
+# the packaged models
 
 
 @pytest.mark.skipif(not SHIPPED, reason="no models in src/gumbeltree/pretrained yet")
@@ -606,7 +594,6 @@ def test_packaged_model_is_complete(name):
     }
     assert f"`{about['sources'][0]['licence']}`" in card
     assert any(source["name"].startswith("glove") for source in about["sources"])
-    # it knows common words, and its trees are trees
     assert model.tokenizer.token_to_id("love") is not None
     assert model.parse("i love this very much .").words[1] == "love"
     if model.config.head.kind == "single":
