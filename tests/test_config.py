@@ -20,12 +20,10 @@ from gumbeltree.config import (
     to_json,
     with_settings,
 )
-from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
 from gumbeltree.nn.heads.classes import PairHead
 from gumbeltree.registry import Registry, UnknownNameError, suggest
 from gumbeltree.settings import from_dict
-from gumbeltree.text.tokenizer import whitespace_tokenizer
 
 OTHER = ModelConfig(
     EncoderConfig(
@@ -51,7 +49,7 @@ def test_empty_tables_give_the_defaults():
     assert from_dict(ModelConfig, {"encoder": {}, "head": {}}) == ModelConfig()
 
 
-def test_settings_cannot_be_changed_in_place():
+def test_settings_are_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         EncoderConfig().hidden_dim = 5
 
@@ -61,70 +59,55 @@ def test_settings_cannot_be_changed_in_place():
     [
         ({"encodr": {}}, "model.encodr", "encoder"),
         ({"encoder": {"hiden_dim": 3}}, "model.encoder.hiden_dim", "hidden_dim"),
-        ({"encoder": {"temprature": 3}}, "model.encoder.temprature", "temperature"),
-        ({"head": {"dropuot": 0.1}}, "model.head.dropuot", "dropout"),
         ({"embedding": {"tunned": True}}, "model.embedding.tunned", "tuned"),
     ],
 )
-def test_unknown_keys_are_named_with_the_nearest_known_one(data, dotted, nearest):
-    with pytest.raises(ValueError, match=f"unknown key '{dotted}'; .*Did you mean '{nearest}'"):
+def test_rejects_unknown_keys_and_suggests_the_nearest(data, dotted, nearest):
+    with pytest.raises(ValueError, match=f"'{dotted}'.*Did you mean '{nearest}'"):
         from_dict(ModelConfig, data, "model")
 
 
-def test_an_unknown_key_like_no_other_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"known: encoder, head, embedding, max_words\.$"):
+def test_lists_the_known_keys():
+    with pytest.raises(ValueError, match=r"'model.zzz'.* encoder, head, embedding, max_words\.$"):
         from_dict(ModelConfig, {"zzz": 1}, "model")
 
 
 @pytest.mark.parametrize(
     ("table", "key", "value", "expected"),
     [
-        ("encoder", "hidden_dim", 3.0, "a whole number, got 3.0"),
-        ("encoder", "hidden_dim", True, "a whole number, got True"),
-        ("encoder", "hidden_dim", "300", "a whole number, got '300'"),
-        ("encoder", "hidden_dim", None, "a whole number, got None"),
-        ("encoder", "temperature", "warm", "a number, got 'warm'"),
-        ("encoder", "temperature", False, "a number, got False"),
+        ("encoder", "hidden_dim", 3.0, "whole number, got 3.0"),
+        ("encoder", "hidden_dim", True, "whole number, got True"),
+        ("encoder", "hidden_dim", "300", "whole number, got '300'"),
+        ("encoder", "hidden_dim", None, "whole number, got None"),
+        ("encoder", "temperature", "warm", "number, got 'warm'"),
         ("encoder", "attention", 1, "true or false, got 1"),
-        ("encoder", "attention", "yes", "true or false, got 'yes'"),
-        ("encoder", "leaf", 5, "a kind of leaf or a table of settings, got 5"),
-        (
-            "encoder",
-            "cell",
-            ["treelstm"],
-            r"a kind of cell or a table .*, got \['treelstm'\]",
-        ),
-        ("head", "labels", "positive", "a list of strings, got 'positive'"),
-        ("head", "labels", ["good", 1], r"a list of strings, got \['good', 1\]"),
-        ("head", "labels", 3, "a list of strings, got 3"),
-        ("head", "labels", {"good": 1}, "a list of strings, got {'good': 1}"),
-        ("embedding", "tuned", 0, "true or false, got 0"),
+        ("encoder", "leaf", 5, "leaf.*got 5"),
+        ("encoder", "cell", ["treelstm"], r"cell.*got \['treelstm'\]"),
+        ("head", "labels", "positive", "list of strings, got 'positive'"),
+        ("head", "labels", ["good", 1], r"list of strings, got \['good', 1\]"),
     ],
 )
-def test_values_of_the_wrong_type_are_refused(table, key, value, expected):
-    with pytest.raises(ValueError, match=f"`model.{table}.{key}` must be {expected}"):
+def test_rejects_values_of_the_wrong_type(table, key, value, expected):
+    with pytest.raises(ValueError, match=f"`model.{table}.{key}` must be .*{expected}"):
         from_dict(ModelConfig, {table: {key: value}}, "model")
 
 
 @pytest.mark.parametrize("key", ["hidden_dim", "temperature"])
-def test_a_number_beyond_all_floats_is_refused(key):
-    # JSON and TOML know whole numbers of any length
+def test_rejects_numbers_too_large_for_a_float(key):
+    # JSON and TOML have integers of any length
     with pytest.raises(ValueError, match=key):
         GumbelTreeEncoder(from_dict(EncoderConfig, {"hidden_dim": 4, key: 10**400}))
 
 
 @pytest.mark.parametrize("value", [None, 3, [1, 2]])
-def test_a_value_in_place_of_a_table_is_refused(value):
-    with pytest.raises(ValueError, match=r"`model\.encoder` must be a kind of encoder or a table"):
+def test_rejects_a_value_in_place_of_a_table(value):
+    with pytest.raises(ValueError, match=r"`model\.encoder` must be .* table"):
         from_dict(ModelConfig, {"encoder": value}, "model")
+    with pytest.raises(ValueError, match="`ModelConfig` must be a table"):
+        from_dict(ModelConfig, value)
 
 
-def test_a_value_in_place_of_everything_is_refused():
-    with pytest.raises(ValueError, match=r"`?\w+`? must be a table of settings, got 3"):
-        from_dict(ModelConfig, 3)
-
-
-def test_a_whole_number_stands_for_a_number():
+def test_integers_become_floats():
     temperature = from_dict(EncoderConfig, {"temperature": 2}).temperature
     assert temperature == 2.0
     assert type(temperature) is float
@@ -134,15 +117,12 @@ def test_a_whole_number_stands_for_a_number():
     ("table", "key", "value", "nearest"),
     [
         ("encoder.leaf", "init", "ortogonal", "orthogonal"),
-        ("encoder.cell", "init", "othogonal", "orthogonal"),
         ("encoder", "score", "scaled-dot", "scaled_dot"),
     ],
 )
-def test_unknown_choices_are_refused_with_the_nearest_known_one(table, key, value, nearest):
-    with pytest.raises(
-        ValueError,
-        match=f"`model.{table}.{key}` must be one of .*, got '{value}'. Did you mean '{nearest}'?",
-    ):
+def test_rejects_unknown_choices_and_suggests_the_nearest(table, key, value, nearest):
+    message = f"`model.{table}.{key}` .*'{value}'. Did you mean '{nearest}'?"
+    with pytest.raises(ValueError, match=message):
         from_dict(ModelConfig, nested(table, {key: value}), "model")
 
 
@@ -161,14 +141,14 @@ def nested(path, value):
         ("encoder.estimator", "st", "soft"),
     ],
 )
-def test_unknown_parts_are_refused_with_the_nearest_known_one(path, kind, nearest):
+def test_rejects_unknown_parts_and_suggests_the_nearest(path, kind, nearest):
     message = f"`model.{path}.kind`: unknown .* '{kind}'; known: .*'{nearest}'"
     for value in (kind, {"kind": kind}):
         with pytest.raises(ValueError, match=message):
             from_dict(ModelConfig, nested(path, value), "model")
 
 
-def test_a_part_is_named_or_told():
+def test_a_part_is_given_by_kind_table_or_settings():
     by_name = from_dict(EncoderConfig, {"leaf": "affine", "cell": {"init": "orthogonal"}})
     assert by_name == EncoderConfig(leaf=AffineLeafConfig(), cell=TreeLSTMConfig("orthogonal"))
     assert by_name == EncoderConfig(leaf="affine", cell={"init": "orthogonal"})
@@ -176,37 +156,30 @@ def test_a_part_is_named_or_told():
         from_dict(ModelConfig, {"encoder": {"leaf": {"kind": "affine", "init": "he"}}})
 
 
-def test_missing_settings_are_named():
+def test_rejects_missing_settings():
     with pytest.raises(ValueError, match="`Recipe` lacks description, model"):
         from_dict(Recipe, {})
 
 
-# settings made in Python pass no reader, so the parts themselves must refuse what makes no sense
+# settings constructed in Python
 @pytest.mark.parametrize(
     ("setting", "pattern"),
     [
         ({"score": "scaled"}, "score.*'scaled'"),
         ({"cell": {"init": "ortho"}}, "cell.init.*'ortho'"),
-        ({"leaf": {"init": "hee"}}, "leaf.init.*'hee'"),
         ({"leaf": "lsmt"}, "leaf.*'lsmt'.*Did you mean 'lstm'"),
         ({"leaf": None}, "leaf.*None"),
-        ({"cell": "tree"}, "cell.*'tree'.*Did you mean 'treelstm'"),
-        ({"estimator": "gumbel"}, "estimator.*'gumbel'.*Did you mean 'st_gumbel'"),
         ({"impl": "exat"}, "impl.*'exat'.*Did you mean 'exact'"),
-        ({"hidden_dim": 0}, "`hidden_dim` must be at least 1, got 0"),
-        ({"embedding_dim": -1}, "`embedding_dim` must be at least 1, got -1"),
+        ({"hidden_dim": 0}, "hidden_dim.* 0"),
+        ({"embedding_dim": -1}, "embedding_dim.*-1"),
         ({"hidden_dim": 2.5}, "hidden_dim.*2.5"),
-        ({"temperature": 0}, "`temperature` must be a positive finite number, got 0"),
-        (
-            {"temperature": float("nan")},
-            "`temperature` must be a .*finite number, got nan",
-        ),
-        ({"cell": {"forget_offset": float("nan")}}, "forget_offset.*nan"),
+        ({"temperature": 0}, "temperature.*positive.* 0"),
+        ({"temperature": float("nan")}, "temperature.*nan"),
         ({"cell": {"forget_offset": float("inf")}}, "forget_offset.*inf"),
-        ({"leaf": "bilstm", "hidden_dim": 5}, "must be even, got 5"),
+        ({"leaf": "bilstm", "hidden_dim": 5}, "even, got 5"),
     ],
 )
-def test_encoders_refuse_settings_that_make_no_sense(setting, pattern):
+def test_encoders_reject_invalid_settings(setting, pattern):
     with pytest.raises((ValueError, TypeError), match=pattern):
         GumbelTreeEncoder(EncoderConfig(**{"embedding_dim": 3, "hidden_dim": 4, **setting}))
 
@@ -217,29 +190,21 @@ def test_encoders_refuse_settings_that_make_no_sense(setting, pattern):
         ({"labels": ()}, r"labels?.*\(\)"),
         ({"labels": "abc"}, "labels.*'abc'"),
         ({"labels": ("good", "bad", "good")}, "labels.*'good'"),
-        ({"hidden_dim": 0}, "hidden_dim.*0"),
         ({"hidden_layers": 0}, "hidden_layers.*0"),
         ({"dropout": 1.5}, "dropout.*1.5"),
-        ({"dropout": -0.1}, "dropout.*-0.1"),
         ({"dropout": float("nan")}, "dropout.*nan"),
         ({"output_range": -1.0}, "output_range.*-1.0"),
-        ({"output_range": float("nan")}, "output_range.*nan"),
     ],
 )
-def test_heads_refuse_settings_that_make_no_sense(setting, pattern):
+def test_heads_reject_invalid_settings(setting, pattern):
     with pytest.raises((ValueError, TypeError), match=pattern):
         PairHead(HeadConfig(**setting), 4)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.1, float("nan")])
-def test_models_refuse_an_embedding_dropout_that_makes_no_sense(dropout):
+def test_rejects_invalid_embedding_dropout(dropout):
     with pytest.raises(ValueError, match=f"dropout.*{dropout}"):
-        SentenceModel(
-            ModelConfig(
-                EncoderConfig(3, 4), HeadConfig(hidden_dim=2), EmbeddingConfig(dropout=dropout)
-            ),
-            whitespace_tokenizer(["a"]),
-        )
+        EmbeddingConfig(dropout=dropout)
 
 
 def test_variants():
@@ -251,8 +216,8 @@ def test_variants():
     assert (paper.embedding_dim, paper.leaf.kind, paper.temperature) == (7, "affine", 0.5)
 
 
-def test_an_unknown_variant_is_refused_with_the_nearest_known_one():
-    with pytest.raises(ValueError, match=r"unknown variant 'papper'.*Did you mean 'paper'"):
+def test_rejects_an_unknown_variant():
+    with pytest.raises(ValueError, match=r"'papper'.*Did you mean 'paper'"):
         EncoderConfig().with_variant("papper")
 
 
@@ -267,7 +232,7 @@ def test_the_score_is_scaled_by_the_root_of_the_width():
 # recipes
 
 
-def test_a_recipe_reads_from_a_file_by_path(tmp_path):
+def test_reads_a_recipe_from_a_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('description = "mine"\n[model.encoder]\nhidden_dim = 12\n', encoding="utf-8")
     recipe = load_recipe(str(path))
@@ -275,14 +240,14 @@ def test_a_recipe_reads_from_a_file_by_path(tmp_path):
     assert load_recipe(path) == recipe
 
 
-def test_an_unknown_recipe_is_refused_with_the_nearest_known_one():
-    with pytest.raises(ValueError, match=r"unknown recipe 'snli300d'.*Did you mean 'snli-300d'"):
+def test_rejects_an_unknown_recipe_and_suggests_the_nearest():
+    with pytest.raises(ValueError, match=r"'snli300d'.*Did you mean 'snli-300d'"):
         load_recipe("snli300d")
 
 
 @pytest.mark.parametrize("name", ["", ".", "../recipes/sst2", "recipes/sst2", "zzz"])
-def test_a_recipe_is_never_looked_up_outside_the_package(name):
-    with pytest.raises(UnknownNameError, match=r"unknown recipe .*; known: demo, "):
+def test_looks_up_recipes_only_in_the_package(name):
+    with pytest.raises(UnknownNameError, match=r"unknown recipe .* demo, "):
         load_recipe(name)
 
 
@@ -293,12 +258,11 @@ def test_a_recipe_is_never_looked_up_outside_the_package(name):
         (b"description = '\xff'", "utf-8"),
         (b"", "lacks description, model"),
         (b"description = 'x'\n[model.encoder]\nhiden_dim = 3", "'model.encoder.hiden_dim'.*hidden"),
-        (b"description = 'x'\n[modle.encoder]", "'modle'; .*Did you mean 'model'"),
-        (b"description = 3\n[model]", "`description` must be a string, got 3"),
-        (b"description = 'x'\nmodel = 'sst2'", "`model` must be a table of settings, got 'sst2'"),
+        (b"description = 3\n[model]", "`description` .*got 3"),
+        (b"description = 'x'\nmodel = 'sst2'", "`model` must be a table.*'sst2'"),
     ],
 )
-def test_a_damaged_recipe_file_is_refused_by_its_name(tmp_path, content, pattern):
+def test_rejects_an_invalid_recipe_file(tmp_path, content, pattern):
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=pattern) as error:
@@ -306,7 +270,7 @@ def test_a_damaged_recipe_file_is_refused_by_its_name(tmp_path, content, pattern
     assert "mine.toml" in str(error.value)
 
 
-def test_a_missing_recipe_file_is_named():
+def test_rejects_a_missing_recipe_file():
     with pytest.raises(FileNotFoundError, match=r"nowhere\.toml"):
         load_recipe("nowhere.toml")
 
@@ -316,7 +280,7 @@ def test_recipe_files_match_recipe_names():
     assert recipe_names() == sorted(path.stem for path in folder.glob("*.toml"))
 
 
-# changes of a recipe
+# --set
 
 
 def changed(*settings):
@@ -339,14 +303,14 @@ def test_settings_are_replaced():
     assert recipe.model.head.labels == ("a", "b")
     assert recipe.data.task == "table"
     assert recipe.model.encoder.hidden_dim == 12
-    # all else stays
+    # nothing else changed
     labels = "labels=['negative', 'positive']"
     back = ["batch_size=32", "tuned=true", "task=sst2", "encoder.hidden_dim=300", labels]
     assert with_settings(recipe, back) == load_recipe("sst2")
     assert changed() == load_recipe("sst2")
 
 
-def test_the_last_of_two_settings_counts():
+def test_the_last_setting_wins():
     assert changed("batch_size=3", "training.batch_size=4").training.batch_size == 4
 
 
@@ -375,51 +339,45 @@ def test_text_needs_no_quotes(text, value):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("hidden_dim=3", r"`hidden_dim` is model\.encoder\.hidden_dim as well as model\.head\.hid"),
-        ("batchsize=3", r"unknown key 'batchsize' in --set .*mean 'training\.batch_size'"),
-        ("zzz=3", "unknown key 'zzz' in --set zzz=3; see `gumbeltree info`"),
-        ("model=3", "unknown key 'model' in --set"),
-        ("size=3", "unknown key 'size' in --set"),
-        ("batch_size", "`--set` takes key=value, got 'batch_size'; write such as"),
-        ("=3", "`--set` takes key=value, got '=3'"),
-        ("batch_size=3.0", r"`training\.batch_size` must be a whole number, got 3\.0"),
-        ("batch_size=many", r"`training\.batch_size` must be a whole number, got 'many'"),
-        ("batch_size=0", r"`training\.batch_size` must be at least 1, got 0"),
-        ("batch_size=true", r"`training\.batch_size` must be a whole number, got True"),
-        ("learning_rate=nan", r"`training\.learning_rate` must be .*, got nan"),
-        ("learning_rate=inf", r"`training\.learning_rate` must be .*, got inf"),
-        (
-            "optimizer=adm",
-            r"`training\.optimizer` must be one of adam, adadelta, got 'adm'.*'adam'",
-        ),
-        ("tuned=yes", r"`model\.embedding\.tuned` must be true or false, got 'yes'"),
-        ("labels=a", r"`model\.head\.labels` must be a list of strings, got 'a'"),
-        ("labels=['a', 'a']", r"`model\.head\.labels` must be different strings"),
-        ("dev_fraction=0.95", r"`data\.dev_fraction` must be in 0\.\.0\.9, got 0\.95"),
-        ("training.seed=-1", r"`training\.seed` must be at least 0, got -1"),
+        ("hidden_dim=3", r"hidden_dim.* model\.encoder\.hidden_dim or model\.head\.hidden_dim"),
+        ("batchsize=3", r"'batchsize'.*mean 'training\.batch_size'"),
+        ("zzz=3", "'zzz'.*gumbeltree info"),
+        ("model=3", "unknown key 'model'"),
+        ("size=3", "unknown key 'size'"),
+        ("batch_size", "KEY=VALUE, got 'batch_size'"),
+        ("=3", "KEY=VALUE, got '=3'"),
+        ("batch_size=3.0", r"`training\.batch_size` .*whole number, got 3\.0"),
+        ("batch_size=many", r"`training\.batch_size` .*whole number, got 'many'"),
+        ("batch_size=0", r"`training\.batch_size` .*at least 1, got 0"),
+        ("learning_rate=nan", r"`training\.learning_rate` .*got nan"),
+        ("learning_rate=inf", r"`training\.learning_rate` .*got inf"),
+        ("optimizer=adm", r"`training\.optimizer` .* adam, adadelta, got 'adm'.*'adam'"),
+        ("tuned=yes", r"`model\.embedding\.tuned` .*true or false, got 'yes'"),
+        ("labels=['a', 'a']", r"`model\.head\.labels` .*distinct"),
+        ("dev_fraction=0.95", r"`data\.dev_fraction` .*0\.\.0\.9, got 0\.95"),
         ("labels=" + "[" * 50_000, r"`model\.head\.labels` must be a list of strings"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(setting, message):
+def test_rejects_invalid_assignments(setting, message):
     with pytest.raises(ValueError, match=message):
         changed(setting)
 
 
-def test_a_setting_brings_no_others_along():
+def test_an_assignment_sets_one_key_only():
     recipe = changed("batch_size=3\nepochs=1")
     assert recipe.training.batch_size == 3
     assert recipe.training.epochs == 10
 
 
 @pytest.mark.parametrize("kind", [DataConfig, TrainingConfig])
-def test_parts_of_a_recipe_go_through_json(kind):
+def test_json_round_trip_of_recipe_parts(kind):
     assert from_dict(kind, json.loads(to_json(kind()))) == kind()
 
 
-# tables of parts
+# registries
 
 
-def test_a_registry_gives_the_object_behind_a_name():
+def test_a_registry_imports_by_name():
     table = Registry("part", {"linear": "torch.nn:Linear", "gru": "torch.nn:GRU"})
     assert table["linear"] is torch.nn.Linear
     assert list(table) == ["linear", "gru"]
@@ -429,26 +387,25 @@ def test_a_registry_gives_the_object_behind_a_name():
 
 
 @pytest.mark.parametrize("kind", [KeyError, ValueError])
-def test_a_registry_refuses_unknown_names_with_the_nearest_known_one(kind):
+def test_a_registry_suggests_the_nearest_name(kind):
     table = Registry("part", {"linear": "torch.nn:Linear", "gru": "torch.nn:GRU"})
     # a plain KeyError would print the message in quotes
-    expected = r"^unknown part 'liner'; known: gru, linear\. Did you mean 'linear'\?$"
-    with pytest.raises(kind, match=expected):
+    with pytest.raises(kind, match=r"^unknown part 'liner'.*Did you mean 'linear'\?$"):
         table["liner"]
 
 
-def test_a_name_like_no_other_gets_no_suggestion():
+def test_no_suggestion_for_a_name_like_no_other():
     assert suggest("zzz", ["linear", "gru"]) == ""
     assert suggest("", ["linear", "gru"]) == ""
     assert suggest("grew", []) == ""
 
 
 @pytest.mark.parametrize(
-    ("given", "value"),
+    ("assignment", "value"),
     [("data.text=12", "12"), ("text=2020-01-01", "2020-01-01"), ("text='a'", "a")],
 )
-def test_where_a_string_is_expected_anything_is_one(given, value):
-    assert with_settings(load_recipe("text"), [given]).data.text == value
+def test_any_value_can_be_a_string(assignment, value):
+    assert with_settings(load_recipe("text"), [assignment]).data.text == value
 
 
 def test_precision_is_a_name():

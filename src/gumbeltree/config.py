@@ -1,8 +1,9 @@
-"""The settings of everything, recipes, and `--set`."""
+"""Settings of models, data and training; recipes; `--set`."""
 
 import dataclasses
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,12 +28,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"score": "dot", "init": "he"},
     "reference": {"score": "scaled_dot", "init": "orthogonal"},
 }
-"""Score and start of the cell in the two models under one name: as published, and the authors' last
-version. Where print and the code of the time disagree (forget gates, leaf LSTM), both variants
-follow the code."""
+"""Score and cell initialisation as published, and in the authors' last code. Where the paper and
+the code of its time disagree (forget gates, leaf LSTM), both variants follow the code."""
 
 WIDEST = 2**20
-"""No width is larger: a weight of that size would need terabytes."""
+"""Upper limit of all widths: a square weight of that size would need terabytes."""
 
 
 @dataclass(frozen=True)
@@ -40,31 +40,31 @@ class TreeLSTMConfig(Settings):
     """The binary Tree-LSTM cell."""
 
     init: str = setting("he", choices=("he", "orthogonal"))
-    """Start of its weight: he (paper) or orthogonal (reference)."""
+    """Initialisation of the weight: he (paper) or orthogonal (reference)."""
     forget_offset: float = setting(1.0, low=-math.inf)
-    """Added to the forget gates before the sigmoid; printed as 0, 1 in all of the code."""
+    """Added to the forget gates before the sigmoid: 1 in the authors' code, 0 in the paper."""
     kind: str = kind_of("treelstm")
 
 
 @dataclass(frozen=True)
 class AffineLeafConfig(Settings):
-    """Each word by itself (Eq. 10)."""
+    """An affine map of each word (Eq. 10)."""
 
     kind: str = kind_of("affine")
 
 
 @dataclass(frozen=True)
 class LSTMLeafConfig(Settings):
-    """Each word with what stands before it (Eq. 13)."""
+    """An LSTM over the words (Eq. 13)."""
 
     init: str = setting("orthogonal", choices=("orthogonal", "he"))
-    """Its start: orthogonal W_hh, forget bias 1 (the authors' code), or he (printed)."""
+    """Initialisation: orthogonal W_hh and forget bias 1 (the authors' code), or he (paper)."""
     kind: str = kind_of("lstm")
 
 
 @dataclass(frozen=True)
 class BidirectionalLSTMLeafConfig(LSTMLeafConfig):
-    """Each word with what stands on both sides of it, D/2 a direction."""
+    """A bidirectional LSTM over the words, D/2 per direction."""
 
     kind: str = kind_of("bilstm")
 
@@ -85,19 +85,18 @@ class SoftConfig(PartConfig):
 
 @dataclass(frozen=True)
 class EncoderSettings(Settings):
-    """What all encoders have: from word vectors to sentence vectors."""
+    """Settings of all encoders, from word vectors to sentence vectors."""
 
     embedding_dim: int = setting(300, low=1, high=WIDEST)
     """Width E of the word vectors."""
     hidden_dim: int = setting(300, low=1, high=WIDEST)
     """Width D of the states."""
     kind: str = kind_of("")
-    """Which encoder this is."""
 
 
 @dataclass(frozen=True)
 class TreeSettings(EncoderSettings):
-    """What all encoders have that merge words into a tree."""
+    """Settings of all encoders that merge words into a tree."""
 
     leaf: Any = part(LEAVES, "lstm")
     """Leaf transformation: affine (Eq. 10), lstm (Eq. 13) or bilstm."""
@@ -111,14 +110,14 @@ class TreeSettings(EncoderSettings):
 
 @dataclass(frozen=True)
 class EncoderConfig(TreeSettings):
-    """The paper's encoder, which learns its trees."""
+    """The paper's encoder, with learned trees."""
 
     score: str = setting("dot", choices=("dot", "scaled_dot"))
     """Validity score: dot, q.h (paper), or scaled_dot, q.h / sqrt(D) (reference)."""
     estimator: Any = part(ESTIMATORS, "st_gumbel")
-    """How the choice of a merge is differentiated."""
+    """Gradient estimator of the merge decisions: st_gumbel or soft."""
     temperature: float = 1.0
-    """Of the softmax in the backward pass."""
+    """Temperature of the softmax in the backward pass."""
     kind: str = kind_of("gumbel_tree")
 
     def with_variant(self, variant: str) -> Self:
@@ -131,8 +130,8 @@ class EncoderConfig(TreeSettings):
         fields = VARIANTS[variant]
         if not hasattr(self.cell, "init"):
             raise ValueError(
-                f"a variant says how the cell starts, and the cell {self.cell.kind!r} has no "
-                "`init`; take 'treelstm', or set `score` by itself"
+                f"variants set the initialisation of the cell, but {self.cell.kind!r} has no "
+                "`init`; use the cell 'treelstm', or set only `score`"
             )
         cell = dataclasses.replace(self.cell, init=fields["init"])
         return dataclasses.replace(self, score=fields["score"], cell=cell)
@@ -140,11 +139,11 @@ class EncoderConfig(TreeSettings):
 
 @dataclass(frozen=True)
 class FixedTreeConfig(TreeSettings):
-    """Trees that do not depend on the words, to compare with learned ones."""
+    """Trees that do not depend on the words, as baselines for learned ones."""
 
     trees: str = setting("balanced", choices=("left", "right", "balanced", "random"))
-    """Left- and right-branching, balanced (each node split in half, the larger half on the left),
-    or random (drawn anew at each reading in training, fixed for each length otherwise)."""
+    """left- or right-branching, balanced (split in half, the larger half on the left), or random
+    (a new tree per training example and epoch, one fixed tree per length otherwise)."""
     kind: str = kind_of("fixed_tree")
 
 
@@ -157,12 +156,12 @@ class BagConfig(EncoderSettings):
 
 @dataclass(frozen=True)
 class LSTMConfig(EncoderSettings):
-    """An LSTM without any merge."""
+    """An LSTM without a tree."""
 
     init: str = setting("orthogonal", choices=("orthogonal", "he"))
-    """Its start, see `LSTMLeafConfig`."""
+    """Initialisation; see `LSTMLeafConfig`."""
     impl: str = setting("auto", choices=("auto", "fused", "exact", "reference"))
-    """By kernels where they run (auto, fused), or by operations of torch (exact, reference)."""
+    """Triton kernels where available (auto, fused), or torch operations (exact, reference)."""
     kind: str = kind_of("lstm")
 
 
@@ -177,13 +176,13 @@ class HeadConfig(Settings):
     hidden_dim: int = setting(1024, low=1, high=WIDEST)
     """Width of each hidden layer."""
     hidden_layers: int = setting(1, low=1, high=100)
-    """Number of hidden layers, each linear and ReLU."""
+    """Number of hidden layers, each linear with ReLU."""
     batch_norm: bool = False
-    """Batch normalisation before the MLP's input and after its output."""
+    """Batch normalisation of the MLP's input and of its last hidden layer."""
     dropout: float = setting(0.0, low=0, high=1)
-    """On the MLP's input and output, behind the batch normalisation."""
+    """Dropout after the batch normalisation."""
     output_range: float = setting(0.005, low=0)
-    """The last layer's weights start uniform within plus and minus this."""
+    """The last layer's weights are initialised uniformly in plus or minus this."""
 
 
 @dataclass(frozen=True)
@@ -191,9 +190,9 @@ class EmbeddingConfig(Settings):
     """From ids to word vectors."""
 
     dropout: float = setting(0.0, low=0, high=1)
-    """On the word vectors, element by element."""
+    """Dropout on the elements of the word vectors."""
     tuned: bool = False
-    """Whether training changes the word vectors."""
+    """Train the word vectors as well."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ class ModelConfig(Settings):
     head: Any = part(HEADS, "pair")
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     max_words: int = setting(1024, low=1)
-    """Longer sentences are cut to this many words, in training and in use; how many is reported."""
+    """Longer sentences are truncated to this many words; the number of them is reported."""
 
 
 @dataclass(frozen=True)
@@ -212,23 +211,23 @@ class DataConfig(Settings):
     """From files to ids."""
 
     task: str = "table"
-    """The reader of the files: snli, sst2, sst5, listops, sick, demo or table."""
+    """Reader of the files: snli, sst2, sst5, listops, sick, demo or table."""
     tokenizer: str = setting("treebank", choices=("treebank", "whitespace"))
-    """How the model will split plain text; data sets that come in words keep their words."""
+    """Tokenizer of plain text; data sets that come in words keep their words."""
     lower: bool = True
-    """Whether text is lower-cased."""
+    """Convert text to lower case."""
     vocabulary: str = setting("train", choices=("train", "all"))
-    """Splits whose words get a word vector: train, or all, as the authors did for SST."""
+    """Splits that form the vocabulary: train, or all, as the authors did for SST."""
     extra_words: int = setting(0, low=0, high=10_000_000)
-    """Words from the start of the vector file that join the vocabulary, for text yet unseen."""
+    """Words from the start of the vector file to add to the vocabulary, for unseen text."""
     missing_vectors: str = setting("zero", choices=("zero", "random", "parts"))
-    """Words that the vector files lack: zero, random from N(0, 0.01^2), or parts: the mean of the
-    vectors of their parts, between hyphens, slashes, full stops and apostrophes, if all have one,
-    else zero."""
+    """Vectors of words that the vector file lacks: zero, random from N(0, 0.01^2), or parts: the
+    mean over the parts between hyphens, slashes, full stops and apostrophes if all of them have a
+    vector, else zero."""
     pretokenized: bool = False
-    """Whether the texts of a table are words separated by white space, to be split nowhere else."""
+    """The texts of a table are words separated by white space."""
     quotes: bool = True
-    """Whether double quotes enclose fields of a table, as in CSV; false: they are characters."""
+    """Double quotes enclose fields of a table, as in CSV; false: they are ordinary characters."""
     text: str = ""
     """Column of the text in a table."""
     text2: str = ""
@@ -236,61 +235,60 @@ class DataConfig(Settings):
     label: str = ""
     """Column of the label in a table."""
     dev_fraction: float = setting(0.0, low=0, high=0.9)
-    """Share of the training file that becomes the development split where no file is given for it;
-    0 asks for a file."""
+    """Fraction of the training file to use as the development split if there is no file for it; 0
+    makes that file a requirement."""
     test_fraction: float = setting(0.0, low=0, high=0.9)
-    """Share of the training file that becomes the test split where no file is given for it."""
+    """Fraction of the training file to use as the test split if there is no file for it."""
     split_seed: int = setting(0, low=0)
-    """Seed of that division, of generated data and of random word vectors; training's own seed
-    changes none of these."""
+    """Seed of these splits, of generated data and of random word vectors; independent of the seed
+    of training."""
     generate: int = setting(0, low=0, high=100_000_000)
-    """Examples to generate where no training file is given (listops, demo)."""
+    """Examples to generate if there is no training file (listops, demo)."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig(Settings):
-    """From a new model to a trained one."""
+    """Optimisation, evaluation and checkpoints."""
 
     optimizer: str = setting("adam", choices=("adam", "adadelta"))
     """adam, or adadelta with rho 0.9 and eps 1e-6."""
     learning_rate: float = setting(0.001, low=0)
-    """At the start; halved as `patience` says."""
+    """Initial learning rate; see `patience`."""
     batch_size: int = setting(128, low=1)
-    """Examples a step, over all processes."""
+    """Examples per step, over all processes."""
     pool: int = setting(100, low=1)
-    """Batches whose examples are sorted by length together, so that steps are short; 1: batches
-    are shuffled and nothing else, as the authors' SNLI batches are."""
+    """Batches whose examples are sorted by length together, which saves time; 1 only shuffles, as
+    the authors did for SNLI."""
     epochs: int = setting(20, low=1)
-    """The most passes over the training data."""
+    """Maximum number of passes over the training data."""
     clip: float = setting(5.0, low=0)
-    """Largest norm of the gradient of all parameters; 0: not clipped."""
+    """Maximum norm of the gradient of all parameters; 0 disables clipping."""
     evaluations: int = setting(10, low=1)
-    """Evaluations on the development split an epoch."""
+    """Evaluations on the development split per epoch."""
     patience: int = setting(10, low=0)
-    """The learning rate is halved after more than this many evaluations without a better one."""
+    """Halve the learning rate after more than this many evaluations without improvement."""
     stop_after: int = setting(0, low=0)
-    """Training ends after this many evaluations without a better one; 0: only after `epochs`."""
+    """Stop after this many evaluations without improvement; 0 trains for all `epochs`."""
     entropy: float = setting(0.0, low=0)
-    """Weight of the entropy of sampled trees, to be kept high, for estimators that have its
-    gradient from log-probabilities."""
+    """Weight of an entropy bonus for sampled trees, for estimators with log-probabilities."""
     losses: dict[str, float] = field(default_factory=dict, hash=False)
-    """Weights of losses that an encoder adds to the head's, by name; 1 for those not named here."""
+    """Weights of additional losses of the encoder by name; 1 by default."""
     anneal_rate: float = setting(0.0, low=0)
-    """Temperature max(0.5, exp(-rate * step)); 0: the model's own temperature throughout."""
+    """Set the temperature to max(0.5, exp(-rate * step)); 0 keeps that of the model."""
     precision: str = setting("32", choices=("32", "tf32", "bf16", "64"))
-    """32, tf32 (products on CUDA), bf16 (products; weights stay 32) or 64."""
+    """32, tf32 (matrix products on CUDA), bf16 (matrix products; weights stay float32) or 64."""
     checkpoint_seconds: float = setting(60.0, low=0)
-    """The state is saved at the first evaluation after so many seconds, and at the end."""
+    """Save a checkpoint at the first evaluation after this many seconds, and at the end."""
     seed: int = setting(0, low=0, high=2**31)
-    """Every random choice of training follows from it; those of the data from `split_seed`."""
+    """Seed of all randomness in training; for that of the data see `split_seed`."""
 
 
 @dataclass(frozen=True)
 class Recipe(Settings):
-    """Everything that decides a result, by name."""
+    """All settings that determine a result."""
 
     description: str
-    """One line: which number of the paper this is, or what it is for."""
+    """One line: which number of the paper this reproduces, or what it is for."""
     model: ModelConfig
     data: DataConfig = field(default_factory=DataConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -299,7 +297,7 @@ class Recipe(Settings):
 PARTS = {
     "encoder": ENCODERS, "head": HEADS, "leaf": LEAVES, "cell": CELLS, "estimator": ESTIMATORS,
 }  # fmt: skip
-"""Tables of the parts that settings name."""
+"""Registries of the parts that settings name."""
 
 
 def recipe_names() -> list[str]:
@@ -311,7 +309,7 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str | Path) -> Recipe:
-    """Read a recipe by its name in the package or by the path of a TOML file."""
+    """Read a packaged recipe by name, or a TOML file by path."""
     if isinstance(name, Path) or name.endswith(".toml"):
         source, content = str(name), Path(name).read_bytes()
     elif name in recipe_names():
@@ -330,75 +328,73 @@ def load_recipe(name: str | Path) -> Recipe:
 
 
 def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
-    """Return a copy with some values replaced.
+    """Return a copy of a recipe with some settings replaced.
 
     Args:
-        recipe: what to change.
-        settings: such as "training.batch_size=64"; the value is read as TOML, or as a string where
-            it is none. The end of the name suffices where it is unique: "batch_size=64". The name
-            of a part stands for its kind: "leaf=affine"; a part of another kind keeps the settings
-            that both have.
+        recipe: the recipe to change.
+        settings: each "key=value", for example "training.batch_size=64". The value is read as TOML,
+            or else as a string. The last part of the key is enough if it is unique:
+            "batch_size=64". "leaf=affine" selects the kind of a part, and keeps the settings that
+            both kinds share.
     """
     data = dataclasses.asdict(recipe)
-    # names of version 1 last: they mean what the encoder then is
-    for given in sorted(settings, key=_is_of_version_1):
-        name, equals, text = given.partition("=")
-        if not equals or not name.strip():
+    # keys of version 1 come last: their meaning depends on the kind of the encoder
+    for assignment in sorted(settings, key=_is_of_version_1):
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
             raise ValueError(
-                f"`--set` takes key=value, got {given!r}; write such as training.batch_size=64"
+                f"--set takes KEY=VALUE, got {assignment!r}; for example training.batch_size=64"
             )
-        for today, value in current_setting(name.strip(), text, data["model"]["encoder"]):
-            _set(data, today, value, given)
+        for current, value in current_setting(key.strip(), text, data["model"]["encoder"]):
+            _set(data, current, value)
             # another kind of a part has other settings
             data = dataclasses.asdict(from_dict(Recipe, data))
     changed: Recipe = from_dict(Recipe, data)
     return changed
 
 
-def _is_of_version_1(given: str) -> bool:
-    return given.partition("=")[0].rpartition(".")[2].strip() in ONLY_FIRST
+def _is_of_version_1(assignment: str) -> bool:
+    return assignment.partition("=")[0].rpartition(".")[2].strip() in ONLY_FIRST
 
 
-def _set(data: dict[str, Any], name: str, text: str, given: str) -> None:
+def _set(data: dict[str, Any], name: str, text: str) -> None:
     """Set one value in nested tables; see `with_settings`."""
+    training = data["training"]
+    if name.removeprefix("training.") == "losses":
+        training["losses"] = _value(text)
+        return
+    if re.fullmatch(r"(training\.)?losses\..+", name):
+        training["losses"][name.partition("losses.")[2]] = _value(text)
+        return
     keys = list(_leaves(data))
     matches = [key for key in keys if key == name or key.endswith("." + name)]
     matches = matches or [key for key in keys if f".{key}".endswith(f".{name}.kind")]
-    prefix, named, loss = name.partition("losses.")
-    if not matches and named and loss and prefix in ("", "training."):
-        data["training"]["losses"][loss] = _value(text)
-        return
-    if not matches and name in ("losses", "training.losses"):
-        data["training"]["losses"] = _value(text)
-        return
-    if len(matches) != 1:
+    if not matches:
         near = suggest(name, keys) or suggest(name, [key.rpartition(".")[2] for key in keys])
-        raise ValueError(
-            f"`{name}` is {' as well as '.join(matches)}; write the whole name"
-            if matches
-            else f"unknown key '{name}' in --set {given};{near or ' see `gumbeltree info`'}"
-        )
+        raise ValueError(f"unknown key '{name}' in --set;{near or ' see `gumbeltree info`'}")
+    if len(matches) > 1:
+        raise ValueError(f"--set {name} is ambiguous: write {' or '.join(matches)}")
     *path, last = matches[0].split(".")
     table = data
     for step in path:
         table = table[step]
     value = _value(text)
     if isinstance(table[last], str) and not isinstance(value, str):
-        # a column may be called 0, and precision=64 is a name
+        # a column can be called 0, and precision=64 is a name
         value = text.strip()
     if last == "kind" and path[-1] in PARTS:
-        own = type(part_settings(PARTS[path[-1]], "", value, ".".join(path)))
+        config = type(part_settings(PARTS[path[-1]], "", value, ".".join(path)))
         for key in list(table):
             try:
-                from_dict(own, {key: table[key]})
+                from_dict(config, {key: table[key]})
             except ValueError:
-                # another kind has no such setting, or means something else by it
+                # the new kind has no such setting, or not this value
                 del table[key]
     table[last] = value
 
 
 def _value(text: str) -> Any:
-    """Return a value as TOML reads it, or a string where it is none."""
+    """Return a value as TOML, or else as a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):

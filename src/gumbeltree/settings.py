@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses, checked however they are made, and read strictly from tables."""
+"""Settings as frozen dataclasses, checked on construction and read strictly from tables."""
 
 import dataclasses
 import math
@@ -15,24 +15,23 @@ KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 def setting(
     default: Any, *, choices: Iterable[str] = (), low: float | None = None, high: float = math.inf
 ) -> Any:
-    """Return a field with a default and what its value may be: named choices, or low..high."""
+    """Return a field with a default, and with `choices` or the limits `low` and `high`."""
     return field(default=default, metadata={"choices": choices, "low": low, "high": high})
 
 
 def kind_of(name: str) -> Any:
-    """Return a field for the kind of a part, by keyword only."""
+    """Return the keyword-only field `kind` of a part's settings."""
     return field(default=name, kw_only=True)
 
 
 def part(table: Registry, default: str) -> Any:
-    """Return a field for a part of a table, which has settings of its own.
+    """Return a field for a part, such as a cell, that has settings of its own.
 
-    Its value is these settings, or a table of them, in which `kind` names the part; the name alone
-    stands for the part with its defaults.
+    Its value is the part's settings, a table with `kind` and others of them, or the kind alone.
 
     Args:
-        table: of the part.
-        default: its kind unless another is named.
+        table: registry of the part.
+        default: kind of the part by default.
     """
     return field(
         default_factory=lambda: settings_of(table, default)(),
@@ -42,7 +41,7 @@ def part(table: Registry, default: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of all settings: values are checked however they were made."""
+    """Base class of all settings: checks the values on construction."""
 
     def __post_init__(self) -> None:
         kinds = typing.get_type_hints(type(self))
@@ -53,14 +52,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class PartConfig(Settings):
-    """Settings of a part that has none but its name."""
+    """Settings of a part that has none besides its kind."""
 
     kind: str = kind_of("")
-    """Its name in the table."""
 
 
 def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
-    """Build settings from a dict; name unknown keys and wrong values by dotted path."""
+    """Build settings from a dict; errors name unknown keys and invalid values by dotted path."""
     if not isinstance(data, dict):
         raise ValueError(f"`{path or cls.__name__}` must be a table of settings, got {data!r}")
     kinds = typing.get_type_hints(cls)
@@ -69,31 +67,31 @@ def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
     for key, value in data.items():
         dotted = f"{path}.{key}" if path else str(key)
         if key not in fields:
-            known = list(fields)
-            raise ValueError(
-                f"unknown key '{dotted}'; known: {', '.join(known)}.{suggest(str(key), known)}"
-            )
+            near = suggest(str(key), list(fields))
+            raise ValueError(f"unknown key '{dotted}'; known: {', '.join(fields)}.{near}")
         if dataclasses.is_dataclass(kinds[key]) and "part" not in fields[key].metadata:
             values[key] = from_dict(typing.cast("type[Any]", kinds[key]), value, dotted)
         else:
             values[key] = check(kinds[key], value, dotted, fields[key].metadata)
-    optional = {f.name for f in fields.values() if f.default is not MISSING}
-    optional |= {f.name for f in fields.values() if f.default_factory is not MISSING}
-    missing = [name for name in fields if name not in values and name not in optional]
+    missing = [
+        name
+        for name, f in fields.items()
+        if name not in values and f.default is f.default_factory is MISSING
+    ]
     if missing:
         raise ValueError(f"`{path or cls.__name__}` lacks {', '.join(missing)}")
     return cls(**values)
 
 
 def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
-    """Return `value` as `kind`, or raise with what was expected at `path`."""
+    """Return `value` as type `kind`; raise if it is invalid for the setting at `path`."""
     if "part" in limits:
         return part_settings(limits["part"], limits["default"], value, path)
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(x, str) for x in value):
             raise ValueError(f"`{path}` must be a list of strings, got {value!r}")
         if not value or len(set(value)) < len(value):
-            raise ValueError(f"`{path}` must be different strings, at least one, got {value!r}")
+            raise ValueError(f"`{path}` must be distinct strings, at least one, got {value!r}")
         return tuple(value)
     if typing.get_origin(kind) is dict:
         if not isinstance(value, Mapping):
@@ -104,33 +102,28 @@ def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
         try:
             value = float(value)
         except OverflowError:
-            raise ValueError(f"`{path}` must be a number a float can hold, got {value}") from None
+            raise ValueError(f"`{path}` is too large: {str(value)[:20]}...") from None
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise ValueError(f"`{path}` must be {KINDS.get(kind, kind.__name__)}, got {value!r}")
-    choices, low = limits.get("choices"), limits.get("low")
+    choices, low, high = (limits.get(name) for name in ("choices", "low", "high"))
     if choices and value not in choices:
-        raise ValueError(
-            f"`{path}` must be one of {', '.join(choices)}, got {value!r}."
-            f"{suggest(value, list(choices))}"
-        )
-    if low is not None and not (low <= value <= limits["high"] and math.isfinite(value)):
-        high = limits["high"]
+        near = suggest(value, list(choices))
+        raise ValueError(f"`{path}` must be one of {', '.join(choices)}, got {value!r}.{near}")
+    if low is not None and not (low <= value <= high and math.isfinite(value)):
         bounds = f"at least {low}" if high == math.inf or value < low else f"in {low}..{high}"
-        raise ValueError(
-            f"`{path}` must be {bounds if low > -math.inf else 'finite'}, got {value!r}"
-        )
+        bounds = bounds if low > -math.inf else "finite"
+        raise ValueError(f"`{path}` must be {bounds}, got {value!r}")
     return value
 
 
 def part_settings(table: Registry, default: str, value: Any, path: str) -> Any:
-    """Return the settings of a part, given as such, as a table of them, or as its kind alone."""
+    """Return the settings of a part from settings, from a table of them, or from its kind."""
     if isinstance(value, Settings):
         kind = getattr(value, "kind", "")
         expected = settings_of(table, kind, path)
         if not isinstance(value, expected):
             raise TypeError(
-                f"`{path}` of kind {kind!r} must be {expected.__name__}, got "
-                f"{type(value).__name__}; make settings of that class"
+                f"`{path}` of kind {kind!r} must be {expected.__name__}, got {type(value).__name__}"
             )
         return value
     if isinstance(value, str):
@@ -146,12 +139,12 @@ def part_settings(table: Registry, default: str, value: Any, path: str) -> Any:
 
 
 def settings_of(table: Registry, kind: str, path: str = "") -> type[Any]:
-    """Return the class of a part's settings: its own `Config`, or one of its kind alone."""
+    """Return the class of a part's settings: its `Config`, or `PartConfig` if it has none."""
     try:
         if kind in table.settings and kind in table:
-            own: type[Any] = found_at(table.settings[kind])
+            config: type[Any] = found_at(table.settings[kind])
         else:
-            own = getattr(table[kind], "Config", PartConfig)
+            config = getattr(table[kind], "Config", PartConfig)
     except UnknownNameError as error:
         raise UnknownNameError(f"`{path}.kind`: {error}" if path else str(error)) from None
-    return own
+    return config
