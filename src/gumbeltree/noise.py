@@ -1,6 +1,7 @@
-"""Gumbel noise, drawn or as a function of keys: two numbers a sentence decide all of its noise.
+"""Gumbel noise, drawn at random or computed from keys.
 
-The kernels of `ops.merge.fused` compute the same from keys, number by number, without storing any.
+Two 32-bit keys per sentence determine all of its noise. The kernels of `ops.merge.fused` compute
+the same values on the fly without storing them.
 """
 
 import torch
@@ -8,9 +9,9 @@ from torch import Tensor
 
 _MASK = 0xFFFF_FFFF
 CHUNK = 1 << 22
-"""Numbers of a table made at once."""
+"""Values of a table computed at once."""
 BLOCK = 1 << 16
-"""Numbers that `NoiseLayers` holds."""
+"""Values that `NoiseLayers` keeps in memory."""
 
 
 def gumbel_noise(
@@ -25,12 +26,12 @@ def gumbel_noise(
 
 
 def sentence_keys(seed: int, epoch: int, sentence: Tensor) -> Tensor:
-    """Return the keys of sentences in an epoch, two of 32 bits each, int64 `[B, 2]`.
+    """Return the two 32-bit keys of each sentence in an epoch, int64 `[B, 2]`.
 
     Args:
-        seed: of the training run.
-        epoch: each has noise of its own.
-        sentence: numbers of the sentences, int64 `[B]`.
+        seed: seed of the training run.
+        epoch: number of the epoch; every epoch has its own noise.
+        sentence: sentence numbers, int64 `[B]`.
     """
     first = mixed(mixed(sentence & _MASK, seed), 2 * epoch)
     second = mixed(mixed((sentence >> 32) ^ first, seed >> 32), 2 * epoch + 1)
@@ -38,28 +39,28 @@ def sentence_keys(seed: int, epoch: int, sentence: Tensor) -> Tensor:
 
 
 class NoiseLayers:
-    """Reads the noise of sentences layer by layer, from a table or from its keys.
+    """Read the noise of sentences layer by layer, from a table or from keys.
 
-    Of keys, a few layers are worked out together: one at a time would be slow where they are small,
-    and all of them would take as much memory as a table.
+    With keys, a few layers are computed together: one at a time is slow for small layers, and all
+    of them need as much memory as a table.
 
     Args:
-        noise: of all sentences, `[B, T-1, T-1]`, or keys that it is a function of, int64 `[B, 2]`.
-        sentences: the order in which sentences are read, int64 `[B]`; None: as they are.
-        width: positions of the widest layer, T - 1.
+        noise: noise `[B, T-1, T-1]`, or keys, int64 `[B, 2]`.
+        sentences: order in which to read the sentences, int64 `[B]`; None: unchanged.
+        width: positions in the widest layer, T - 1.
     """
 
     def __init__(self, noise: Tensor, sentences: Tensor | None, width: int) -> None:
         self.noise, self.sentences, self.width = noise, sentences, width
         if is_keys(noise):
             self.keys = noise if sentences is None else noise[sentences]
-            # there are no more layers than positions
+            # there are at most as many layers as positions
             self.size = max(1, min(width, BLOCK // max(1, len(noise) * width)))
             self.made = -1, noise
-            """The first layer that is worked out, and the noise from it on."""
+            """First layer in memory, and the noise from that layer on."""
 
     def __call__(self, t: int, n: int, K: int) -> Tensor:
-        """Return the noise of layer t, of the first n sentences and K positions, `[n, K]`."""
+        """Return the noise of layer t for the first n sentences and K positions, `[n, K]`."""
         if not is_keys(self.noise):
             if self.sentences is None:
                 return self.noise[:n, t, :K]
@@ -73,28 +74,28 @@ class NoiseLayers:
 
 
 def is_keys(noise: Tensor) -> bool:
-    """Return whether noise is given by its keys."""
+    """Return whether `noise` holds keys."""
     return noise.dtype == torch.int64
 
 
 def new_keys(
     count: int, device: torch.device | str | None = None, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Draw the keys of `count` sentences, int64 `[count, 2]`."""
+    """Draw keys for `count` sentences, int64 `[count, 2]`."""
     return torch.randint(1 << 32, (count, 2), device=device, generator=generator)
 
 
 def keyed_noise(keys: Tensor, width: int) -> Tensor:
-    """Return Gumbel noise of sentences.
+    """Compute the Gumbel noise of sentences from their keys.
 
     Args:
-        keys: two for each sentence, int64 `[B, 2]`.
-        width: T, the longest sentence's words.
+        keys: two keys per sentence, int64 `[B, 2]`.
+        width: T, the number of words of the longest sentence.
 
     Returns:
         float32 `[B, T-1, T-1]` on the device of `keys`: sentence, layer, position.
     """
-    # a few sentences at a time: integers of long sentences would take eight times the memory
+    # in chunks of sentences: the int64 intermediates need several times the memory
     noise = torch.empty((len(keys), width - 1, width - 1), device=keys.device)
     some = max(1, CHUNK // max(1, (width - 1) ** 2))
     for few, out in zip(keys.split(some), noise.split(some), strict=True):
@@ -103,8 +104,8 @@ def keyed_noise(keys: Tensor, width: int) -> Tensor:
 
 
 def _layers(keys: Tensor, first: int, count: int, width: int) -> Tensor:
-    """Return the noise of some layers, float32 `[B, count, width]`."""
-    # layers lie 2^16 apart, so that the noise of a position does not depend on the width
+    """Return the noise of `count` layers from `first` on, float32 `[B, count, width]`."""
+    # counters of layers are 2^16 apart, so the noise does not depend on the width
     layer = torch.arange(first, first + count, device=keys.device)
     counter = (layer[:, None] << 16) + torch.arange(width, device=keys.device)
     a, b = keys[:, :1, None], keys[:, 1:, None]
@@ -112,16 +113,16 @@ def _layers(keys: Tensor, first: int, count: int, width: int) -> Tensor:
 
 
 def _gumbel(parts: Tensor) -> Tensor:
-    """Turn numbers of 2^23 equal parts of 0..1 into Gumbel noise (Eqs. S9, S10), in place."""
-    # the middle of the part, exact in float32, never an end
+    """Turn indices of 2^23 equal parts of 0..1 into Gumbel noise (Eqs. S9, S10), in place."""
+    # the centre of each part: exact in float32, never 0 or 1
     return parts.add_(0.5).mul_(2.0**-23).log_().neg_().log_().neg_()
 
 
 def mixed(bits: Tensor, key: int) -> Tensor:
-    """Scramble 32 bits held in int64, after a key is added.
+    """Add a key to 32-bit integers held in int64 and hash them.
 
-    Two rounds of multiplication and shift; the constants are those of C. Wellons' search for
-    32-bit hashes with little bias, "lowbias32".
+    The constants are those of "lowbias32", found by C. Wellons in a search for 32-bit hashes with
+    low bias.
     """
     bits = (bits + (key * 0x9E37_79B9 & _MASK)) & _MASK
     bits = ((bits ^ (bits >> 16)) * 0x7FEB_352D) & _MASK
@@ -130,7 +131,7 @@ def mixed(bits: Tensor, key: int) -> Tensor:
 
 
 def mixed_number(bits: int, key: int) -> int:
-    """Return the same for one number: tensors of one number are slow."""
+    """Hash one Python integer like `mixed`, which is slow for single values."""
     bits = (bits + key * 0x9E37_79B9) & _MASK
     bits = ((bits ^ (bits >> 16)) * 0x7FEB_352D) & _MASK
     bits = ((bits ^ (bits >> 15)) * 0x846C_A68B) & _MASK

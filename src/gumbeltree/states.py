@@ -1,4 +1,4 @@
-"""The records that travel through the package: node states, encodings, and how they are made."""
+"""Records shared by all layers: node states, sampling options and encodings."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,73 +11,73 @@ from torch.nn import functional as F
 
 
 class NodeState(NamedTuple):
-    """State of tree nodes, r = [h; c] of the paper, each half `[..., D]`."""
+    """State of tree nodes: r = [h; c] in the paper, each half `[..., D]`."""
 
     h: Tensor
     c: Tensor
 
 
 class Draw(NamedTuple):
-    """How choices are made in a call: the highest score, or sampled with noise."""
+    """How a call chooses merges: by the highest score, or by sampling with noise."""
 
     noise: Tensor | None = None
-    """Gumbel noise `[B, T-1, T-1]` (sentence, layer, position), of which entries outside a sentence
-    are never read; or keys, int64 `[B, 2]`, that it is a function of (`noise.keyed_noise`), which
-    takes no memory. None: the highest score wins, and no gradient reaches the scores."""
+    """Gumbel noise `[B, T-1, T-1]` (sentence, layer, position), or keys, int64 `[B, 2]`, from which
+    the noise is computed without storing it (see `noise.keyed_noise`). Entries outside a sentence
+    are never read. None: the highest score wins, and no gradient reaches the scores."""
     temperature: float | Tensor | None = None
-    """Of the softmax in the backward pass, a number, or one on the device; None: the encoder's."""
+    """Temperature of the softmax in the backward pass; None: the encoder's own."""
 
     @property
     def sampled(self) -> bool:
-        """Whether choices are sampled."""
+        """Whether merges are sampled."""
         return self.noise is not None
 
 
 class Keep(NamedTuple):
-    """What an encoder is asked to return beside its vectors and trees."""
+    """What an encoder returns in addition to vectors and trees."""
 
     nodes: bool = False
     scores: bool = False
 
 
 VECTORS = Keep()
-"""Vectors and trees, and nothing beside."""
+"""Return vectors and trees only."""
 
 
 @dataclass(frozen=True)
 class Encoding:
     """What an encoder returns; unpacks as ``vector, order = encoder(...)``.
 
-    Nodes, scores and attention are None unless asked for, with ``details=True`` or `Keep`.
+    `nodes`, `scores` and `attention` are None unless requested by ``details=True`` or `Keep`.
     """
 
     vector: Tensor
     """Sentence vectors `[B, D]`."""
     order: Tensor | None = None
-    """Position merged at each step, int64 `[B, T-1]`, -1 past a sentence's end; None where the
+    """Position merged at each step, int64 `[B, T-1]`, -1 past the end of a sentence; None if the
     encoder builds no tree."""
     nodes: NodeState | None = None
-    """States `[B, 2T-1, D]`: word i at i, the node made at step t at T + t, zero elsewhere."""
+    """States `[B, 2T-1, D]`: word i at i, the node created at step t at T + t, zero elsewhere."""
     scores: Tensor | None = None
     """Validity scores without noise, `[B, T-1, T-1]` (layer, position); -inf outside a sentence."""
     attention: Tensor | None = None
-    """Weights of the nodes `[B, 2T-1]` where the encoder pools by attention."""
+    """Attention weights of the nodes `[B, 2T-1]`, if the encoder pools by attention."""
     mask: Tensor | None = None
-    """Where there is a node, bool `[B, 2T-1]`; with `nodes`."""
+    """Which entries of `nodes` exist, bool `[B, 2T-1]`."""
     log_prob: Tensor | None = None
-    """Log-probability of each sentence's sampled choices, `[B]`, where the estimator needs it."""
+    """Log-probability of the sampled merges of each sentence `[B]`, if the estimator needs it."""
     entropy: Tensor | None = None
-    """Entropy of each sentence's layers, summed, `[B]`, likewise."""
+    """Entropy of the choices of each sentence, summed over layers, `[B]`, if needed likewise."""
     losses: Mapping[str, Tensor] = field(default_factory=dict)
-    """Losses of the encoder's own, `[B]` each, by name; `training.losses` weighs them."""
+    """Auxiliary losses of the encoder by name, each `[B]`; `training.losses` sets their weights."""
 
     @property
     def probabilities(self) -> Tensor | None:
-        """Eq. 12 at each layer, softmax of `scores`, `[B, T-1, T-1]`; zero outside a sentence."""
+        """Softmax of `scores` at each layer (Eq. 12), `[B, T-1, T-1]`; zero outside a sentence."""
         return None if self.scores is None else layer_probabilities(self.scores)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Encoding":
-        """Return what a function makes of each tensor, such as some of its rows."""
+        """Apply a function to every tensor."""
 
         def of(x: Any) -> Any:
             if isinstance(x, Mapping):
@@ -88,12 +88,12 @@ class Encoding:
         return Encoding(**{name: of(x) for name, x in there.items() if x is not None})
 
     def chunk(self, parts: int) -> "tuple[Encoding, ...]":
-        """Return the encodings of equal numbers of sentences, one after the other."""
+        """Split into `parts` encodings with equal numbers of sentences."""
         return tuple(self.map(lambda x: x.chunk(parts)[i]) for i in range(parts))  # noqa: B023
 
     @staticmethod
     def joined(encodings: "Sequence[Encoding]") -> "Encoding":
-        """Return the encodings of several batches as those of one, as wide as the widest."""
+        """Concatenate the encodings of several batches, padded to the widest."""
 
         def together(parts: list[Any]) -> Any:
             if isinstance(parts[0], Mapping):
@@ -108,13 +108,13 @@ class Encoding:
         return Encoding(**{name: together([getattr(x, name) for x in wide]) for name in names})
 
     def widened(self, T: int) -> "Encoding":
-        """Return the same for sentences padded to T words."""
+        """Pad to sentences of T words."""
         if self.order is None or self.order.shape[1] == T - 1:
             return self
         more = T - 1 - self.order.shape[1]
 
         def wide(x: Tensor) -> Tensor:
-            """Widen `[B, 2T-1, ...]`."""
+            """Pad `[B, 2T-1, ...]`."""
             words = (x.shape[1] + 1) // 2
             empty = x.new_zeros((len(x), more, *x.shape[2:]))
             return torch.cat([x[:, :words], empty, x[:, words:], empty], dim=1)
@@ -134,8 +134,8 @@ class Encoding:
 
 
 def layer_probabilities(scores: Tensor) -> Tensor:
-    """Return Eq. 12 for each layer of `scores` `[B, T-1, T-1]`; zero without a candidate."""
+    """Return the softmax of each layer (Eq. 12), `[B, T-1, T-1]`; zero without a candidate."""
     exists = scores > -torch.inf
-    # a layer past the end has no candidate at all: give its softmax something finite
+    # layers past the end have no candidate: give their softmax finite values
     finite = torch.where(exists.any(-1, keepdim=True), scores, 0.0)
     return torch.where(exists, torch.softmax(finite, dim=-1), 0.0)

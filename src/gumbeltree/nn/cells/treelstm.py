@@ -1,4 +1,4 @@
-"""The binary Tree-LSTM cell, Eqs. 1-3, forward and backward on one screen."""
+"""The binary Tree-LSTM cell (Eqs. 1-3), forward and backward."""
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +10,13 @@ from gumbeltree.states import NodeState
 
 
 class TreeLSTMCell(nn.Module):
-    """Compose two neighbouring nodes into their parent.
+    """Compose two adjacent nodes into their parent.
 
-    Gates stand in the order i, f_l, f_r, g, o, as in the authors' code.
+    Gates are in the order i, f_l, f_r, g, o, as in the authors' code.
 
     Args:
         hidden_dim: state width D.
-        config: the start of `weight`, and what is added to both forget gates before the sigmoid.
+        config: initialisation of `weight`, and the offset of both forget gates.
     """
 
     Config = TreeLSTMConfig
@@ -32,7 +32,7 @@ class TreeLSTMCell(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew; the bias is zero."""
+        """Initialise the weights; the bias is zero."""
         if self.init == "orthogonal":
             orthogonal_(self.weight)
         else:
@@ -50,20 +50,20 @@ class TreeLSTMCell(nn.Module):
         # Eq. 3
         return NodeState(o.sigmoid() * c.tanh(), c)
 
-    # What follows lets `exact` run this cell: gates that are a sum of one product per child, then
-    # work element by element. A cell without these three runs with `reference`.
+    # The methods below let `exact` run this cell: gates are a sum of one product per child,
+    # followed by element-wise operations. A cell without these three methods runs with `reference`.
 
     def gate_bias(self) -> Tensor:
-        """Return what is added to the children's products, `[5D]`."""
+        """Return the bias of the summed gates `[5D]`, including the forget offset."""
         D = self.bias.shape[0] // 5
         offset = torch.zeros_like(self.bias)
         offset[D : 3 * D] = self.forget_offset
-        # its gradient passes as it is, by no operation: `fused` may still be working it out
+        # identity on purpose: `fused` may still be writing this gradient on another stream
         return self.bias + offset
 
     @staticmethod
     def activate(gates: Tensor, c_left: Tensor, c_right: Tensor) -> NodeState:
-        """Turn summed gates `[n, 5D]` into states; `gates` is overwritten by its activations."""
+        """Turn summed gates `[n, 5D]` into states; activates `gates` in place."""
         D = c_left.shape[-1]
         gates[:, : 3 * D].sigmoid_()
         gates[:, 3 * D : 4 * D].tanh_()
@@ -76,14 +76,14 @@ class TreeLSTMCell(nn.Module):
     def activate_backward(
         dh: Tensor, dc: Tensor | None, gates: Tensor, c: Tensor, c_left: Tensor, c_right: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients of the summed gates `[n, 5D]`, of `c_left` and of `c_right`."""
+        """Return the gradients of the summed gates `[n, 5D]`, of `c_left` and of `c_right`."""
         D = c.shape[-1]
         i, f_l, f_r, g, o = gates.chunk(5, dim=-1)
         tanh_c = c.tanh()
         dc_total = dh * o * (1 - tanh_c * tanh_c)
         if dc is not None:
             dc_total += dc
-        # the sigmoids' derivative s (1 - s), and 1 - g^2 for the tanh
+        # derivatives: s (1 - s) of the sigmoids, 1 - g^2 of the tanh
         dgates = gates * (1 - gates)
         dgates[:, 3 * D : 4 * D] = 1 - g * g
         d_i, d_fl, d_fr, d_g, d_o = dgates.chunk(5, dim=-1)

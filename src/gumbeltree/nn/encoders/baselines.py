@@ -1,4 +1,4 @@
-"""Encoders that build no tree, to compare with: a bag of words and an LSTM."""
+"""Baseline encoders without a tree: a bag of words and an LSTM."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from gumbeltree.states import Draw, Encoding, Keep
 
 
 class BagEncoder(Encoder):
-    """The mean over words of W x + b: any order of the words gives the same vector.
+    """Average W x + b over the words, regardless of their order.
 
     Args:
         config: see `BagConfig`.
@@ -36,7 +36,7 @@ class BagEncoder(Encoder):
 
 
 class LSTMEncoder(Encoder):
-    """The last state of the leaf LSTM of Eq. 13, without any merge.
+    """Return the last state of the leaf LSTM (Eq. 13), without merges.
 
     Args:
         config: see `LSTMConfig`.
@@ -58,7 +58,7 @@ class LSTMEncoder(Encoder):
         return Encoding(states[last, : self.config.hidden_dim][layout.rank])
 
     def why_not_captured(self, sample: bool) -> str | None:
-        """Return why `encode` cannot be captured: its LSTM must run by kernels."""
+        """Return why `encode` cannot be captured: the LSTM must run as fused kernels."""
         return super().why_not_captured(sample) or why_not_kernels(
             self.leaf.weight_hh, self.config.impl
         )

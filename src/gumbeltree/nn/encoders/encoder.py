@@ -1,4 +1,4 @@
-"""What an encoder is: the part of a model that turns word vectors into sentence vectors."""
+"""Base class of encoders, which turn word vectors into sentence vectors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,22 +23,22 @@ from gumbeltree.states import VECTORS, Draw, Encoding, Keep
 
 
 class Encoder(nn.Module, ABC):
-    """Base of all encoders: a subclass defines `encode`.
+    """Base class of all encoders. Subclasses define `encode`.
 
     Args:
-        config: sizes and parts.
+        config: settings of the encoder.
     """
 
     Config: ClassVar[type[EncoderSettings]] = EncoderSettings
-    """Its settings."""
+    """Class of its settings."""
     trees: ClassVar[str] = "none"
-    """Trees it builds: none; given, by data or caller; fixed, the same for all words; or sampled,
-    chosen by score."""
+    """Which trees it builds: "none"; "given" with the data; "fixed", regardless of the words; or
+    "sampled", chosen by score."""
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What sentences must bring beside their words, such as "order"."""
+    """Inputs required in addition to the words, such as "order"."""
     capturable: ClassVar[bool] = False
-    """Whether `encode` reads no value back from the device and asks a layout for no number of the
-    host, so that it can be captured as a CUDA graph. A subclass says so again for itself."""
+    """Whether `encode` can be captured as a CUDA graph: it neither reads values
+    back from the device nor host-side numbers of a layout. Every subclass declares it."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Encoder(nn.Module, ABC):
 
     @property
     def shape_of_trees(self) -> str:
-        """Which trees these are, in a word; "" without any."""
+        """The kind of trees in one word; empty if it builds none."""
         return {"none": "", "sampled": "learned"}.get(self.trees, self.trees)
 
     @property
@@ -67,26 +67,26 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
-        """Return vectors `[B, vector_dim]` and, if it builds any, trees.
+        """Return vectors `[B, vector_dim]` and, if the encoder builds trees, merge orders.
 
         Args:
-            sentences: word vectors `[cap, E]` and where they stand. Rows beyond the words must have
-                no effect.
-            draw: how choices are made, where there are any.
-            keep: what to return beside.
+            sentences: word vectors `[cap, E]` and their layout. Rows past the last word
+                must have no effect.
+            draw: how to choose merges.
+            keep: what to return in addition.
         """
 
     def check_needs(self, sentences: Sentences) -> None:
-        """Raise unless sentences bring what the encoder needs beside their words."""
+        """Raise an error if the sentences lack an input that the encoder needs."""
         for name in sorted(self.needs):
             if getattr(sentences, name, None) is None and name not in sentences.extras:
                 raise ValueError(
-                    f"the encoder {self.config.kind!r} needs `{name}` beside the words of each "
-                    "sentence, got none; give it with the data, or take another encoder"
+                    f"the encoder {self.config.kind!r} needs `{name}` for every sentence, but the "
+                    "data has none; provide it with the data, or choose another encoder"
                 )
 
     def prepare(self, T: int) -> None:
-        """Make what must last and sentences of up to T words need, before a graph is captured."""
+        """Allocate, before a capture, what must outlive a graph for sentences of T words."""
 
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
@@ -110,22 +110,21 @@ class Encoder(nn.Module, ABC):
         """Encode a batch of sentences: `Sentences`, or padded word vectors and their lengths.
 
         Args:
-            embedded: word vectors, as `Sentences` or padded, `[B, T, E]`; of these, what stands
-                beyond `lengths` is never read.
-            lengths: of a padded batch, words per sentence, int64 `[B]`, each in 1..T.
-            draw: of `Sentences`, how choices are made. None: sampled with new keys in training, the
+            embedded: word vectors, as `Sentences` or padded to `[B, T, E]`. Entries of a padded
+                batch past `lengths` are never read.
+            lengths: padded batch only. Words per sentence, int64 `[B]`, each in 1..T.
+            draw: `Sentences` only. How to choose merges. Default: sampled in training mode, by the
                 highest score otherwise.
-            keep: of `Sentences`, what to return beside vectors and trees.
-            noise: of a padded batch, Gumbel noise `[B, T-1, T-1]` (sentence, layer, position), used
-                when sampling; entries outside a sentence are never read. Or keys, int64 `[B, 2]`,
-                of which it is a function (`keyed_noise`) and takes no memory. If None, keys are
-                drawn.
-            sample: likewise, choose merges with noise and let gradients reach the scores; without,
-                choose the highest score, and no gradient reaches the scores through the choice.
+            keep: `Sentences` only. What to return in addition to vectors and trees.
+            noise: padded batch only. Gumbel noise for sampling, `[B, T-1, T-1]` (sentence, layer,
+                position), or keys, int64 `[B, 2]`, from which it is computed. Entries outside a
+                sentence are never read. Default: new random keys.
+            sample: padded batch only. If True, merges are chosen with noise, and gradients reach
+                the scores. If False, the highest score wins, and no gradient reaches the scores.
                 Default: `self.training`.
-            order: likewise, forced merges, int64 `[B, T-1]`, instead of a choice by score.
-            details: likewise, return node states, scores and probabilities as well.
-            generator: source of the keys; torch's own if None.
+            order: padded batch only. Merges to make instead of choosing any, int64 `[B, T-1]`.
+            details: padded batch only. Whether to return node states, scores and probabilities.
+            generator: source of random keys; torch's default generator if None.
         """
         padded = {"lengths": lengths, "noise": noise, "sample": sample, "order": order}
         padded["details"] = details
@@ -159,13 +158,13 @@ class Encoder(nn.Module, ABC):
         return self.encode(sentences, Draw(noise), wanted).widened(T)
 
     def _new_keys(self, sentences: Sentences, generator: torch.Generator | None) -> Tensor | None:
-        """Draw keys of noise, if trees depend on any."""
+        """Draw noise keys if trees depend on noise."""
         if not self.draws_trees:
             return None
         return new_keys(len(sentences), sentences.words.device, generator)
 
     def _check(self, sentences: Sentences, draw: Draw) -> None:
-        """Check what a caller hands over; values are read on a CPU only."""
+        """Validate a batch; values are only read on a CPU."""
         layout, words = sentences.layout, sentences.words
         weight = next(self.parameters(), words)
         check_vectors(words, weight, self.config.embedding_dim)
@@ -177,14 +176,14 @@ class Encoder(nn.Module, ABC):
             given = draw.temperature
             temperature = getattr(self, "temperature", 1.0) if given is None else given
             if isinstance(temperature, Tensor):
-                # reading it would wait for the device, and break a graph
+                # reading it would wait for the device and cannot be captured
                 temperature = float(temperature) if temperature.device.type == "cpu" else 1.0
             temperature = check_temperature(temperature)
             check_noise(draw.noise, layout.own_lengths(), weight, layout.T, temperature)
 
 
 def _refuse(form: str, arguments: Mapping[str, object]) -> None:
-    """Raise if an argument of the other form of a batch is given."""
+    """Raise an error if an argument belongs to the other form of a batch."""
     for name, value in arguments.items():
         if value is not None:
-            raise TypeError(f"`{name}` does not go with {form}; see the encoder's `forward`")
+            raise TypeError(f"`{name}` cannot be combined with {form}; see `Encoder.forward`")

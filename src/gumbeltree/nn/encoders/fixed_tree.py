@@ -1,4 +1,4 @@
-"""An encoder whose trees do not depend on the words, to compare with learned ones."""
+"""Baseline encoder whose trees do not depend on the words."""
 
 from functools import cache
 
@@ -15,10 +15,10 @@ from gumbeltree.tree import Tree
 
 
 class FixedTreeEncoder(TreeEncoder):
-    """Merge the words of each sentence into a tree that only its length decides, or chance.
+    """Merge the words of each sentence into a tree given by its length or drawn at random.
 
     Args:
-        config: sizes and parts; see `FixedTreeConfig`.
+        config: settings; see `FixedTreeConfig`.
     """
 
     Config = FixedTreeConfig
@@ -29,17 +29,17 @@ class FixedTreeEncoder(TreeEncoder):
         super().__init__(config)
         self.orders = FixedTrees(config.trees)
         if config.impl != "fused":
-            # of what the kernels need, the device is not known yet
+            # reject impossible settings early; for kernels, the device is not known yet
             self.explain()
 
     @property
     def query(self) -> Tensor:
-        """Zero: no candidate is ever scored."""
+        """Zero, because candidates are not scored."""
         return next(self.parameters()).new_zeros(self.config.hidden_dim)
 
     @property
     def shape_of_trees(self) -> str:
-        """Which trees these are: left, right, balanced or random."""
+        """Kind of trees: left, right, balanced or random."""
         return self.orders.kind
 
     @property
@@ -48,11 +48,11 @@ class FixedTreeEncoder(TreeEncoder):
         return self.orders.kind == "random"
 
     def prepare(self, T: int) -> None:
-        """Make the table of trees, if there is one."""
+        """Build the table of trees, if the kind needs one."""
         self.orders.prepare(T, next(self.parameters()).device)
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
-        """Return vectors and trees; by `sentences.order`, where that is given."""
+        """Return vectors and trees; merges follow `sentences.order` if it is set."""
         if sentences.order is None:
             layout = sentences.layout
             order = self.orders(layout.own_lengths(), layout.T, draw.noise)
@@ -61,7 +61,7 @@ class FixedTreeEncoder(TreeEncoder):
 
 
 class FixedTrees:
-    """Merges for sentences of given lengths.
+    """Merge orders by sentence length.
 
     Args:
         kind: left, right, balanced or random.
@@ -69,7 +69,7 @@ class FixedTrees:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        # none is ever dropped: captured graphs read them
+        # never dropped: captured graphs read them
         self.tables: dict[tuple[int, torch.device], Tensor] = {}
 
     def __deepcopy__(self, memo: object) -> "FixedTrees":
@@ -79,24 +79,24 @@ class FixedTrees:
         return FixedTrees, (self.kind,)
 
     def prepare(self, T: int, device: torch.device) -> None:
-        """Make the table for sentences of up to T words, if trees are looked up in one."""
+        """Build the table for sentences of up to T words, if the kind needs one."""
         place = _width(T), device
         if self.kind in ("balanced", "random") and place not in self.tables:
             if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                raise RuntimeError("a table made in a graph would not last: call `prepare` before")
+                raise RuntimeError("call `prepare` before capturing a graph")
             self.tables[place] = _table(self.kind, place[0]).to(device)
 
     def __call__(self, lengths: Tensor, T: int, noise: Tensor | None = None) -> Tensor:
-        """Return merges, int64 `[B, T-1]`, -1 past a sentence's end.
+        """Return merges, int64 `[B, T-1]`, -1 past the end of a sentence.
 
         Args:
-            lengths: words of each sentence, int64 `[B]`.
-            T: most words.
-            noise: random trees are drawn with it, a table or keys, see `NoiseLayers`. Without, each
-                length has one random tree, always the same.
+            lengths: words per sentence, int64 `[B]`.
+            T: upper bound of the lengths.
+            noise: noise or keys for random trees; see `NoiseLayers`. Without noise, every length
+                has one fixed random tree.
         """
         step = torch.arange(T - 1, device=lengths.device)
-        last = lengths[:, None] - 2 - step  # the last position at each step
+        last = lengths[:, None] - 2 - step  # last position at each step
         if self.kind == "left":
             order = torch.zeros_like(last)
         elif self.kind == "right":
@@ -105,19 +105,19 @@ class FixedTrees:
             order = _drawn(last, noise)
         else:
             self.prepare(T, lengths.device)
-            # one table for many widths
+            # one table serves all widths up to a power of two
             order = self.tables[_width(T), lengths.device][lengths][:, : T - 1]
         return torch.where(last >= 0, order, -1)
 
 
 def _drawn(last: Tensor, noise: Tensor) -> Tensor:
-    """Return uniform choices of positions up to `last`, `[B, T-1]`: the highest of many."""
+    """Draw positions uniformly from 0..last, `[B, T-1]`, as the argmax of noise."""
     width = last.shape[1]
     if width == 0:
         return last
     step = torch.arange(width, device=last.device)
     if is_keys(noise) and last.is_cuda:
-        # a table takes fewer kernels than a layer at a time
+        # a table needs fewer kernels than layer by layer
         noise = keyed_noise(noise, width + 1)
     if not is_keys(noise):
         return torch.where(step <= last[:, :, None], noise, -torch.inf).argmax(-1)

@@ -1,4 +1,4 @@
-"""The paper's encoder, which learns in which order to merge words."""
+"""The paper's encoder, which learns the order of merges."""
 
 import math
 
@@ -17,7 +17,7 @@ class GumbelTreeEncoder(TreeEncoder):
     """Merge the words of each sentence into a tree and return its vector.
 
     Args:
-        config: sizes and parts; see `EncoderConfig`.
+        config: settings; see `EncoderConfig`.
 
     Example:
         >>> encoder = GumbelTreeEncoder(EncoderConfig(embedding_dim=8, hidden_dim=16)).eval()
@@ -39,7 +39,7 @@ class GumbelTreeEncoder(TreeEncoder):
         self.temperature = config.temperature
         nn.init.normal_(self.query, std=0.01)
         if config.impl != "fused":
-            # of what the kernels need, the device is not known yet
+            # reject impossible settings early; for kernels, the device is not known yet
             self.explain()
 
     @property
@@ -52,7 +52,7 @@ class GumbelTreeEncoder(TreeEncoder):
         self._temperature = check_temperature(value)
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
-        """Return vectors and trees; by `sentences.order`, where that is given."""
+        """Return vectors and trees; merges follow `sentences.order` if it is set."""
         given = draw.temperature
         temperature = self.temperature if given is None else given
         return self.merge(sentences, draw, keep, self.scale, temperature)

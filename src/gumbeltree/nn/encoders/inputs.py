@@ -1,4 +1,4 @@
-"""Checks of what a user hands to an encoder: once, at the border."""
+"""Validation of encoder inputs."""
 
 import torch
 from torch import Tensor
@@ -8,22 +8,19 @@ from gumbeltree.noise import is_keys
 
 
 def check_shape(name: str, x: Tensor, shape: tuple[int, ...], meaning: str) -> None:
-    """Raise unless `x` has `shape`."""
+    """Raise ValueError unless `x` has `shape`."""
     if tuple(x.shape) != shape:
         raise ValueError(f"`{name}` must be {meaning} = {list(shape)}, got {list(x.shape)}")
 
 
 def check_words(embedded: Tensor, lengths: Tensor | None, weight: Tensor, E: int) -> Tensor:
-    """Check word vectors and lengths against each other and against the encoder's weights.
+    """Validate padded word vectors `[B, T, E]` and lengths `[B]`, and return the lengths.
 
     Args:
-        embedded: word vectors `[B, T, E]`.
-        lengths: int64 `[B]`.
-        weight: any parameter of the encoder.
-        E: the encoder's width of word vectors.
-
-    Returns:
-        The lengths.
+        embedded: word vectors.
+        lengths: words per sentence.
+        weight: any parameter of the encoder, for its device and type.
+        E: width of word vectors that the encoder expects.
     """
     for name, x in {"embedded": embedded, "lengths": lengths}.items():
         if not isinstance(x, Tensor):
@@ -31,14 +28,14 @@ def check_words(embedded: Tensor, lengths: Tensor | None, weight: Tensor, E: int
     if embedded.dim() != 3 or embedded.shape[2] != E:
         raise ValueError(
             f"`embedded` must be [B, T, E] with E={E}, got {list(embedded.shape)}; "
-            "pass word vectors, one sentence a row"
+            "pass word vectors, one sentence per row"
         )
     assert isinstance(lengths, Tensor)
     B, T, _ = embedded.shape
     if B == 0 or T == 0:
         raise ValueError(
-            f"`embedded` must hold at least one sentence of one word, got {list(embedded.shape)}; "
-            "skip empty batches"
+            f"`embedded` must contain at least one sentence with one word, got shape "
+            f"{list(embedded.shape)}; skip empty batches"
         )
     for name, x in {"embedded": embedded, "lengths": lengths}.items():
         check_device(name, x, weight)
@@ -57,48 +54,42 @@ def check_words(embedded: Tensor, lengths: Tensor | None, weight: Tensor, E: int
 
 
 def check_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """Raise unless word vectors have the number type of the encoder's weights."""
+    """Raise TypeError unless word vectors have the type of the encoder's weights."""
     # autocast narrows float32, never float64
     autocast = torch.is_autocast_enabled(x.device.type)
     narrow = (torch.float32, torch.float16, torch.bfloat16)
     fits = autocast and x.dtype in narrow and weight.dtype in narrow
     if x.dtype != weight.dtype and not fits:
         raise TypeError(
-            f"`{name}` must be {weight.dtype} as the encoder's weights are, got {x.dtype}; convert "
+            f"`{name}` must be {weight.dtype} like the encoder's weights, got {x.dtype}; convert "
             "one of them with .to()"
         )
 
 
 def check_vectors(words: Tensor, weight: Tensor, E: int) -> None:
-    """Check the words of `Sentences` at the encoder's door.
-
-    Args:
-        words: word vectors `[N, E]`.
-        weight: any parameter of the encoder.
-        E: the encoder's width of word vectors.
-    """
+    """Validate the word vectors `[N, E]` of `Sentences`."""
     if words.dim() != 2 or words.shape[1] != E:
         raise ValueError(
-            f"the words of an encoder's sentences must be vectors [N, E] with E={E}, got "
-            f"{list(words.shape)}; pass ids to the model, vectors to its encoder"
+            f"an encoder needs word vectors [N, E] with E={E}, got {list(words.shape)}; pass ids "
+            "to the model, vectors to its encoder"
         )
     check_device("words", words, weight)
     check_dtype("words", words, weight)
 
 
 def check_device(name: str, x: Tensor, weight: Tensor) -> None:
-    """Raise unless `x` lies where the encoder does."""
+    """Raise ValueError unless `x` is on the encoder's device."""
     if x.device != weight.device:
         raise ValueError(
-            f"`{name}` must be on {weight.device} as the encoder is, got {x.device}; move one of "
+            f"`{name}` must be on {weight.device} like the encoder, got {x.device}; move one of "
             "them with .to()"
         )
 
 
 def check_finite(sentences: Sentences) -> None:
-    """Raise at the first NaN or infinity inside a sentence of word vectors `[N, E]`.
+    """Raise ValueError at the first NaN or infinity in word vectors on a CPU.
 
-    Reading values back from an accelerator would stop its queue, so only CPU tensors are read.
+    On an accelerator, reading values back would stall its queue, so nothing is checked there.
     """
     words, layout = sentences.words, sentences.layout
     if words.device.type != "cpu" or bool(torch.isfinite(words.sum())):
@@ -108,16 +99,16 @@ def check_finite(sentences: Sentences) -> None:
         return
     row = int(layout.word_places()[bad].min())
     raise ValueError(
-        f"`embedded` must be finite inside each sentence, got NaN or infinity in sentence "
-        f"{row // layout.T} at position {row % layout.T}; look at the word's vector"
+        f"`embedded` contains NaN or infinity in sentence {row // layout.T} at position "
+        f"{row % layout.T}; check the vector of that word"
     )
 
 
 def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int, temperature: float) -> None:
-    """Check Gumbel noise `[B, T-1, T-1]`; entries outside a sentence may be anything.
+    """Validate Gumbel noise `[B, T-1, T-1]`; entries outside a sentence are ignored.
 
-    -inf rules a candidate out, so each layer must leave at least one. Values are read on a CPU
-    only: reading them back from an accelerator would stop its queue.
+    -inf excludes a candidate, so every layer needs at least one finite entry. Values are checked on
+    a CPU only: reading them back from an accelerator would stall its queue.
     """
     B = lengths.shape[0]
     check_device("noise", noise, weight)
@@ -128,10 +119,10 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int, temperat
     if not noise.is_floating_point():
         raise TypeError(f"`noise` must be floating point, or int64 keys, got {noise.dtype}")
     if noise.requires_grad:
-        raise ValueError("`noise` must not require gradients: none reach it; detach it")
+        raise ValueError("`noise` must not require gradients, because it gets none; detach it")
     if noise.device.type != "cpu":
         return
-    # as the softmax will see it
+    # as the softmax sees it
     seen = noise.to(torch.promote_types(weight.dtype, torch.float32)) / temperature
     if bool(torch.isfinite(seen.sum())):
         return
@@ -141,22 +132,21 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int, temperat
     if len(bad):
         b, t, j = bad[0].tolist()
         raise ValueError(
-            f"`noise` must not be NaN or +inf inside a sentence, nor become so when it is divided "
-            f"by the temperature in {seen.dtype}, got {float(noise[b, t, j])} at [sentence, layer, "
+            f"`noise` must not be NaN or +inf inside a sentence, also when divided by the "
+            f"temperature in {seen.dtype}, got {float(noise[b, t, j])} at [sentence, layer, "
             f"position] = [{b}, {t}, {j}]"
         )
     ruled_out = (~inside | (seen == -torch.inf)).all(-1) & inside.any(-1)  # [B, T-1]
     if bool(ruled_out.any()):
         b, t = ruled_out.nonzero()[0].tolist()
         raise ValueError(
-            f"`noise` must leave at least one candidate in each layer, got -inf for all "
-            f"{int(inside[b, t].sum())} candidates at [sentence, layer] = [{b}, {t}]; make one of "
-            "them finite"
+            f"`noise` is -inf for all {int(inside[b, t].sum())} candidates at [sentence, layer] = "
+            f"[{b}, {t}]; at least one must be finite"
         )
 
 
 def check_order(order: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
-    """Check forced merges `[B, T-1]`; entries past a sentence's end may be anything."""
+    """Validate given merges `[B, T-1]`; entries past the end of a sentence are ignored."""
     check_shape("order", order, (lengths.shape[0], T - 1), "[B, T-1]")
     if order.dtype != torch.int64:
         raise TypeError(f"`order` must be int64, got {order.dtype}; convert it with .long()")
@@ -169,5 +159,5 @@ def check_order(order: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
         b, t = bad[0].tolist()
         raise ValueError(
             f"`order` must lie in 0..{int(candidates[b, t]) - 1} for sentence {b} at step {t}, "
-            f"got {int(order[b, t])}; each step has one position fewer"
+            f"got {int(order[b, t])}; every step has one position fewer"
         )

@@ -1,4 +1,4 @@
-"""What all encoders share that merge words into a tree: leaves, cell, merges, pooling."""
+"""Base class of encoders that merge words into a tree: leaves, cell, merge, pooling."""
 
 import dataclasses
 from typing import Any
@@ -17,16 +17,16 @@ from gumbeltree.states import Draw, Encoding, Keep
 
 
 class TreeEncoder(Encoder):
-    """Leaf transformation and cell, and what follows from the merges.
+    """Encoder with a leaf transformation, a cell and a merge.
 
     Args:
-        config: sizes and parts.
+        config: settings of the encoder and its parts.
     """
 
     estimator: Any = None
-    """How the choice of a merge is differentiated, where there is a choice."""
+    """Gradient estimator of the choice of merges; None if there is no choice."""
     query: Any
-    """The query vector that scores candidates, `[D]`."""
+    """Query vector that scores candidates, `[D]`."""
 
     def __init__(self, config: TreeSettings) -> None:
         super().__init__(config)
@@ -35,7 +35,7 @@ class TreeEncoder(Encoder):
         self.cell = CELLS[config.cell.kind](D, config.cell)
 
     def explain(self, sample: bool | None = None) -> Choice:
-        """Return which implementation of the merge runs, and why."""
+        """Return the implementation of the merge that runs, and why."""
         sample = self.training if sample is None else sample
         sample = sample and self.estimator is not None
         return choose(self.config.impl, self.cell, self.estimator, sample)
@@ -44,7 +44,7 @@ class TreeEncoder(Encoder):
         """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
         for part in (self, self.leaf):
             if not own(part, "capturable"):
-                return f"{type(part).__name__} does not say that it can be captured"
+                return f"{type(part).__name__} does not declare itself capturable"
         choice = self.explain(sample)
         return None if choice.name == "fused" else f"it merges with {choice.name!r}"
 
@@ -56,14 +56,14 @@ class TreeEncoder(Encoder):
         scale: float = 1.0,
         temperature: float | Tensor = 1.0,
     ) -> Encoding:
-        """Merge the words of each sentence; by `sentences.order`, where that is given.
+        """Merge the words of each sentence, following `sentences.order` if it is set.
 
         Args:
             sentences: word vectors.
-            draw: sampled only where there is an estimator.
-            keep: what to return beside vectors and trees.
-            scale: factor of every score.
-            temperature: of the softmax in the backward pass.
+            draw: how to choose merges; sampling requires an estimator.
+            keep: what to return in addition to vectors and trees.
+            scale: factor applied to every score.
+            temperature: temperature of the softmax in the backward pass.
         """
         layout = sentences.layout
         choice = self.explain(draw.sampled)
@@ -71,7 +71,7 @@ class TreeEncoder(Encoder):
         impl = IMPLEMENTATIONS[choice.name]
         query: Tensor = self.query
         operands = impl.prepare(self.cell, query, scale, layout)
-        # products may be narrow under autocast; states stay as wide as the weights
+        # autocast may narrow products; states keep the precision of the weights
         leaves = self.leaf(sentences.words, layout, choice.name).to(query.dtype)
         weighed = draw.sampled and not getattr(self.estimator, "local", True)
         result = impl.build_tree(
@@ -105,11 +105,11 @@ class TreeEncoder(Encoder):
 
 
 def attend(h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Pool all nodes of each tree: softmax of h_n . mean(h), weighted sum.
+    """Pool the nodes of each tree by attention: weights softmax(h_n . mean(h)).
 
     Args:
-        h: nodes `[B, 2T-1, D]`, zero where there is none.
-        mask: where there is one, bool `[B, 2T-1]`.
+        h: nodes `[B, 2T-1, D]`, zero where there is no node.
+        mask: which nodes exist, bool `[B, 2T-1]`.
 
     Returns:
         Vectors `[B, D]` and weights `[B, 2T-1]`.
@@ -122,15 +122,15 @@ def attend(h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def of_choices(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-probability and entropy of the merges of each tree, each `[B]`.
+    """Return the log-probability and the entropy of the merges of each tree, each `[B]`.
 
     Args:
-        scores: of each layer, `[B, T-1, T-1]`, -inf where there is no candidate.
-        order: merges, int64 `[B, T-1]`, -1 past a sentence's end.
+        scores: scores of each layer, `[B, T-1, T-1]`, -inf where there is no candidate.
+        order: merges, int64 `[B, T-1]`, -1 past the end of a sentence.
     """
     exists = scores > -torch.inf
     made = exists.any(-1)  # [B, T-1]
-    # a layer past the end has no candidate at all: give its softmax something finite
+    # layers past the end have no candidate: give their softmax finite values
     logs = torch.where(made[..., None], scores, 0.0).log_softmax(-1)
     logs = torch.where(exists, logs, 0.0)
     chosen = logs.gather(-1, order.clamp(min=0)[..., None])[..., 0]

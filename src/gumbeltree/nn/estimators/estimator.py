@@ -1,9 +1,9 @@
-"""What an estimator is: a rule for the gradient of a discrete choice, in one of three families.
+"""Base classes of gradient estimators for the discrete choice of a merge, in three families.
 
-A layer has the logits a of its candidates, `[B, K]`, -inf where there is none, the noise g that
-sampling adds to them, `[B, K]`, finite or -inf, zero where there is no candidate, and the choice k,
-int64 `[B]`. The mixing weights y of the layer decide which nodes go on (Eqs. S1-S7); dy is the
-gradient that they get, `[B, K]`.
+Notation for one layer: logits a of the candidates `[B, K]`, -inf where there is none; noise g added
+for sampling `[B, K]`, finite or -inf, zero where there is no candidate; the choice k, int64 `[B]`;
+the mixing weights y, which determine the next layer's nodes (Eqs. S1-S7); and their gradient dy
+`[B, K]`.
 """
 
 from abc import ABC, abstractmethod
@@ -16,10 +16,10 @@ from gumbeltree.settings import PartConfig
 
 
 class _Estimator:
-    """What all have: settings.
+    """Base class with settings.
 
     Args:
-        config: of the class `Config`; None for its defaults.
+        config: an instance of `Config`; None for the defaults.
     """
 
     Config: ClassVar[type[Any]] = PartConfig
@@ -29,15 +29,15 @@ class _Estimator:
 
 
 class LocalEstimator(_Estimator, ABC):
-    """One-hot weights, whose logits' gradient follows from dy of the same layer.
+    """One-hot weights; the gradient of the logits depends only on dy of the same layer.
 
-    The forward pass then never mixes candidates, so `exact` can run it.
+    Because the forward pass never mixes candidates, `exact` supports these estimators.
     """
 
     mixes: ClassVar[bool] = False
     """Whether the next layer mixes candidates."""
     local: ClassVar[bool] = True
-    """Whether the logits get a gradient from dy of the same layer."""
+    """Whether the logits receive a gradient from dy of the same layer."""
 
     @abstractmethod
     def logit_gradient(
@@ -52,10 +52,10 @@ class LocalEstimator(_Estimator, ABC):
 
 
 class AdvanceEstimator(_Estimator):
-    """One-hot weights without a gradient: the logits' gradient is known before the backward pass.
+    """One-hot weights without a gradient: that of the logits is known before the backward pass.
 
-    The encoding then has `log_prob` and `entropy` of the choices, and training weighs them by how
-    good the trees turned out (Williams 1992). `exact` and `fused` run it.
+    The encoding has the `log_prob` and `entropy` of the choices, which training weights by the
+    reward (Williams 1992). `exact` and `fused` support these estimators.
     """
 
     mixes: ClassVar[bool] = False
@@ -67,9 +67,9 @@ class AdvanceEstimator(_Estimator):
 
 
 class SoftEstimator(_Estimator, ABC):
-    """Weights that mix candidates: every node then changes at every layer.
+    """Weights that mix candidates, so that every node changes at every layer.
 
-    Only `reference` can run it; its gradient is the derivative of its forward pass.
+    Only `reference` supports these estimators; the gradient is that of the forward pass.
     """
 
     mixes: ClassVar[bool] = True
@@ -77,14 +77,14 @@ class SoftEstimator(_Estimator, ABC):
 
     @abstractmethod
     def weights(self, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
-        """Return weights `[B, K]`, zero where there is no candidate; `choice` names the tree."""
+        """Return weights `[B, K]`, zero without a candidate; `choice` determines the tree."""
 
 
 Estimator = LocalEstimator | AdvanceEstimator | SoftEstimator
 
 
 class _OneHot(torch.autograd.Function):
-    """One-hot by value; backward, the rule of a `LocalEstimator`."""
+    """One-hot in the forward pass; the backward pass applies a `LocalEstimator`."""
 
     @staticmethod
     def forward(

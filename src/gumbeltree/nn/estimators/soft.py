@@ -7,7 +7,7 @@ from gumbeltree.nn.estimators.estimator import SoftEstimator
 
 
 class SoftGumbel(SoftEstimator):
-    """Mix every candidate by its softmax weight, forward and backward."""
+    """Mix all candidates by their softmax weights, forward and backward."""
 
     def weights(self, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
         """Return softmax((logits + noise) / temperature), `[B, K]`."""

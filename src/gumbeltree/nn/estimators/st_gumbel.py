@@ -12,7 +12,7 @@ class StraightThroughGumbel(LocalEstimator):
     kernels = "st_gumbel"
 
     def weights(self, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
-        """Return y-bar of Eq. S11: the value is one-hot at `choice`, the gradient that of Eq. 8."""
+        """Return y-bar of Eq. S11: one-hot at `choice`, with the gradient of Eq. 8."""
         y = torch.softmax((logits + noise) / temperature, dim=-1)
         y_st = torch.zeros_like(y).scatter(-1, choice[:, None], 1.0)
         # detach(y_st - y) + y, written so that the value is exactly one-hot in floating point
@@ -21,11 +21,11 @@ class StraightThroughGumbel(LocalEstimator):
     def logit_gradient(
         self, dy: Tensor, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float
     ) -> Tensor:
-        """Return dL/da `[B, K]` from dL/dy-bar, centred on the winner.
+        """Return dL/da `[B, K]` from dL/dy-bar, centred on the largest y.
 
-        y (dy - sum y dy) loses the winner's part to cancellation as y tends to one-hot; only
-        differences of dy matter, so take them from the winner's. A forced choice need not win:
-        what counts is the largest y.
+        As y approaches one-hot, y (dy - sum y dy) suffers from cancellation. Only differences of dy
+        matter, so they are taken relative to the entry with the largest y, which need not be the
+        choice if that was forced.
         """
         y = torch.softmax((logits + noise) / temperature, dim=-1)
         u = dy - dy.gather(-1, y.argmax(-1, keepdim=True))

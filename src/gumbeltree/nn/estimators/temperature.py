@@ -1,14 +1,14 @@
-"""The temperature of the softmax in the backward pass."""
+"""Temperature of the softmax in the backward pass."""
 
 import math
 
 
 def check_temperature(temperature: float) -> float:
-    """Return `temperature` if it is a positive number, else raise."""
+    """Return `temperature` as a float; raise ValueError unless it is positive and finite."""
     if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
         raise ValueError(
-            f"`temperature` must be a positive finite number, got {temperature!r}; the limit 0 is "
-            "greedy choice: call the encoder with sample=False instead"
+            f"`temperature` must be a positive finite number, got {temperature!r}; for greedy "
+            "choices (the limit 0), call the encoder with sample=False"
         )
     return float(temperature)
 

@@ -1,4 +1,4 @@
-"""How good a model of classes is: accuracy with its interval, confusion, accuracy by length."""
+"""Evaluation of a classifier: accuracy with its interval, confusion matrix, accuracy by length."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gumbeltree.nn.heads.head import ResultTable
 
 LONGEST = (5, 10, 15, 20, 30, 40, 60)
-"""Most words of each bucket of lengths but the last, which has no end."""
+"""Upper bounds of the length buckets; the last bucket is open."""
 
 
 class Bucket(NamedTuple):
@@ -19,27 +19,27 @@ class Bucket(NamedTuple):
 
     shortest: int
     longest: int | None
-    """None: no end."""
+    """None if the bucket is open."""
     examples: int
     correct: int
 
     @property
     def name(self) -> str:
-        """Such as "6-10", or "61+"."""
+        """Label such as "6-10" or "61+"."""
         return f"{self.shortest}+" if self.longest is None else f"{self.shortest}-{self.longest}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassEvaluation:
-    """Results of a model of classes on labelled examples; parts of one split add up.
+    """Results of a classifier on labelled examples; parts of one split can be added.
 
     Attributes:
         labels: names of the classes.
         loss: mean cross entropy, NaN without examples.
         confusion: examples by gold class (rows) and predicted class (columns), int64 `[C, C]`.
-        predictions: predicted class of each example of the split, int64 `[examples]`, -1 where an
-            example was left out.
-        by_length: accuracy by the words of an example's longest sentence; no empty buckets.
+        predictions: predicted class of each example of the split, int64 `[examples]`, -1 for
+            examples left out.
+        by_length: accuracy by the length of an example's longest sentence, without empty buckets.
     """
 
     labels: tuple[str, ...]
@@ -50,36 +50,36 @@ class ClassEvaluation:
 
     @property
     def count(self) -> int:
-        """Examples evaluated."""
+        """Number of examples evaluated."""
         return int(self.confusion.sum())
 
     @property
     def correct(self) -> int:
-        """Examples whose highest score is that of the gold class."""
+        """Number of examples classified correctly."""
         return int(self.confusion.trace())
 
     @property
     def accuracy(self) -> float:
-        """Share of examples that are correct, NaN without examples."""
+        """Fraction of correct examples, NaN without examples."""
         return self.correct / self.count if self.count else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Ends of the 95 % interval of the accuracy; see `wilson`."""
+        """95 % interval of the accuracy; see `wilson`."""
         return wilson(self.correct, self.count)
 
     def __add__(self, other: "ClassEvaluation") -> "ClassEvaluation":
-        """Combine two parts of one split, such as those of two processes."""
+        """Combine two parts of one split, for example from two processes."""
         if self.predictions.shape != other.predictions.shape:
             raise ValueError(
-                f"parts must come from one split, got {len(self.predictions)} and "
-                f"{len(other.predictions)} examples; add evaluations of the same split"
+                f"cannot add evaluations of different splits ({len(self.predictions)} and "
+                f"{len(other.predictions)} examples)"
             )
         twice = np.flatnonzero((self.predictions >= 0) & (other.predictions >= 0))
         if len(twice):
             raise ValueError(
-                f"parts must have no example in common, got example {twice[0]} in both; pass "
-                "different `rows` to `evaluate`"
+                f"cannot add evaluations that share example {twice[0]}; pass different `rows` to "
+                "`evaluate`"
             )
         # a part without examples has no loss
         losses = [part.loss * part.count for part in (self, other) if part.count]
@@ -104,7 +104,7 @@ class ClassEvaluation:
         return self.accuracy
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything but the single predictions, for JSON."""
+        """Return everything except single predictions, in a JSON-serialisable form."""
         return {
             "examples": self.count,
             "correct": self.correct,
@@ -129,7 +129,7 @@ class ClassEvaluation:
         )
 
     def tables(self) -> list[ResultTable]:
-        """Return the confusion of labels, and accuracy by length."""
+        """Return the confusion matrix and accuracy by length."""
         counts = zip(self.labels, self.confusion.tolist(), strict=True)
         lengths: list[tuple[str, ...]] = []
         for bucket in self.by_length:
@@ -138,24 +138,24 @@ class ClassEvaluation:
             lengths.append((bucket.name, f"{bucket.examples:,}", share, f"{low} to {high}"))
         return [
             ResultTable(
-                "Gold labels down, predicted labels across:",
+                "Confusion matrix (rows: gold labels, columns: predictions):",
                 ("", *self.labels),
                 [(label, *(f"{count:,}" for count in row)) for label, row in counts],
             ),
             ResultTable(
-                "By words, of the longer sentence of a pair:",
+                "Accuracy by length (of the longer sentence in a pair):",
                 ("words", "examples", "accuracy %", "95 % interval"),
                 lengths,
             ),
         ]
 
     def answers(self) -> list[str]:
-        """Return the predicted label of each example of the split, "" where it was left out."""
+        """Return the predicted label of each example, "" for examples left out."""
         return [self.labels[guess] if guess >= 0 else "" for guess in self.predictions.tolist()]
 
 
 def wilson(correct: int, count: int) -> tuple[float, float]:
-    """Return the ends of the 95 % Wilson score interval of a share of `count` trials.
+    """Return the 95 % Wilson score interval for `correct` successes in `count` trials.
 
     Example:
         >>> [round(end, 3) for end in wilson(9, 10)]
@@ -168,7 +168,7 @@ def wilson(correct: int, count: int) -> tuple[float, float]:
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     spread = math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     half = z * spread / (1 + z * z / count)
-    # none and all are exact ends, whatever rounding says
+    # 0 and 1 are exact bounds regardless of rounding
     low = 0.0 if correct == 0 else middle - half
     high = 1.0 if correct == count else middle + half
     return low, high

@@ -16,13 +16,13 @@ from gumbeltree.states import Encoding
 
 
 class Prediction(NamedTuple):
-    """The class of a sentence or pair."""
+    """Predicted class of a sentence or pair."""
 
     label: str
     probabilities: dict[str, float]
     """Probability of each label, in the order of the model's labels."""
     logits: tuple[float, ...]
-    """Class scores before the softmax, in the same order."""
+    """Logits, in the same order."""
 
     def cells(self) -> list[str]:
         """Return the label and its probability."""
@@ -34,10 +34,10 @@ class Prediction(NamedTuple):
 
 
 class ClassHead(Head):
-    """An MLP over features of the sentence vectors, and the softmax of its output.
+    """MLP over features of the sentence vectors, followed by a softmax.
 
-    Batch normalisation stands before dropout, on the MLP's input and output, not between its
-    hidden layers.
+    Batch normalisation and then dropout are applied to the input and the output of the MLP, not
+    between its hidden layers.
 
     Args:
         config: see `HeadConfig`.
@@ -48,7 +48,7 @@ class ClassHead(Head):
     measure = "accuracy"
     target_type = np.int64
     parts: ClassVar[int]
-    """Width of the features, in sentence vectors."""
+    """Width of the features in multiples of the sentence vector."""
 
     def __init__(self, config: HeadConfig, vector_dim: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class ClassHead(Head):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, as in the supplement."""
+        """Initialise the weights as in the paper's supplement."""
         for layer in self.hidden:
             assert isinstance(layer, nn.Linear)
             nn.init.kaiming_normal_(layer.weight)
@@ -74,11 +74,11 @@ class ClassHead(Head):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, *encodings: Encoding) -> Tensor:
-        """Return class scores before the softmax `[B, C]`."""
+        """Return logits `[B, C]`."""
         if len(encodings) != self.sentences:
             raise ValueError(
-                f"{type(self).__name__} takes {self.sentences} encoding(s), one for each sentence "
-                f"of an example, got {len(encodings)}"
+                f"{type(self).__name__} takes {self.sentences} encoding(s), one per sentence of an "
+                f"example, got {len(encodings)}"
             )
         return self.classify(self.features(*(encoding.vector for encoding in encodings)))
 
@@ -87,7 +87,7 @@ class ClassHead(Head):
         raise NotImplementedError
 
     def classify(self, features: Tensor) -> Tensor:
-        """Return class scores `[B, C]` of the MLP's inputs."""
+        """Return logits `[B, C]` for inputs of the MLP."""
         x = self.dropout(self.batch_norm_in(features))
         for layer in self.hidden:
             x = layer(x).relu()
@@ -109,7 +109,7 @@ class ClassHead(Head):
         return found
 
     def count_parameters(self) -> dict[str, int]:
-        """Return how many parameters MLP, output and batch normalisation have."""
+        """Return the number of parameters of MLP, output and batch normalisation."""
         counts = super().count_parameters()
         return {
             "mlp": counts["hidden"],
@@ -118,25 +118,25 @@ class ClassHead(Head):
         }
 
     def target(self, label: str) -> int:
-        """Return the number of a class."""
+        """Return the index of a class."""
         if label not in self.labels:
             raise ValueError(
-                f"labels must be among the model's, {', '.join(self.labels)}, got {label!r}; pass "
-                "another model, or correct the label"
+                f"{label!r} is not a label of this model, which has {', '.join(self.labels)}; "
+                "correct the label, or use another model"
             )
         return self.labels.index(label)
 
     def check_targets(self, targets: NDArray[Any]) -> None:
-        """Raise unless all are numbers of classes."""
+        """Raise ValueError unless all targets are class indices."""
         last = len(self.labels) - 1
         if len(targets) and not 0 <= targets.min() <= targets.max() <= last:
             raise ValueError(
-                f"labels must lie in 0..{last} for {', '.join(self.labels)}, got {targets.min()}.."
-                f"{targets.max()}; number them by the model's labels"
+                f"class indices must lie in 0..{last} for {', '.join(self.labels)}, got "
+                f"{targets.min()}..{targets.max()}; number the labels in the model's order"
             )
 
     def evaluation(self, part: Part) -> ClassEvaluation:
-        """Return accuracy and confusion."""
+        """Return accuracy, confusion matrix and accuracy by length."""
         classes = len(self.labels)
         classified = part.output.argmax(-1) if len(part.rows) else part.rows
         confusion = np.zeros((classes, classes), dtype=np.int64)
@@ -148,7 +148,7 @@ class ClassHead(Head):
 
 
 class SingleHead(ClassHead):
-    """Classes of single sentences (Eqs. 17-18)."""
+    """Classifier of single sentences (Eqs. 17-18)."""
 
     sentences = 1
     parts = 1
@@ -160,7 +160,7 @@ class SingleHead(ClassHead):
 
 
 class PairHead(ClassHead):
-    """Classes of pairs of sentences (Eqs. 14-16)."""
+    """Classifier of sentence pairs (Eqs. 14-16)."""
 
     sentences = 2
     parts = 4

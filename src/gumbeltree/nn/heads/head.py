@@ -1,4 +1,4 @@
-"""What a head is: the part of a model that knows what is asked, and how good an answer is."""
+"""Base class of heads, which turn sentence encodings into predictions and evaluate them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from gumbeltree.states import VECTORS, Encoding, Keep
 
 
 class Answer(Protocol):
-    """What a model says about one example."""
+    """Prediction for one example."""
 
     def cells(self) -> list[str]:
-        """Return what a line of `gumbeltree predict` shows, before the text."""
+        """Return the columns that `gumbeltree predict` prints before the text."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the answer for JSON."""
+        """Return a JSON-serialisable form."""
 
 
 class ResultTable(NamedTuple):
-    """A table of results, its cells as text."""
+    """Table of results with cells as text."""
 
     title: str
     header: tuple[str, ...]
@@ -31,15 +31,15 @@ class ResultTable(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a head said about examples of a split, all or some of them.
+    """Outputs of a head for some or all examples of a split.
 
     Attributes:
-        output: of each example, float64 `[n, ...]`.
-        target: of each example, `[n]`.
-        loss: their mean loss, NaN without examples.
-        rows: which examples of the split these are, int64 `[n]`.
-        size: examples of the split.
-        longest: words of each example's longest sentence, int64 `[n]`.
+        output: output for each example, float64 `[n, ...]`.
+        target: target of each example, `[n]`.
+        loss: mean loss, NaN without examples.
+        rows: indices of the examples in the split, int64 `[n]`.
+        size: number of examples in the split.
+        longest: words in the longest sentence of each example, int64 `[n]`.
     """
 
     output: NDArray[np.float64]
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
 
 class Evaluation(Protocol):
-    """How good a model is on the examples of a split; parts of one split add up."""
+    """Evaluation of a model on a split; parts of one split can be added."""
 
     @property
     def loss(self) -> float:
@@ -59,53 +59,53 @@ class Evaluation(Protocol):
 
     @property
     def count(self) -> int:
-        """Examples evaluated."""
+        """Number of examples evaluated."""
 
     @property
     def value(self) -> float:
-        """The head's measure, by which models are compared; the highest is best."""
+        """The head's measure, which selects the best model; higher is better."""
 
     def __add__(self, other: Self) -> Self:
-        """Combine two parts of one split, such as those of two processes."""
+        """Combine two parts of one split, for example from two processes."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures for JSON."""
+        """Return all figures in a JSON-serialisable form."""
 
     def summary(self) -> str:
-        """Return the figures that matter most in one line."""
+        """Return the main figures in one line."""
 
     def tables(self) -> list[ResultTable]:
-        """Return the figures that take more room."""
+        """Return detailed figures as tables."""
 
     def answers(self) -> list[str]:
-        """Return the answer to each example of the split as text, "" where it was left out."""
+        """Return the prediction for each example as text, "" for examples left out."""
 
 
 class Head(nn.Module, ABC):
-    """Turns the encodings of an example's sentences into an output, and knows what it means.
+    """Turn the encodings of an example's sentences into an output, and interpret that output.
 
-    A head is made from its settings and the width of the sentence vectors.
+    A head is built from its settings and the width of the sentence vectors.
     """
 
     Config: ClassVar[type[Any]] = PartConfig
-    """Its settings."""
+    """Class of its settings."""
     sentences: ClassVar[int] = 1
-    """Sentences of an example, and so encodings that `forward` takes."""
+    """Sentences per example, which is the number of encodings `forward` takes."""
     keep: ClassVar[Keep] = VECTORS
-    """What it reads of an encoding beside the vectors."""
+    """What it needs of an encoding in addition to the vectors."""
     capturable: ClassVar[bool] = False
-    """Whether nothing is read back from the device in its forward pass and loss, so that these can
-    be captured as a CUDA graph. A subclass says so again for itself."""
+    """Whether forward pass and loss can be captured as a CUDA graph: they read nothing back from
+    the device. Every subclass declares it."""
     measure: ClassVar[str]
-    """Name of the figure by which the best model is chosen."""
+    """Name of the measure that selects the best model."""
     target_type: ClassVar[type[np.generic]]
-    """Number type of the targets, such as numpy's int64 or float64."""
+    """NumPy type of the targets, such as int64 or float64."""
     labels: tuple[str, ...] = ()
-    """Names of the classes; empty where an answer is no class."""
+    """Names of the classes; empty if the head does not predict classes."""
 
     @abstractmethod
     def forward(self, *encodings: Encoding) -> Tensor:
-        """Return the output `[B, ...]` for B examples, each encoding of B sentences."""
+        """Return the output `[B, ...]` for B examples from encodings of B sentences each."""
 
     @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -113,30 +113,30 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def answers(self, output: Tensor) -> Sequence[Answer]:
-        """Return what each row of a finite output means."""
+        """Return the prediction for each row of a finite output."""
 
     @abstractmethod
     def target(self, label: str) -> float:
-        """Return the target that a label of the data stands for; raise if it stands for none."""
+        """Convert a label of the data to a target; raise ValueError if that is impossible."""
 
     @abstractmethod
     def check_targets(self, targets: NDArray[Any]) -> None:
-        """Raise if targets cannot be this head's."""
+        """Raise ValueError if the targets do not fit this head."""
 
     @abstractmethod
     def evaluation(self, part: Part) -> Evaluation:
-        """Return how good outputs are."""
+        """Evaluate outputs against targets."""
 
     def check_columns(self, columns: int) -> None:
-        """Raise unless examples have as many sentences as this head reads."""
+        """Raise ValueError unless examples have as many sentences as this head reads."""
         if columns != self.sentences:
             raise ValueError(
-                f"{type(self).__name__} reads {self.sentences} sentence(s) an example, got "
-                f"{columns}; pass data that fit the model"
+                f"{type(self).__name__} reads {self.sentences} sentence(s) per example, but the "
+                f"data has {columns}; use data that fits the model"
             )
 
     def count_parameters(self) -> dict[str, int]:
-        """Return how many parameters each part has."""
+        """Return the number of parameters of each part."""
         return {
             name: sum(parameter.numel() for parameter in part.parameters())
             for name, part in self.named_children()
@@ -144,5 +144,5 @@ class Head(nn.Module, ABC):
 
     @staticmethod
     def shown(value: float) -> str:
-        """Return the measure as text."""
+        """Format the measure as text."""
         return f"{100 * value:.2f}%"

@@ -1,4 +1,4 @@
-"""Each word by itself (Eq. 10)."""
+"""Affine leaf transformation (Eq. 10)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gumbeltree.layout import Layout
 
 
 class AffineLeaf(nn.Module):
-    """r_i = W x_i + b. W is He normal, b zero."""
+    """Compute r_i = W x_i + b, with W initialised He normal and b zero."""
 
     capturable = True
 
@@ -21,7 +21,7 @@ class AffineLeaf(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Initialise the weights."""
         nn.init.kaiming_normal_(self.weight)
         nn.init.zeros_(self.bias)
 

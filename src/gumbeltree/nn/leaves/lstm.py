@@ -1,4 +1,4 @@
-"""Each word with what stands before it, or on both sides of it (Eq. 13)."""
+"""LSTM leaf transformations (Eq. 13)."""
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +11,17 @@ from gumbeltree.ops.lstm import lstm
 
 
 class LSTMLeaf(nn.Module):
-    """r_i = LSTM(x_i, r_{i-1}).
+    """Compute r_i = LSTM(x_i, r_{i-1}).
 
-    Gates in the order i, f, g, o and two bias vectors, as `torch.nn.LSTMCell`, whose parameters
-    these are by name and shape.
+    Parameters have the names, shapes and gate order (i, f, g, o) of `torch.nn.LSTMCell`.
 
     Args:
-        embedding_dim: width E of the words.
+        embedding_dim: width E of the word vectors.
         hidden_dim: width D of the states.
-        config: its start, "orthogonal" (the authors' code: W_ih He normal, W_hh orthogonal, biases
-            zero but for the forget part of b_ih, which is one) or "he" (printed: both He normal,
-            biases zero).
-        reverse: read from the last word to the first.
+        config: initialisation. "orthogonal" follows the authors' code: W_ih He normal, W_hh
+            orthogonal, biases zero except for ones in the forget part of b_ih. "he" follows the
+            paper: both matrices He normal, biases zero.
+        reverse: whether to read from the last word to the first.
     """
 
     Config = LSTMLeafConfig
@@ -45,7 +44,7 @@ class LSTMLeaf(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Initialise the weights."""
         nn.init.kaiming_normal_(self.weight_ih)
         nn.init.zeros_(self.bias_ih)
         nn.init.zeros_(self.bias_hh)
@@ -59,14 +58,14 @@ class LSTMLeaf(nn.Module):
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
         """Return the leaf states of `words`, `[rows, 2D]`."""
         bias = self.bias_ih + self.bias_hh
-        # without a name: under autocast a wider copy takes its place
+        # not bound to a name: under autocast, a wider copy replaces it and this one can be freed
         return lstm(
             F.linear(words, self.weight_ih, bias), self.weight_hh, layout, self.reverse, impl
         )
 
 
 class BidirectionalLSTMLeaf(nn.Module):
-    """Two LSTMs of width D/2, one in each direction, their states side by side."""
+    """Two LSTMs of width D/2, one per direction, with concatenated states."""
 
     Config = BidirectionalLSTMLeafConfig
     capturable = True
@@ -80,8 +79,8 @@ class BidirectionalLSTMLeaf(nn.Module):
         super().__init__()
         if hidden_dim % 2:
             raise ValueError(
-                f"leaf 'bilstm' splits `hidden_dim` between two directions, so it must be even, "
-                f"got {hidden_dim}; use {hidden_dim + 1}"
+                f"leaf 'bilstm' needs an even `hidden_dim`, half for each direction, got "
+                f"{hidden_dim}; use {hidden_dim + 1}"
             )
         self.forwards = LSTMLeaf(embedding_dim, hidden_dim // 2, config)
         self.backwards = LSTMLeaf(embedding_dim, hidden_dim // 2, config, reverse=True)
