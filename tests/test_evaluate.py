@@ -126,9 +126,9 @@ def test_rejects_labels_beyond_the_classes(label):
 
 
 def test_rejects_columns_that_do_not_fit_the_model():
-    with pytest.raises(ValueError, match=r"PairHead reads 2 .* got 1"):
+    with pytest.raises(ValueError, match=r"PairHead reads 2 .* has 1"):
         evaluate(PAIR, made(1, [3, 4], 2))
-    with pytest.raises(ValueError, match=r"SingleHead reads 1 .* got 2"):
+    with pytest.raises(ValueError, match=r"SingleHead reads 1 .* has 2"):
         evaluate(SINGLE, made(2, [3, 4], 2))
 
 

@@ -280,7 +280,7 @@ def test_a_part_that_was_changed_does_not_run_by_the_kernels_of_its_parent(monke
         monkeypatch.setitem(LEAVES.table, "lstm", f"{__name__}:LoudLeaf")
     reason = model_of().why_not_captured(sample=False)
     assert reason == (
-        None if part == "none" else f"Loud{part.title()} does not say that it can be captured"
+        None if part == "none" else f"Loud{part.title()} does not declare itself capturable"
     )
 
 
@@ -400,7 +400,7 @@ def test_an_encoder_over_given_trees(head, tmp_path):
     assert evaluate(model, split).loss == pytest.approx(evaluate(fixed, bare).loss, rel=1e-6)
     losses = trained(model, split)
     assert losses[-1] < losses[0]
-    message = r"the encoder 'given' needs `order` beside the words of each sentence, got none"
+    message = "the encoder 'given' needs `order`"
     with pytest.raises(ValueError, match=message):
         evaluate(model, bare)
     with pytest.raises(ValueError, match=message):
@@ -542,9 +542,9 @@ def test_arguments_of_the_other_form_are_refused():
     model = model_of()
     vectors = model.embed(Sentences.of([[1, 2, 3], [4]]))
     for name, value in (("noise", torch.zeros(2, 2, 2)), ("sample", False), ("details", True)):
-        with pytest.raises(TypeError, match=f"`{name}` does not go with Sentences"):
+        with pytest.raises(TypeError, match=f"`{name}` cannot be combined with Sentences"):
             model.encoder(vectors, **{name: value})
-    with pytest.raises(TypeError, match="`keep` does not go with a padded batch"):
+    with pytest.raises(TypeError, match="`keep` cannot be combined with a padded batch"):
         model.encoder(torch.randn(1, 2, 5), torch.tensor([2]), keep=Keep(nodes=True))
 
 
@@ -571,7 +571,7 @@ def test_sentences_that_make_no_sense_are_refused():
     encoder = model.encoder
     good = model.embed(Sentences.of([[1, 2, 3], [4]]))
     wide, double = good.with_words(torch.randn(4, 6)), good.with_words(good.words.double())
-    with pytest.raises(ValueError, match=r"must be vectors \[N, E\] with E=5, got \[4, 6\]"):
+    with pytest.raises(ValueError, match=r"word vectors \[N, E\] with E=5, got \[4, 6\]"):
         encoder(wide)
     with pytest.raises(TypeError, match=r"`words` must be torch.float32"):
         encoder(double)

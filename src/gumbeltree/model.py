@@ -156,7 +156,7 @@ class SentenceModel(nn.Module):
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why the forward pass cannot be captured as a CUDA graph, or None if it can."""
         if not own(self.head, "capturable"):
-            return f"{type(self.head).__name__} does not say that it can be captured"
+            return f"{type(self.head).__name__} does not declare itself capturable"
         if not isinstance(self.encoder, Encoder):
             return f"{type(self.encoder).__name__} is no encoder of its own"
         if self.encoder.needs:

@@ -391,16 +391,14 @@ def test_words_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 7, 3), (4, 0, 3)])
 def test_empty_batch(shape: tuple[int, ...]) -> None:
-    with pytest.raises(
-        ValueError, match=r"at least one sentence of one word, got \[.*; skip empty"
-    ):
+    with pytest.raises(ValueError, match=r"at least one sentence with one word"):
         encoder()(torch.randn(shape), LENGTHS[: shape[0]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
 def test_words_of_a_wrong_type(dtype: torch.dtype) -> None:
     with pytest.raises(
-        TypeError, match=r"`embedded` must be torch.float32 as the encoder's weights"
+        TypeError, match=r"`embedded` must be torch.float32 like the encoder's weights"
     ):
         encoder()(words().to(dtype), LENGTHS)
 
@@ -408,7 +406,7 @@ def test_words_of_a_wrong_type(dtype: torch.dtype) -> None:
 def test_float64_words_under_autocast() -> None:
     with (
         torch.autocast("cpu"),
-        pytest.raises(TypeError, match=r"`embedded` must be torch.float32 as the encoder's"),
+        pytest.raises(TypeError, match=r"`embedded` must be torch.float32 like"),
     ):
         encoder()(words().double(), LENGTHS)
 
@@ -422,13 +420,13 @@ def test_what_is_no_tensor() -> None:
 
 def test_things_on_another_device() -> None:
     e, x = encoder(), words()
-    with pytest.raises(ValueError, match=r"`embedded` must be on cpu as the encoder is, got meta"):
+    with pytest.raises(ValueError, match=r"`embedded` must be on cpu like the encoder, got meta"):
         e(x.to("meta"), LENGTHS)
-    with pytest.raises(ValueError, match=r"`lengths` must be on cpu as the encoder is, got meta"):
+    with pytest.raises(ValueError, match=r"`lengths` must be on cpu like the encoder, got meta"):
         e(x, LENGTHS.to("meta"))
-    with pytest.raises(ValueError, match=r"`noise` must be on cpu as the encoder is, got meta"):
+    with pytest.raises(ValueError, match=r"`noise` must be on cpu like the encoder, got meta"):
         e(x, LENGTHS, noise=torch.zeros(4, 6, 6, device="meta"))
-    with pytest.raises(ValueError, match=r"`order` must be on cpu as the encoder is, got meta"):
+    with pytest.raises(ValueError, match=r"`order` must be on cpu like the encoder, got meta"):
         e(x, LENGTHS, order=torch.zeros(4, 6, device="meta", dtype=torch.int64))
 
 
@@ -464,7 +462,7 @@ def test_bad_noise() -> None:
         noise = noise.double()
         noise[0, 2, 1] = large
         e.temperature = temperature
-        with pytest.raises(ValueError, match=r"divided by the temperature in torch.float32, got"):
+        with pytest.raises(ValueError, match=r"temperature in torch.float32, got"):
             e(x, LENGTHS, noise=noise)
         noise[2, 3] = -large
         noise[0, 2, 1] = 0.0
@@ -476,7 +474,7 @@ def test_bad_noise() -> None:
     noise[0, 2, 1] = -math.inf
     assert (e(x, LENGTHS, noise=noise).order[0, 2] != 1).all()
     noise[2, 3] = -math.inf
-    with pytest.raises(ValueError, match=r"-inf for all 3 candidates at .* = \[2, 3\]; make one"):
+    with pytest.raises(ValueError, match=r"-inf for all 3 candidates at .* = \[2, 3\]; at least"):
         e(x, LENGTHS, noise=noise)
     # one candidate is left, and is taken; layers past a sentence's end have none to leave
     noise[2, 3, 2] = 0.0
@@ -503,7 +501,7 @@ def test_bad_order() -> None:
 
 
 def test_bad_configurations() -> None:
-    with pytest.raises(ValueError, match=r"must be even, got 5; use 6"):
+    with pytest.raises(ValueError, match=r"even `hidden_dim`.* got 5; use 6"):
         encoder(leaf="bilstm", hidden_dim=5)
     with pytest.raises(ValueError, match=r"unknown leaf 'lsmt'; known: .*Did you mean 'lstm'"):
         encoder(leaf="lsmt")

@@ -406,7 +406,7 @@ def test_why_a_step_is_not_captured():
     assert reason(model, world=2) == "2 processes train together"
     assert reason(model) == "it merges with 'exact'"
     bag = SentenceModel(ModelConfig(BagConfig(5, 5), model.config.head), model.tokenizer)
-    assert reason(bag) == "BagEncoder does not say that it can be captured"
+    assert reason(bag) == "BagEncoder does not declare itself capturable"
     if not torch.cuda.is_available():
         assert reason(tiny_model(impl="fused")) is None
     with torch.autograd.set_detect_anomaly(True):
