@@ -30,7 +30,7 @@ TEXTS = [
 ]
 
 
-def told(sentences: Sentences) -> list[list[int]]:
+def ids_of(sentences: Sentences) -> list[list[int]]:
     """Return the ids of each sentence, in the caller's order."""
     padded = sentences.layout.unpack(sentences.words)
     lengths = sentences.layout.own_lengths().tolist()

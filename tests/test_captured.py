@@ -132,6 +132,7 @@ def test_kernels_return_valid_trees_for_nan_weights(captured, part):
 # requirements of the kernels
 
 
+@pytest.mark.slow
 def test_both_interfaces_for_matmul_precision():
     # in a separate process: the two interfaces cannot be mixed
     program = (

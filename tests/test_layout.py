@@ -18,7 +18,7 @@ from gumbeltree.layout import (
     rounded_T,
 )
 from gumbeltree.ops.merge.fused import node_rows
-from tests.models import told
+from tests.models import ids_of
 
 CPU = torch.device("cpu")
 LENGTHS = st.lists(st.integers(1, 19), min_size=1, max_size=9)
@@ -164,7 +164,7 @@ IDS = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=12), min_size=1
 @given(IDS, st.integers(0, 3))
 def test_sentences_of_lists_and_of_padded_batches(ids, more):
     sentences = Sentences.of(ids)
-    assert told(sentences) == ids
+    assert ids_of(sentences) == ids
     assert len(sentences) == len(ids)
     T = max(map(len, ids)) + more
     padded = torch.full((len(ids), T), -1)

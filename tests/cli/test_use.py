@@ -518,6 +518,7 @@ def test_prompts_on_a_terminal(models):
     assert "pair per line" in err
 
 
+@pytest.mark.slow
 def test_a_pipe_is_answered_line_by_line(models):
     command = [sys.executable, "-m", "gumbeltree", "predict", str(models / "single")]
     with subprocess.Popen(

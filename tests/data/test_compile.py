@@ -18,7 +18,7 @@ from gumbeltree.data.prepared import check_fit, load_prepared, save_prepared
 from gumbeltree.text import batches
 from gumbeltree.text.files import BadLineError
 from gumbeltree.text.tokenizer import pretokenized, treebank_tokenizer, whitespace_tokenizer
-from tests.models import told
+from tests.models import ids_of
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def words_of(prepared, name):
     """Return the words of each example, by way of the vocabulary, and its label."""
     split, token = prepared.splits[name], prepared.tokenizer.id_to_token
     batch = split.batch(range(len(split)))
-    sentences = [" ".join(map(token, ids)) for ids in told(batch.sentences)]
+    sentences = [" ".join(map(token, ids)) for ids in ids_of(batch.sentences)]
     labels = [prepared.labels[target] for target in batch.targets]
     return [(*sentences[row :: len(split)], label) for row, label in enumerate(labels)]
 
@@ -97,7 +97,7 @@ def test_snli(snli):
     # the tokenizer of the model assigns the same ids
     for row, record in enumerate([SNLI[0], SNLI[2]]):
         expected = [prepared.tokenizer.encode(record[f"sentence{i}"]).ids for i in (1, 2)]
-        assert told(prepared.splits["train"].batch([row]).sentences) == expected
+        assert ids_of(prepared.splits["train"].batch([row]).sentences) == expected
 
 
 def test_snli_with_capitals_and_compressed(snli):
@@ -141,7 +141,7 @@ def test_sst2(sst):
     # the model splits plain text, but reads pretokenized text as it was prepared
     assert prepared.tokenizer.encode("A good film").tokens == ["a", "good", "film"]
     assert len(prepared.tokenizer.encode("don't").ids) == 2
-    ids = told(prepared.splits["test"].batch([0]).sentences)[0]
+    ids = ids_of(prepared.splits["test"].batch([0]).sentences)[0]
     assert pretokenized(prepared.tokenizer).encode("Good don't").ids == ids
 
 
@@ -456,7 +456,7 @@ def test_any_text_gets_the_ids_of_its_tokenizer(folder, texts, lower):
     path = table(folder, "train.jsonl", rows)
     prepared = prepare(text_recipe(f"lower={str(lower).lower()}"), path, dev=path)
     batch = prepared.splits["train"].batch(range(len(texts)))
-    for text, ids in zip(texts, told(batch.sentences), strict=True):
+    for text, ids in zip(texts, ids_of(batch.sentences), strict=True):
         assert prepared.tokenizer.encode(text.strip()).ids == ids
     # all words are known, except that a text can spell out the special ones
     unknown = prepared.report["splits"]["train"]["unknown"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gumbeltree.data import Split, by_length, shuffled
-from tests.models import told
+from tests.models import ids_of
 
 # three sentences, the middle one shared by two examples
 WORDS = np.array([7, 8, 9, 5, 65_535, 1], dtype=np.uint16)
@@ -44,7 +44,7 @@ def long_tailed(rows, seed=0):
 
 def test_batch_of_single_sentences():
     batch = SINGLE.batch([3, 1, 0])
-    assert told(batch.sentences) == [[65_535, 1], [7, 8, 9], [5]]
+    assert ids_of(batch.sentences) == [[65_535, 1], [7, 8, 9], [5]]
     # word by word, the longest sentence first
     assert batch.sentences.words.tolist() == [7, 65_535, 5, 8, 1, 9]
     layout = batch.sentences.layout
@@ -59,7 +59,7 @@ def test_batch_of_single_sentences():
 
 def test_batch_of_pairs_holds_first_then_second_sentences():
     batch = PAIRS.batch(np.array([0, 1]))
-    assert told(batch.sentences) == [[7, 8, 9], [5], [5], [5]]
+    assert ids_of(batch.sentences) == [[7, 8, 9], [5], [5], [5]]
     assert batch.own.tolist() == [0, 1, 3, 4]
     assert batch.targets.tolist() == [2, 0]
 
@@ -95,7 +95,7 @@ def test_batches_keep_every_word_in_place(lengths, data):
     batch = split.batch(rows)
     sentences = split.sentences[rows].T.reshape(-1)
     expected = [split.words[split.starts[i] : split.starts[i + 1]].tolist() for i in sentences]
-    assert told(batch.sentences) == expected
+    assert ids_of(batch.sentences) == expected
     assert [len(words) for words in expected] == np.array(lengths)[rows].T.reshape(-1).tolist()
 
 
