@@ -327,7 +327,10 @@ def _word_vectors(
             f"file, or --set embedding_dim={found.dim}"
         )
     if not len(found):
-        raise ValueError(f"{path} has no vector for any word of the data: {found.report()}")
+        raise ValueError(
+            f"{path} has no vector for any word of the data ({found.malformed:,} malformed lines "
+            "skipped); pass another file"
+        )
     known = found.coverage(counts)
     report: dict[str, Any] = {"file": path.name, **known._asdict()}
     if more is not None:

@@ -1,10 +1,8 @@
-"""Vectors for words that a vector file lacks: borrowed from another file, or made of their parts.
+"""Vectors for out-of-vocabulary words: mapped from another file, or averaged from word parts.
 
-Both functions return the vectors they were given with more words behind them. Words that have a
-vector keep it.
+Both functions return the given vectors followed by those of additional words.
 """
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterable
@@ -13,27 +11,26 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gumbeltree.text.vectors import Vectors, distinct
+from gumbeltree.text.vectors import Vectors
 
 # hyphens (also U+2010 and U+2011), slashes, full stops, apostrophes (also U+2019)
 SEPARATORS = re.compile("[-\u2010\u2011/.'\u2019]+")
 WORDS_PER_NUMBER = 10
-"""So many shared words are needed for each number of the second file's vectors."""
+"""Minimum number of shared words per dimension of the second file."""
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Strengths to choose from, as shares of the second file's mean variance."""
+"""Candidate regularisation strengths, relative to the mean variance of the second file."""
 KEPT_BITS = 20
-"""Borrowed numbers are rounded to so many bits behind the first file's largest number: a sum taken
-in another order, by another processor or more threads, then gives the same bytes."""
+"""Mapped numbers keep this many bits below the largest number of the first file, so that the bytes
+do not depend on the order of summation, which varies with processor and threads."""
 
 
 class Fit(NamedTuple):
-    """How a map from one file's vectors to another's was fitted.
+    """How the map from one file's vectors to another's was fitted.
 
     Attributes:
         shared: words that both files have.
-        ridge: the strength chosen, one of `RIDGES`.
-        cosine: mean cosine of mapped and true vectors, over the tenth of the shared words that the
-            map was not fitted on.
+        ridge: the strength chosen from `RIDGES`.
+        cosine: mean cosine between mapped and true vectors of the held-out tenth of these words.
     """
 
     shared: int
@@ -42,7 +39,7 @@ class Fit(NamedTuple):
 
 
 def parts(word: str) -> list[str]:
-    """Return what stands between hyphens, slashes, full stops and apostrophes.
+    """Split a word at hyphens, slashes, full stops and apostrophes.
 
     `coming-of-age` has the parts coming, of, age; `'tis` has one, tis; `--` has none.
     """
@@ -50,48 +47,44 @@ def parts(word: str) -> list[str]:
 
 
 def add_parts(vectors: Vectors, words: Iterable[str]) -> Vectors:
-    """Give words without a vector the mean of their parts' vectors.
-
-    Args:
-        vectors: those known, of the parts too.
-        words: of these, those that have parts, all of them with a vector, get one.
-    """
-    made = {
-        word: np.mean([vectors[part] for part in found], axis=0, dtype=np.float64)
-        for word in distinct(words)
-        if word not in vectors and (found := parts(word)) and all(p in vectors for p in found)
+    """Add the mean vector of its parts for each new word whose parts all have vectors."""
+    means = {
+        word: np.mean([vectors[part] for part in pieces], axis=0, dtype=np.float64)
+        for word in words
+        if word not in vectors and (pieces := parts(word)) and all(p in vectors for p in pieces)
     }
-    return _joined(vectors, list(made), np.reshape(list(made.values()), (len(made), vectors.dim)))
+    return _extend(vectors, list(means), np.reshape(list(means.values()), (-1, vectors.dim)))
 
 
 def borrow(vectors: Vectors, other: Vectors) -> tuple[Vectors, Fit]:
-    """Give words that only `other` has the vectors that a linear map makes of its own.
+    """Add words that only `other` has, with their vectors mapped linearly into this space.
 
     The map is fitted by ridge regression, `min |(X - mean) W - (Y - mean)|^2 + r |W|^2`, on the
-    words that both have. Every tenth of them, in their order, is held out to choose the strength by
-    its squared error; then the map is fitted on all of them.
+    words that both have. Every tenth of them is held out to choose the strength by its squared
+    error; the final map is then fitted on all of them.
 
     Args:
-        vectors: those to add to.
-        other: those to take from, of any width.
+        vectors: vectors to extend.
+        other: vectors to borrow from; they may have another size.
     """
     shared = [word for word in vectors.words if word in other]
-    if len(shared) < WORDS_PER_NUMBER * other.dim:
+    needed = WORDS_PER_NUMBER * other.dim
+    if len(shared) < needed:
         raise ValueError(
-            f"expected at least {WORDS_PER_NUMBER * other.dim:,} words that both vector files "
-            f"have, {WORDS_PER_NUMBER} for each of the second's {other.dim} numbers, got "
-            f"{len(shared):,}; take a second file with more of the words, or with fewer numbers"
+            f"the two vector files share {len(shared):,} words of the data, but mapping vectors of "
+            f"{other.dim} numbers needs at least {needed:,}; pass a second file with more of these "
+            "words, or with smaller vectors"
         )
     x = other.matrix(shared).astype(np.float64)
     y = vectors.matrix(shared).astype(np.float64)
     held = np.arange(len(shared)) % 10 == 9
-    tried = [_fit(x[~held], y[~held], ridge).apply(x[held]) for ridge in RIDGES]
-    best = int(np.argmin([np.square(mapped - y[held]).sum() for mapped in tried]))
-    fit = Fit(len(shared), RIDGES[best], round(_mean_cosine(tried[best], y[held]), 4))
+    mapped = [_fit(x[~held], y[~held], ridge).apply(x[held]) for ridge in RIDGES]
+    best = int(np.argmin([np.square(tried - y[held]).sum() for tried in mapped]))
+    fit = Fit(len(shared), RIDGES[best], round(_mean_cosine(mapped[best], y[held]), 4))
     only = [word for word in other.words if word not in vectors]
-    mapped = _fit(x, y, fit.ridge).apply(other.matrix(only).astype(np.float64))
+    new = _fit(x, y, fit.ridge).apply(other.matrix(only).astype(np.float64))
     unit = math.ldexp(1.0, math.frexp(np.abs(y).max())[1] - KEPT_BITS)
-    return _joined(vectors, only, np.round(mapped / unit) * unit), fit
+    return _extend(vectors, only, np.round(new / unit) * unit), fit
 
 
 class _Map(NamedTuple):
@@ -107,11 +100,11 @@ class _Map(NamedTuple):
 
 
 def _fit(x: NDArray[np.float64], y: NDArray[np.float64], ridge: float) -> _Map:
-    """Fit a map from `x`, [words, E2], to `y`, [words, E]."""
+    """Fit a map from `x`, `[words, E2]`, to `y`, `[words, E]`."""
     x_mean, y_mean = x.mean(axis=0), y.mean(axis=0)
     x, y = x - x_mean, y - y_mean
     gram = x.T @ x
-    # vectors that are all equal have no variance, and a map to the mean
+    # without any variance, the map is the mean
     strength = ridge * (np.trace(gram) / len(gram) or 1.0)
     weight = np.linalg.solve(gram + strength * np.eye(len(gram)), x.T @ y)
     return _Map(x_mean, np.asarray(weight, dtype=np.float64), y_mean)
@@ -120,17 +113,11 @@ def _fit(x: NDArray[np.float64], y: NDArray[np.float64], ridge: float) -> _Map:
 def _mean_cosine(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     lengths = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     products = (x * y).sum(axis=1)
-    # a vector of zeros is like none
+    # the cosine with a zero vector counts as 0
     cosines = np.divide(products, lengths, out=np.zeros(len(x)), where=lengths > 0)
     return float(cosines.mean())
 
 
-def _joined(vectors: Vectors, words: list[str], array: NDArray[np.float64]) -> Vectors:
-    """Return `vectors` with more words behind those it has."""
-    new = set(words)
-    return dataclasses.replace(
-        vectors,
-        words=(*vectors.words, *words),
-        array=np.concatenate([vectors.array, array.astype(np.float32)]),
-        missing=tuple(word for word in vectors.missing if word not in new),
-    )
+def _extend(vectors: Vectors, words: list[str], array: NDArray[np.float64]) -> Vectors:
+    new = np.concatenate([vectors.array, array.astype(np.float32)])
+    return Vectors((*vectors.words, *words), new, vectors.malformed)

@@ -1,4 +1,4 @@
-"""Tokenizers: from strings to ids, built on the `tokenizers` library."""
+"""Word tokenizers, built on the `tokenizers` library."""
 
 import json
 import re
@@ -10,16 +10,16 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 PAD, UNKNOWN = "<pad>", "<unk>"
 
-# words whose period is kept before a capital letter; initials and dotted letters (U.S.) always are
+# words that keep their period before a capital letter, as initials and dotted letters (U.S.) do
 ABBREVIATIONS = [
     "Adm", "Brig", "Capt", "Col", "Cmdr", "Dr", "Ft", "Gen", "Gov",
     "Hon", "Jr", "Lt", "Maj", "Mr", "Mrs", "Ms", "Mt", "Pres",
     "Prof", "Rep", "Rev", "Rt", "Sen", "Sgt", "Sr", "St", "vs",
 ]  # fmt: skip
 
-# In the patterns below \A and \z are the ends of the text, *+ and ++ do not backtrack (so the time
-# grows with the length of the text only), and the first character comes before what must stand to
-# the left of it, as the library then finds candidates fast.
+# In the patterns below, \A and \z match the ends of the text, and *+ and ++ do not backtrack, so
+# that matching takes linear time. Each pattern starts with a literal character and checks its left
+# context by lookbehind, which lets the library find candidates fast.
 _CLOSING = r"\])}>\"'»”’"
 _CASES = "|".join(f"{word}|{word.upper()}" for word in ABBREVIATIONS)
 _SENTENCE_END = (
@@ -31,15 +31,15 @@ _SENTENCE_END = (
     r")"
 )
 _OPENING_QUOTE = r"\"(?<=\A\"|[\s(\[{<«“‘„`]\")"
-# each of the two apostrophes by itself, as only so does each keep its offset
+# one apostrophe at a time, so that each keeps its offset
 _OPENING_APOSTROPHES = r"'(?<=[\s(\[{<«“‘„]'')|'(?<=[\s(\[{<«“‘„]')(?=')"
 _CURLY_APOSTROPHE = r"’(?<=\p{L}’)(?=\p{L})"
 
 _MARKS = r"«“‘„»”’`;@#$%&‒–—―?!*\[\](){}<>"
-# what may follow 's, n't or a closing apostrophe: what is split off from it, or nothing
+# what may follow 's, n't or a closing apostrophe
 _STOP = rf"\s|\z|[{_MARKS}]|[:,](?!\d)|\.\.|--|''"
 _WORD_END = rf"(?={_STOP}|'(?:{_STOP}))"
-# first part, second part: cannot, gonna, ...
+# first and second part of cannot, gonna, ...
 _CONTRACTIONS = [
     ("can", r"not\b"),
     ("d", r"'ye\b"),
@@ -53,7 +53,7 @@ _CONTRACTIONS = [
 
 
 def _either_case(pattern: str) -> str:
-    # (?i) would also fold other letters, such as the long s
+    # (?i) would also match other letters, such as the long s
     letters = re.compile(r"(?<!\\)[a-z]")
     return letters.sub(lambda match: f"[{match[0]}{match[0].upper()}]", pattern)
 
@@ -75,29 +75,29 @@ _TOKEN = "|".join(
 
 
 def whitespace_tokenizer(words: Iterable[str], lower: bool = False) -> Tokenizer:
-    """Return a tokenizer that splits at white space.
+    """Return a tokenizer that splits text at white space.
 
-    Ids follow the order of `words`, then come <pad> and <unk>. Where `words` itself holds one of
-    these two, its row stays, but no text reaches it.
+    Ids follow the order of `words`; <pad> and <unk> come last. If `words` contains one of these
+    two, it keeps its id, but no text maps to it.
 
     Args:
-        words: the vocabulary, each word once.
-        lower: whether text is lower-cased first.
+        words: the vocabulary, without duplicates.
+        lower: lower-case text first.
     """
     return _word_tokenizer(words, lower, [], [])
 
 
 def treebank_tokenizer(words: Iterable[str], lower: bool = False) -> Tokenizer:
-    """Return a tokenizer that splits text nearly as the Penn Treebank does.
+    """Return a tokenizer that splits text by the conventions of the Penn Treebank.
 
-    Contractions, punctuation, brackets and quotes become tokens of their own; a straight double
-    quote becomes `` or ''. The period is split off where a sentence ends. The tokens are those of
-    NLTK's word tokenizer, but for the cases in docs/tokens.md. Offsets point into the text as
-    given. Ids are laid out as in `whitespace_tokenizer`.
+    Contractions, punctuation, brackets and quotes become separate tokens; a straight double quote
+    becomes `` or ''. Periods are split off at the end of a sentence. The tokens match those of
+    NLTK's word tokenizer except for the cases in docs/tokens.md. Offsets refer to the original
+    text. Ids are assigned as in `whitespace_tokenizer`.
 
     Args:
-        words: the vocabulary, each word once.
-        lower: whether text is lower-cased, after sentence ends are found by their capital letters.
+        words: the vocabulary, without duplicates.
+        lower: lower-case text, after its capital letters have served to find sentence ends.
     """
     quotes_and_periods = [
         normalizers.Replace(Regex(_SENTENCE_END), " ."),
@@ -112,10 +112,10 @@ def treebank_tokenizer(words: Iterable[str], lower: bool = False) -> Tokenizer:
 
 
 def pretokenized(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer for text that is in words already: it splits at white space only.
+    """Return a tokenizer for pretokenized text, which splits at white space only.
 
-    Vocabulary and ids are those of `tokenizer`, and text is lower-cased where it is there; all
-    else that it does to text before look-up is left out.
+    It has the vocabulary of `tokenizer` and lower-cases text if that does; all other normalisation
+    is dropped.
     """
     state = tokenizer.normalizer and json.loads(tokenizer.normalizer.__getstate__())
     lower = state is not None and any(step["type"] == "Lowercase" for step in _steps(state))
@@ -123,10 +123,10 @@ def pretokenized(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def undo_ptb_escapes(word: str) -> str:
-    r"""Return a word of a treebank as it stands in plain text.
+    r"""Return the plain text of a treebank word.
 
-    -LRB- becomes an opening bracket and so on for the six brackets, \/ becomes /, and \* becomes *.
-    The quotes `` and '' stay, as `treebank_tokenizer` has them too.
+    -LRB- becomes an opening bracket, likewise the other five brackets; \/ becomes /, \* becomes *.
+    The quotes `` and '' stay, as in the tokens of `treebank_tokenizer`.
     """
     return _BRACKETS.get(word) or word.replace(r"\/", "/").replace(r"\*", "*")
 
@@ -147,11 +147,11 @@ def _word_tokenizer(
     replacements: Sequence[normalizers.Normalizer],
     splits: Sequence[pre_tokenizers.PreTokenizer],
 ) -> Tokenizer:
-    # no token holds a space, so the name of an unreachable row ends in one
+    # tokens hold no spaces, so that nothing maps to a name that ends in one
     names = [f"{word} " if word in (PAD, UNKNOWN) else word for word in words]
     repeated = [word for word, count in Counter(names).items() if count > 1]
     if repeated:
-        raise ValueError(f"`words` must hold each word once, got {repeated[0]!r} again")
+        raise ValueError(f"`words` must not contain duplicates, got {repeated[0]!r} twice")
     vocabulary = {word: i for i, word in enumerate([*names, PAD, UNKNOWN])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     return _split_at_spaces(tokenizer, lower, replacements, splits)
@@ -163,7 +163,7 @@ def _split_at_spaces(
     replacements: Sequence[normalizers.Normalizer],
     splits: Sequence[pre_tokenizers.PreTokenizer],
 ) -> Tokenizer:
-    # four control characters are white space to Python, but not to the tokenizers library
+    # Python treats these four control characters as white space, the tokenizers library does not
     steps: list[normalizers.Normalizer] = [
         normalizers.Replace(Regex(r"[\x1c-\x1f]"), " "),
         *replacements,
@@ -177,7 +177,7 @@ def _split_at_spaces(
 
 
 def _steps(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give the single steps of a normaliser, as its JSON has them."""
+    """Yield the single steps of a normaliser from its JSON."""
     if state["type"] != "Sequence":
         yield state
     for step in state.get("normalizers", []):
