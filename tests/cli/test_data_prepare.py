@@ -92,7 +92,7 @@ def test_prepare_of_a_table_with_vectors(cli, tmp_path):
         (["text", "--text2", "b"], "recipe text takes single texts; with --text2 take text-pair"),
         (["snli-100d"], "there is no snli training file"),
         (["demo", "--set", "bach_size=3"], "unknown key 'bach_size'"),
-        (["snli-100d", "--data", "nowhere"], "nowhere: expected a folder"),
+        (["snli-100d", "--data", "nowhere"], "nowhere does not exist"),
         (["text", "--set", "data.text="], "a table needs the names of its columns"),
     ],
 )

@@ -428,9 +428,9 @@ def test_rejects_wrong_use(models, texts, tmp_path, command):
         (["now", "--input", texts], "not both"),
         (["now", "--device", "toaster"], "toaster"),
         (["now", "--device", "cuda:99"], "cuda:99"),
-        (["--input", tmp_path / "text.txt"], "Did you mean 'texts.txt'?"),
+        (["--input", tmp_path / "text.txt"], "text.txt does not exist"),
         (["--input", tmp_path], "folder"),
-        (["--input", packed], "gzip"),
+        (["--input", packed], "damaged"),
         (["now", ""], "text 1 "),
     ):
         result = run(command, models / "single", *arguments, "--out", out)

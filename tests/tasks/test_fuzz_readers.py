@@ -1,9 +1,8 @@
-"""Readers of files that someone else made: whatever is in them, one line says what is wrong."""
+"""Readers on random files: they return examples or raise an error of one line."""
 
 import gzip
 import json
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -17,7 +16,7 @@ from gumbeltree.text.vectors import first_words, read_vectors
 PAIR = {"gold_label": "neutral", "sentence1": "A cat.", "sentence2": "It is."}
 TREES = {"sentence1_binary_parse": "( A ( cat . ) )", "sentence2_binary_parse": "( It ( is . ) )"}
 JSONL = "".join(json.dumps({**PAIR, **TREES, "gold_label": x}) + "\n" for x in ("neutral", "-"))
-# for each reader, how it is made, the name of a file, and lines that it takes
+# for each reader: how to make it, a file name, and valid content
 READERS = {
     "snli": (TASKS["snli"], "a.jsonl", JSONL),
     "snli text": (
@@ -45,7 +44,7 @@ READERS = {
 readers = pytest.mark.parametrize("name", READERS)
 VECTORS = "the 1 2 -3.5e-1\n. . . 4 5 6\nof 7 8 9\n"
 
-# what files hold that nobody expects
+# unexpected content
 ODD = [
     b"\0", b"\r", b"\r\n", b"\n", b"\xff", b"\xef\xbb\xbf", b'"', b"\t", b",", b"(", b")", b"[",
     b"]", b"{", b"}", b" ", b"\x85", b"9", b"-", b"1e999", b"nan", b"\\", b"\\ud800", b"\x1c",
@@ -60,7 +59,7 @@ loosely = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 @st.composite
 def mutated(draw, valid):
-    """A valid file with a few accidents."""
+    """Draw a valid file with a few random changes."""
     content = valid
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, len(content)))
@@ -90,12 +89,12 @@ def check_message(error, path):
     assert len(message.splitlines()) == 1, message
     assert len(message) < 4_000
     assert path.name in message
-    # it can be shown
+    # it can be printed
     message.encode()
 
 
 def check_reader(name, folder, content, suffix=""):
-    """Read a file both ways; only errors that say what to do may come out."""
+    """Read a file in both modes and both kinds of split; return the outcome of each."""
     make, file_name, _ = READERS[name]
     path = folder / (file_name + suffix)
     path.write_bytes(content)
@@ -105,27 +104,27 @@ def check_reader(name, folder, content, suffix=""):
             task, report = make(), Report()
             examples, error = [], None
             try:
-                for found in task.read(path, split, report, skip_bad):
-                    examples.append(found)
+                examples.extend(task.read(path, split, report, skip_bad))
             except (ValueError, OSError) as caught:
                 error = caught
                 check_message(error, path)
-                # only what concerns the file as a whole still raises
+                # with skip_bad, only errors about the whole file are raised
                 if skip_bad and isinstance(error, BadLineError):
-                    assert "column" in error.expected
+                    assert "column" in str(error)
                     assert not examples
-            assert all(len(x.texts) == len(x.trees) == 1 + task.pair for x in examples)
-            for found in examples:
-                assert all(text == text.strip() != "" for text in found.texts)
-                assert task.labels is None or found.label in task.labels
-                "".join([*found.texts, found.label]).encode()
-            if name.startswith("snli") or error is None:
-                assert len(examples) == report.examples
+            for read_example in examples:
+                assert len(read_example.texts) == len(read_example.trees) == 1 + task.pair
+                assert all(text == text.strip() != "" for text in read_example.texts)
+                if task.pretokenized:
+                    assert all(" ".join(text.split()) == text for text in read_example.texts)
+                assert task.labels is None or read_example.label in task.labels
+                "".join([*read_example.texts, read_example.label]).encode()
+            assert len(examples) == report.examples
             for message in report.first_bad:
                 check_message(message, path)
             assert skip_bad or not report.bad
             outcomes.append((examples, error, report))
-    # without bad lines both ways give the same, and skipping gives no less
+    # skip_bad changes nothing in good files, and loses no examples in others
     for strict, lenient in zip(outcomes[:2], outcomes[2:], strict=True):
         if strict[1] is None:
             assert lenient[0] == strict[0]
@@ -135,7 +134,7 @@ def check_reader(name, folder, content, suffix=""):
 
 
 @readers
-def test_the_valid_files_are_valid(tmp_path, name):
+def test_valid_files(tmp_path, name):
     for examples, error, report in check_reader(name, tmp_path, READERS[name][2].encode()):
         assert error is None
         assert examples
@@ -145,44 +144,33 @@ def test_the_valid_files_are_valid(tmp_path, name):
 @readers
 @loosely
 @given(data=st.data())
-def test_mutated_files(tmp_path, name, data):
-    check_reader(name, tmp_path, data.draw(mutated(READERS[name][2].encode())))
+def test_random_files(tmp_path, name, data):
+    content = data.draw(mutated(READERS[name][2].encode()) | rubbish())
+    check_reader(name, tmp_path, content)
 
 
 @readers
-@loosely
-@given(content=rubbish())
-@example(b"")
-@example(b"\n\n \n")
-@example(b"\xef\xbb\xbf")
-@example(b"\0" * 100)
-def test_rubbish(tmp_path, name, content):
+@pytest.mark.parametrize("content", [b"", b"\n\n \n", b"\xef\xbb\xbf", b"\0" * 100])
+def test_empty_files(tmp_path, name, content):
     check_reader(name, tmp_path, content)
 
 
 @readers
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        ("\n", "\r"),
-        ("\n", "\r\n"),
-        ("\n", "\n\n"),
-        ("\n", "\u2028"),
-        ("\t", "\t\t"),
-        (" ", "\u3000"),
-    ],
+    [("\n", "\r"), ("\n", "\r\n"), ("\n", "\u2028"), ("\t", "\t\t"), (" ", "\u3000")],
     ids=ascii,
 )
-def test_other_ends_of_lines_and_separators(tmp_path, name, old, new):
+def test_other_line_ends_and_separators(tmp_path, name, old, new):
     valid = READERS[name][2]
     outcomes = check_reader(name, tmp_path, valid.replace(old, new).encode())
-    if (old, new) == ("\n", "\r\n") and "quotes" not in name:
+    if new == "\r\n":
         plain = check_reader(name, tmp_path, valid.encode())
         assert [len(x[0]) for x in outcomes] == [len(x[0]) for x in plain]
 
 
 @readers
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "cp037"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp037"])
 def test_other_encodings(tmp_path, name, encoding):
     outcomes = check_reader(name, tmp_path, READERS[name][2].encode(encoding, "replace"))
     if encoding == "utf-8-sig":
@@ -191,20 +179,15 @@ def test_other_encodings(tmp_path, name, encoding):
         assert not any(examples for examples, _, _ in outcomes[:2])
 
 
-@readers
-@settings(loosely, max_examples=15)
+@pytest.mark.parametrize("name", ["snli", "csv"])
+@settings(loosely, max_examples=30)
 @given(data=st.data())
-def test_mutated_gzip(tmp_path, name, data):
+def test_damaged_gzip(tmp_path, name, data):
     packed = gzip.compress(READERS[name][2].encode() * 50, mtime=0)
-    place = data.draw(st.integers(0, len(packed)))
-    if data.draw(st.booleans()):
-        content = packed[:place]
-    else:
-        content = packed[:place] + data.draw(odd) + packed[place + data.draw(st.integers(0, 3)) :]
-    check_reader(name, tmp_path, content, ".gz")
+    check_reader(name, tmp_path, data.draw(mutated(packed)), ".gz")
 
 
-def test_half_a_surrogate_pair_in_any_place(tmp_path):
+def test_half_a_surrogate_pair(tmp_path):
     for half in ("\\ud800", "\\udfff", "a\\ud83d b"):
         for key in ("gold_label", "sentence1", "sentence1_binary_parse", "other"):
             line = json.dumps({**PAIR, key: "?"}).replace('"?"', f'"{half}"')
@@ -217,15 +200,12 @@ def test_half_a_surrogate_pair_in_any_place(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["\r", "\u2028", "\ud800"], ids=ascii)
-def test_a_suggested_name_is_quoted(tmp_path, name):
+def test_quotes_the_suggested_column(tmp_path, name):
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text" + name: "a", "label": "x"}), encoding="utf-8")
-    with pytest.raises(BadLineError) as caught:
+    with pytest.raises(BadLineError, match="Did you mean 'text") as caught:
         list(Table("text").read(path, "train", Report()))
-    message = str(caught.value)
-    assert "Did you mean 'text" in message
-    assert len(message.splitlines()) == 1
-    message.encode()
+    check_message(caught.value, path)
 
 
 # vectors
@@ -263,39 +243,21 @@ def test_packed_vectors(tmp_path, data):
 
 # long lines
 
-LONG = 10_000_000
-FILLERS = {
-    "letters": "x",
-    "words": "word ",
-    "tabs": "\t",
-    "commas": ",",
-    "quotes": '"',
-    "open": "(",
-    "closed": ")",
-    "trees": "(2 ",
-    "spaced": "( ",
-    "operators": "[MAX ",
-    "digits": "9",
-    "nested": '{"a":',
-    "emoji": "😀",
-    "blank": " ",
-}
+LONG = 3_000_000
+FILLERS = ["x", "word ", "\t", ",", '"', "(", ")", "(2 ", "( ", "[MAX ", "9", '{"a":', "😀", " "]
 
 
-def long_lines(name, filler):
-    """A line of 10 MB, where a valid line stands and inside one."""
-    valid = READERS[name][2]
-    text = filler * (LONG // len(filler.encode()))
-    yield text + "\n" + valid
+def check_long_line(name, folder, filler):
+    """Read lines of 3 MB, where a valid line would be and inside one, in bounded time."""
+    make, file_name, valid = READERS[name]
+    path = folder / file_name
+    long = filler * (LONG // len(filler.encode()))
     first, _, rest = valid.partition("\n")
-    middle = max(first.find("a"), 3)
-    yield first + "\n" + (rest or first)[:middle] + text + (rest or first)[middle:]
-
-
-def check_long(name, folder, filler):
-    make, file_name, _ = READERS[name]
-    path = Path(folder / file_name)
-    for content in long_lines(name, filler):
+    place = max(first.find("a"), 3)
+    for content in (
+        f"{long}\n{valid}",
+        f"{first}\n{(rest or first)[:place]}{long}{(rest or first)[place:]}",
+    ):
         path.write_text(content, encoding="utf-8", newline="")
         for skip_bad in (False, True):
             started = time.process_time()
@@ -307,36 +269,26 @@ def check_long(name, folder, filler):
             assert time.process_time() - started < 4, (name, filler, skip_bad)
 
 
-@readers
-def test_a_long_line(tmp_path, name):
-    check_long(name, tmp_path, FILLERS["letters"])
-
-
-@pytest.mark.parametrize("name", ["listops", "demo", "sick"])
-def test_a_line_of_many_columns(tmp_path, name):
-    check_long(name, tmp_path, FILLERS["tabs"])
+@pytest.mark.parametrize(
+    ("name", "filler"),
+    [("snli", "x"), ("sst5", "(2 "), ("listops", "\t"), ("csv", "x"), ("jsonl", '{"a":')],
+)
+def test_long_line(tmp_path, name, filler):
+    check_long_line(name, tmp_path, filler)
 
 
 @pytest.mark.slow
 @readers
 @pytest.mark.parametrize("filler", FILLERS)
 def test_every_long_line(tmp_path, name, filler):
-    check_long(name, tmp_path, FILLERS[filler])
+    check_long_line(name, tmp_path, filler)
 
 
-@pytest.mark.parametrize("filler", ["letters", "words", "blank"])
-def test_a_long_line_of_vectors(tmp_path, filler):
-    text = FILLERS[filler] * (LONG // len(FILLERS[filler]))
-    for content in (text, VECTORS + text, VECTORS + "the " + text + " 1 2 3\n"):
+@pytest.mark.parametrize("filler", ["x", "word "])
+def test_long_line_of_vectors(tmp_path, filler):
+    text = filler * (LONG // len(filler))
+    for content in (text, VECTORS + text, f"{VECTORS}the {text} 1 2 3\n"):
         started = time.process_time()
         check_vectors(tmp_path / "a.txt", content.encode())
-        # three readings
+        # three calls
         assert time.process_time() - started < 9
-
-
-@pytest.mark.slow
-@readers
-@settings(max_examples=3_000, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_many_mutated_files(tmp_path, name, data):
-    check_reader(name, tmp_path, data.draw(mutated(READERS[name][2].encode()) | rubbish()))

@@ -224,7 +224,7 @@ class _Constituents(SNLI):
 
     trees = False
 
-    def _example(self, fields: dict[str, Any], report: Report) -> list[Example]:
+    def parse_fields(self, fields: dict[str, Any], report: Report) -> list[Example]:
         def tree(name: str) -> Gold | None:
             text = fields.get(name)
             if not text:
@@ -235,5 +235,5 @@ class _Constituents(SNLI):
         return [
             # a Gold has the words and spans that `read_examples` takes from a Tree
             example._replace(trees=(tree("sentence1_parse"), tree("sentence2_parse")))  # type: ignore[arg-type]
-            for example in super()._example(fields, report)
+            for example in super().parse_fields(fields, report)
         ]

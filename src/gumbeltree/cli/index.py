@@ -35,8 +35,8 @@ def index(
     """
     from gumbeltree.analysis.index import Index
     from gumbeltree.model import load
-    from gumbeltree.text.files import Report
-    from gumbeltree.text.ids import TextCounts, counted
+    from gumbeltree.text.files import Report, counted
+    from gumbeltree.text.ids import TextCounts
 
     loaded = load(model, streams.pick_device(device))
     counts, report = TextCounts(), Report()

@@ -1,4 +1,4 @@
-"""Tasks: readers of labelled text. One file per task, one line here."""
+"""Tasks: readers of labelled text. To add one, write a module and register it here."""
 
 from gumbeltree.registry import Registry
 

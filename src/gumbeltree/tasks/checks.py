@@ -1,4 +1,4 @@
-"""What readers check in a line: texts, labels, columns, trees, objects."""
+"""Checks that readers make on the parts of a line; they raise `MismatchError`."""
 
 import json
 from typing import Any
@@ -9,65 +9,61 @@ from gumbeltree.tree import Tree
 
 
 def checked_text(text: object, name: str) -> str:
-    """Return a text without white space around it, or refuse what is no text.
+    """Return a text without surrounding white space.
 
     Args:
-        text: What should be a text.
-        name: What the text is called in the file.
+        text: A value from the file.
+        name: Name of the field, for messages.
 
     Raises:
-        MismatchError: If it is not a str, empty, or not to be written as UTF-8.
+        MismatchError: If the value is not a string, is blank, or cannot be encoded as UTF-8.
     """
     if not isinstance(text, str):
         raise MismatchError(f"text as {name}", shown(text), "write it as a string")
     text = text.strip()
     if not text:
-        raise MismatchError(f"text as {name}", "an empty one", "leave out empty sentences")
+        raise MismatchError(f"text as {name}", "an empty string", "remove the line")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise MismatchError(
-                f"Unicode text as {name}",
-                f"half a surrogate pair at character {error.start}",
-                "write both halves, or the character itself",
-            ) from error
+            actual = f"half a surrogate pair at character {error.start}"
+            raise MismatchError(f"Unicode text as {name}", actual, "write both halves") from error
     return text
 
 
 def checked_label(label: object, labels: tuple[str, ...] | None) -> str:
-    """Return a label, or refuse one that is not in `labels`."""
+    """Return a label, which must be one of `labels`; None accepts any text."""
     if labels is None:
         return checked_text(label, "label")
     if not isinstance(label, str) or label not in labels:
         near = suggest(label[:100], list(labels)) if isinstance(label, str) else ""
-        known = ", ".join(labels)
-        remedy = "correct the label, or leave the line out" + near.replace(" D", "; d", 1)
-        raise MismatchError(f"one of the labels {known}", shown(label), remedy)
+        fix = f"correct the label or remove the line.{near}"
+        raise MismatchError(f"one of the labels {', '.join(labels)}", shown(label), fix)
     return label
 
 
 def checked_columns(values: list[str], count: int) -> list[str]:
-    """Return the values of a line, or refuse a line with more or fewer than `count`."""
+    """Return the values of a line, which must be exactly `count`."""
     if len(values) != count:
         raise MismatchError(
-            f"{count} columns", str(len(values)), "check its separators and the line before"
+            f"{count} columns", str(len(values)), "check the separators here and on the line above"
         )
     return values
 
 
 def column_of(name: str, header: list[str]) -> int:
-    """Return where a header has a column, or refuse a name that is not there once."""
+    """Return the position of a column, whose name must occur exactly once."""
     if header.count(name) != 1:
         known = ", ".join(map(shown, header[:30])) + (", ..." if len(header) > 30 else "")
-        came = f"{header.count(name)} times that name" if name in header else f"columns {known}"
-        remedy = "name a column of the file." + suggest(name, header[:30])
-        raise MismatchError(f"a column {name!r}", came, remedy)
+        actual = f"{header.count(name)} of them" if name in header else f"columns {known}"
+        fix = f"name a column of the file.{suggest(name, header[:30])}"
+        raise MismatchError(f"a column {name!r}", actual, fix)
     return header.index(name)
 
 
 def checked_tree(text: str, name: str) -> Tree:
-    """Read a tree in brackets, or refuse a malformed one."""
+    """Parse a binary tree in brackets."""
     try:
         return Tree.from_brackets(text)
     except ValueError as error:
@@ -76,14 +72,15 @@ def checked_tree(text: str, name: str) -> Tree:
 
 
 def checked_object(line: str) -> dict[str, Any]:
-    """Read a line of JSON, or refuse what is not an object."""
+    """Parse a line that holds one JSON object."""
     try:
         fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise MismatchError(
-            "a JSON object", f"{shown(line)} ({reason})", "write one object a line"
-        ) from error
+        reason = "another type of value"
+    except RecursionError:
+        fields, reason = None, "nested too deeply"
+    except ValueError as error:
+        fields, reason = None, str(error)
     if not isinstance(fields, dict):
-        raise MismatchError("a JSON object", shown(line), "write one object a line")
+        actual = f"{shown(line)} ({reason})"
+        raise MismatchError("a JSON object", actual, "write one object per line")
     return fields

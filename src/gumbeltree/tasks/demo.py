@@ -1,28 +1,27 @@
-"""Made-up reviews of films, books and food, in which structure decides the label.
+"""Synthetic reviews of films, books and food whose labels depend on their structure.
 
-A sentence comes from `GRAMMAR`, which gives its words and its gold tree at once. Its label follows
-from the meanings of its words, put together two by two up the tree by `combine`. A word means one
-of five things:
+Each sentence is drawn from `GRAMMAR`, which determines its words and its gold tree. Its label
+follows from the meanings of its words, composed bottom-up along the tree by `combine`:
 
-| Meaning | Words | What it does |
+| Meaning | Words | Effect |
 |---|---|---|
-| positive, negative | `charming`, `loved`, `flaws`, ... | has a say |
-| flips | `not`, `nobody`, `lacks`, `doubt`, `false`, ... | turns its partner round |
-| drops | `the`, `although`, `despite` | takes away its partner's say |
-| neutral | all others | leaves its partner as it is |
+| positive, negative | `charming`, `loved`, `flaws`, ... | expresses a sentiment |
+| flips | `not`, `nobody`, `lacks`, `doubt`, `false`, ... | reverses its sibling |
+| drops | `the`, `although`, `despite` | makes its sibling neutral |
+| neutral | all others | leaves its sibling unchanged |
 
-Where both partners have a say, the right one counts. So `not` turns round its own phrase only, and
-two negations cancel out; the clause after `but` beats the one before it, and one with `although`
-has no say; nor has what a noun phrase says in passing, as "the dull film" or "the fans who hated
-it" do:
+If both siblings express a sentiment, the right one wins. Hence `not` reverses only its own phrase
+and two negations cancel. The clause after `but` outweighs the one before it, and a clause with
+`although` does not count; nor does a sentiment inside a noun phrase, such as "the dull film" or
+"the fans who hated it":
 
     positive  ( ( ( the ( dull film ) ) ( is ( not bland ) ) ) . )
     negative  ( ( ( it ( is superb ) ) ( but ( nobody ( loved it ) ) ) ) . )
     negative  ( ( i ( doubt ( that ( it ( is ( anything ( but dull ) ) ) ) ) ) ) . )
     positive  ( ( ( the ( fans ( who ( hated it ) ) ) ) ( loved ( the cake ) ) ) . )
 
-Other brackets over the same words give another label, and which words there are says little: a
-word's say is turned round or taken away about as often as not.
+Other brackets over the same words yield another label, and the words alone predict little: a
+sentiment is reversed or dropped about as often as not.
 """
 
 import random
@@ -36,7 +35,7 @@ from gumbeltree.text.files import Report
 from gumbeltree.tree import Nested, Tree
 
 LONGEST = 20
-"""Most words of a sentence, the period included; longer ones are drawn anew."""
+"""Maximum number of words, the period included; longer sentences are redrawn."""
 
 LABELS = ("negative", "positive")
 
@@ -121,7 +120,7 @@ GRAMMAR: dict[str, tuple[str, ...]] = {
     "RUMOUR": ("rumour", "claim"),
     **{symbol: POSITIVE[symbol] + NEGATIVE[symbol] for symbol in POSITIVE},
 }
-"""What each symbol becomes, every choice as likely as the others; symbols are in capitals."""
+"""Equally likely expansions of each symbol; symbols are in capitals."""
 
 MEANINGS: dict[str, str] = {
     **{word: "positive" for words in POSITIVE.values() for word in words},
@@ -129,24 +128,24 @@ MEANINGS: dict[str, str] = {
     **dict.fromkeys(FLIPS, "flips"),
     **dict.fromkeys(DROPS, "drops"),
 }
-"""What words mean; all others are neutral."""
+"""Meanings of words; all others are neutral."""
 
-_TURNED = {"positive": "negative", "negative": "positive", "flips": "neutral", "drops": "drops"}
+_REVERSED = {"positive": "negative", "negative": "positive", "flips": "neutral", "drops": "drops"}
 
 
 def combine(left: str, right: str) -> str:
-    """Return the meaning of two partners from theirs."""
+    """Return the meaning of a phrase from those of its two children."""
     if left == "drops":
         return "neutral"
     if left == "neutral" or right == "neutral":
         return right if left == "neutral" else left
     if left == "flips" or right == "flips":
-        return _TURNED[right if left == "flips" else left]
+        return _REVERSED[right if left == "flips" else left]
     return right
 
 
 def evaluate(tree: Tree) -> str:
-    """Return the label that follows from the words and the tree over them.
+    """Compute the label of a tree.
 
     Example:
         >>> evaluate(Tree.from_brackets("( ( it ( is dull ) ) ( but ( i ( loved it ) ) ) )"))
@@ -155,41 +154,48 @@ def evaluate(tree: Tree) -> str:
         'negative'
 
     Raises:
-        ValueError: If the tree as a whole has no say.
+        ValueError: If the tree expresses no sentiment.
     """
     meanings = [MEANINGS.get(word, "neutral") for word in tree.words]
     meanings += [meaning for _, _, meaning in tree.merges(meanings, combine)]
     if meanings[-1] not in LABELS:
         raise ValueError(
-            f"`tree` must be positive or negative, got a {meanings[-1]} one, {str(tree)[:60]!r}; "
-            "pass a whole sentence of the grammar"
+            f"`tree` must express a sentiment, but {str(tree)[:60]!r} is {meanings[-1]}; pass a "
+            "sentence of the grammar"
         )
     return meanings[-1]
 
 
 def generate(count: int, seed: int) -> Iterator[Example]:
-    """Make reviews, all different, one positive and one negative in every two.
+    """Generate distinct reviews; each successive pair has one of either label.
 
-    There are some 10^11 of them. Fewer examples with the same seed are the first of more. Divide
-    them with `gumbeltree.tasks.table.split`.
+    There are about 10^11 different reviews. A smaller count yields the first examples of a larger
+    one. Divide them with `gumbeltree.tasks.table.split`.
 
     Args:
-        count: How many examples.
-        seed: Any integer; the same one gives the same examples.
-
-    Raises:
-        ValueError: If `count` is negative.
+        count: Number of examples.
+        seed: Any integer.
     """
-    if count < 0:
-        raise ValueError(f"`count` must be at least 0, got {count}; pass a larger one")
-    return _generated(count, seed)
+    generator = random.Random(seed)
+    seen: set[str] = set()
+    label = ""
+    while len(seen) < count:
+        tree = Tree.from_nested(_expand(generator, "SENTENCE"))
+        text = " ".join(tree.words)
+        if len(tree) > LONGEST or text in seen:
+            continue
+        previous, label = label, evaluate(tree)
+        if len(seen) % 2 and label == previous:
+            continue
+        seen.add(text)
+        yield Example((text,), label, (tree,))
 
 
 class Demo(Task):
-    """Reviews in words, with the gold tree.
+    """Pretokenized reviews with gold trees.
 
-    A file has the label, a tab and the review on each line, the review in binary brackets, such as
-    `( ( it ( is dull ) ) . )`, which give the gold tree, or without them. It may be any sentence.
+    Each line has the label, a tab and the review, which may be any sentence. Binary brackets, such
+    as `( ( it ( is dull ) ) . )`, give the gold tree; they may be omitted.
     """
 
     name = "demo"
@@ -214,34 +220,17 @@ class Demo(Task):
         return [Example((" ".join(tree.words),), label, (tree,))]
 
 
-def _generated(count: int, seed: int) -> Iterator[Example]:
-    generator = random.Random(seed)
-    seen: set[str] = set()
-    label = ""
-    while len(seen) < count:
-        tree = Tree.from_nested(_drawn(generator, "SENTENCE"))
-        text = " ".join(tree.words)
-        if len(tree) > LONGEST or text in seen:
-            continue
-        previous, label = label, evaluate(tree)
-        # the second of every two has the other label
-        if len(seen) % 2 and label == previous:
-            continue
-        seen.add(text)
-        yield Example((text,), label, (tree,))
+def _expand(generator: random.Random, node: Nested) -> Nested:
+    """Expand the symbols of a node at random, left to right.
 
-
-def _drawn(generator: random.Random, node: Nested) -> Nested:
-    """Replace the symbols of a node at random, left to right.
-
-    Only `random()` is drawn from: Python promises that it stays the same for the same seed.
+    Only `random()` is used, whose values are guaranteed to stay the same in later Pythons.
     """
     if isinstance(node, tuple):
-        return _drawn(generator, node[0]), _drawn(generator, node[1])
+        return _expand(generator, node[0]), _expand(generator, node[1])
     if node not in GRAMMAR:
         return node
     choices = _choices(node)
-    return _drawn(generator, choices[int(generator.random() * len(choices))])
+    return _expand(generator, choices[int(generator.random() * len(choices))])
 
 
 @cache

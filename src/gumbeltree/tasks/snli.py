@@ -1,11 +1,8 @@
 """SNLI (Bowman et al. 2015), the official jsonl and txt files."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 from gumbeltree.tasks.checks import (
-    checked_columns,
     checked_label,
     checked_object,
     checked_text,
@@ -13,7 +10,7 @@ from gumbeltree.tasks.checks import (
     column_of,
 )
 from gumbeltree.tasks.task import Example, FileNames, Task
-from gumbeltree.text.files import BadLines, Report, is_blank, read_lines
+from gumbeltree.text.files import Report
 from gumbeltree.tree import Tree
 
 _FIELDS = ("gold_label", "sentence1", "sentence2")
@@ -27,8 +24,8 @@ def _names(split: str) -> tuple[str, ...]:
 class SNLI(Task):
     """Pairs of raw sentences; pairs without a gold label are dropped.
 
-    Gold trees come from the fields `sentence1_binary_parse` and `sentence2_binary_parse` where a
-    file has them, with the tokens of the parser.
+    Gold trees come from the fields `sentence1_binary_parse` and `sentence2_binary_parse`, if
+    present, with the parser's tokens.
     """
 
     name = "snli"
@@ -37,40 +34,21 @@ class SNLI(Task):
     pretokenized = False
     file_names: ClassVar[FileNames] = {split: _names(split) for split in ("train", "dev", "test")}
 
-    def read(
-        self, path: Path | str, split: str, report: Report, skip_bad: bool = False
-    ) -> Iterator[Example]:
-        """Read a jsonl file, or a tab-separated file with a header; see `Task.read`."""
-        path = Path(path)
-        header: list[str] = []
-        is_first = True
-        for number, line in read_lines(path, report, skip_bad):
-            if is_blank(line, report):
-                continue
-            if is_first and not line.lstrip().startswith("{"):
-                header = line.split("\t")
-                # without its header the rest of the file has no meaning
-                with BadLines(path, number, report, skip_bad=False):
-                    for name in _FIELDS:
-                        column_of(name, header)
-                is_first = False
-                continue
-            is_first = False
-            with BadLines(path, number, report, skip_bad):
-                if header:
-                    values = checked_columns(line.split("\t"), len(header))
-                    example = self._example(dict(zip(header, values, strict=True)), report)
-                else:
-                    example = self.parse(line, split, report)
-                if example:
-                    report.examples += 1
-                    yield from example
+    def header(self, line: str) -> list[str]:
+        """Return the columns of a tab-separated file; see `Task.header`."""
+        if line.lstrip().startswith("{"):
+            return []
+        header = line.split("\t")
+        for name in _FIELDS:
+            column_of(name, header)
+        return header
 
     def parse(self, line: str, split: str, report: Report) -> list[Example]:
         """Read one line of a jsonl file; see `Task.parse`."""
-        return self._example(checked_object(line), report)
+        return self.parse_fields(checked_object(line), report)
 
-    def _example(self, fields: dict[str, Any], report: Report) -> list[Example]:
+    def parse_fields(self, fields: dict[str, Any], report: Report) -> list[Example]:
+        """Read one pair; see `Task.parse_fields`."""
         for name in _FIELDS:
             column_of(name, list(fields))
         if fields["gold_label"] == "-":

@@ -1,4 +1,4 @@
-"""Any table of labelled text: TSV, CSV or JSONL."""
+"""Labelled text in the columns of a TSV, CSV or JSONL file."""
 
 import csv
 import random
@@ -17,8 +17,7 @@ from gumbeltree.tasks.checks import (
 from gumbeltree.tasks.task import Example, FileNames, Task
 from gumbeltree.text.files import BadLines, MismatchError, Report, is_blank, read_lines, shown
 
-_SEPARATORS = {".tsv": "\t", ".csv": ","}
-_SUFFIXES = (*_SEPARATORS, ".jsonl")
+_SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
 def _names(*stems: str) -> tuple[str, ...]:
@@ -33,44 +32,39 @@ def split(examples_count: int, fractions: Sequence[float], seed: int) -> list[li
         [[0, 1, 2, 3, 4, 5, 7, 9], [6, 8]]
 
     Args:
-        examples_count: How many examples there are.
-        fractions: The share of each part; what is left of 1 belongs to no part.
-        seed: Any integer; the same one gives the same parts.
+        examples_count: Number of examples.
+        fractions: The share of each part. If they sum to less than 1, the rest is left out.
+        seed: Any integer.
 
     Returns:
-        For each part, the positions of its examples, ascending.
+        For each part, the positions of its examples in ascending order.
     """
-    if examples_count < 0:
-        raise ValueError(f"`examples_count` must be at least 0, got {examples_count}; pass a count")
-    if not fractions or not all(0 <= fraction <= 1 for fraction in fractions):
-        raise ValueError(f"`fractions` must lie in 0..1, got {list(fractions)}; pass shares of 1")
-    if sum(fractions) > 1 + 1e-9:
+    if not all(0 <= fraction <= 1 for fraction in fractions) or sum(fractions) > 1 + 1e-9:
         raise ValueError(
-            f"`fractions` must add up to 1 at most, got {sum(fractions):g}; pass smaller shares"
+            f"`fractions` must lie between 0 and 1 and sum to at most 1, got {list(fractions)}; "
+            "pass smaller fractions"
         )
     generator = random.Random(seed)
     positions = list(range(examples_count))
-    # only `random()` is drawn from: Python promises that it stays the same for the same seed
+    # shuffled with `random()` alone, whose values are guaranteed to stay the same in later Pythons
     for last in range(examples_count - 1, 0, -1):
         other = int(generator.random() * (last + 1))
         positions[last], positions[other] = positions[other], positions[last]
-    ends = [0]
-    for place in range(len(fractions)):
-        ends.append(min(examples_count, round(sum(fractions[: place + 1]) * examples_count)))
-    return [sorted(positions[start:end]) for start, end in pairwise(ends)]
+    totals = [sum(fractions[: place + 1]) for place in range(len(fractions))]
+    ends = [min(examples_count, round(total * examples_count)) for total in totals]
+    return [sorted(positions[start:end]) for start, end in pairwise([0, *ends])]
 
 
 class Table(Task):
-    r"""Texts and labels in columns of a .tsv, .csv or .jsonl file, also with .gz.
+    """Texts and labels in columns of a .tsv, .csv or .jsonl file, optionally with .gz.
 
-    The first row of a TSV or CSV file names the columns. Fields may stand in double quotes, with
-    separators, newlines and doubled quotes inside; a quoted field ends within 128 KiB.
+    The first row of a TSV or CSV file names the columns. Fields may be enclosed in double quotes
+    and then contain separators, newlines and doubled quotes; a quoted field is at most 128 KiB.
 
     Example:
-        `review,stars` in the first row of films.csv:
+        For a file films.csv that starts with `review,stars`:
 
             task = Table(text="review", label="stars")
-            task.discover("films.csv")
             examples = list(task.read("films.csv", "train", Report()))
             train, dev = split(len(examples), [0.9, 0.1], seed=0)
     """
@@ -82,8 +76,6 @@ class Table(Task):
         "dev": _names("dev", "valid", "validation"),
         "test": _names("test"),
     }
-
-    split = staticmethod(split)
 
     def __init__(
         self,
@@ -97,20 +89,13 @@ class Table(Task):
 
         Args:
             text: The column of the text. If all columns are numbers such as "0", they are
-                positions, from 0, in a file without a header.
+                positions, counted from 0, in a file without a header.
             second: The column of the second text of a pair.
             label: The column of the label.
-            labels: The labels in the order of the classes; others are refused. None takes any
-                label, and `discover` finds them.
-            quotes: Whether double quotes at the start of a field of TSV or CSV enclose it;
-                otherwise they are characters like others.
+            labels: The labels in the order of the classes; None accepts any label.
+            quotes: Whether a double quote at the start of a TSV or CSV field encloses it.
         """
         self.columns = [text, label] if second is None else [text, second, label]
-        for column in self.columns:
-            if not isinstance(column, str) or not column:
-                raise ValueError(
-                    f"columns must be names or numbers as str, got {column!r}; pass such as 'text'"
-                )
         numbers = [column.isdecimal() for column in self.columns]
         if any(numbers) and not all(numbers):
             raise ValueError(
@@ -120,45 +105,24 @@ class Table(Task):
         self.has_header = not any(numbers)
         self.pair = second is not None
         self.labels = None if labels is None else tuple(labels)
-        if self.labels is not None and len(set(self.labels)) != max(1, len(self.labels)):
-            raise ValueError(
-                f"`labels` must hold each label once, got {self.labels}; pass each once"
-            )
+        if self.labels is not None and len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"labels must be distinct, got {', '.join(self.labels)}")
         self.quotes = quotes
-
-    def discover(
-        self, path: Path | str, report: Report | None = None, skip_bad: bool = False
-    ) -> tuple[str, ...]:
-        """Read a file once for its labels, and keep them, sorted, as `labels`.
-
-        Args:
-            path: The file, best that of the training split.
-            report: Counts what is read and skipped.
-            skip_bad: Whether to count bad lines and go on, rather than raise.
-        """
-        self.labels = None
-        examples = self.read(path, "train", Report() if report is None else report, skip_bad)
-        labels = tuple(sorted({example.label for example in examples}))
-        if not labels:
-            raise ValueError(f"{path}: expected rows with labels, got none; pass another file")
-        self.labels = labels
-        return labels
 
     def read(
         self, path: Path | str, split: str, report: Report, skip_bad: bool = False
     ) -> Iterator[Example]:
-        """Read a TSV, CSV or JSONL file, by its suffix; see `Task.read`."""
+        """Read a TSV, CSV or JSONL file, according to its suffix; see `Task.read`."""
         path = Path(path)
         name = path.name.lower().removesuffix(".gz")
-        suffix = next((suffix for suffix in _SUFFIXES if name.endswith(suffix)), None)
-        if suffix is None:
+        if not name.endswith(_SUFFIXES):
             raise ValueError(
-                f"{path}: expected a name that ends in {', '.join(_SUFFIXES)} (also with .gz), got "
-                f"{path.name!r}; rename the file"
+                f"{path} must have a name that ends in {', '.join(_SUFFIXES)}, optionally followed "
+                "by .gz; rename the file"
             )
-        if suffix == ".jsonl":
+        if name.endswith(".jsonl"):
             return super().read(path, split, report, skip_bad)
-        return self._read_rows(path, _SEPARATORS[suffix], report, skip_bad)
+        return self._read_rows(path, "\t" if name.endswith(".tsv") else ",", report, skip_bad)
 
     def parse(self, line: str, split: str, report: Report) -> list[Example]:
         """Read one line of JSONL; see `Task.parse`."""
@@ -192,10 +156,11 @@ class Table(Task):
                 yield example
 
     def _places(self, first_row: list[str]) -> list[int]:
+        """Return the positions of the columns."""
         if self.has_header:
             header = [name.strip() for name in first_row]
             return [column_of(name, header) for name in self.columns]
-        # so many digits that int() would refuse them are no position either
+        # int() rejects numbers of thousands of digits
         places = [int(column[:9]) for column in self.columns]
         if max(places) >= len(first_row):
             raise MismatchError(
@@ -208,7 +173,7 @@ class Table(Task):
     def _rows(
         self, path: Path, separator: str, report: Report, skip_bad: bool
     ) -> Iterator[tuple[int, list[str]]]:
-        """Give each row with the number of its first line."""
+        """Yield each row with the number of its first line."""
         lines = _Lines(read_lines(path, report, skip_bad))
         rows = csv.reader(
             lines,
@@ -226,54 +191,46 @@ class Table(Task):
                 number, text = lines.taken[0]
                 with BadLines(path, number, report, skip_bad):
                     raise _unreadable(text, error) from error
-                lines.give_back()
+                # a quote that is never closed must not swallow the lines after it
+                lines.pending += reversed(lines.taken[1:])
                 continue
             number, text = lines.taken[0]
-            if len(lines.taken) == 1 and is_blank(text, report):
-                continue
-            yield number, row
+            if len(lines.taken) > 1 or not is_blank(text, report):
+                yield number, row
 
     def _example(self, values: list[Any]) -> Example:
         *texts, label = values
         label = label.strip() if isinstance(label, str) else label
-        checked = [
+        checked = tuple(
             checked_text(text, f"column {name!r}")
             for text, name in zip(texts, self.columns, strict=False)
-        ]
-        return Example(tuple(checked), checked_label(label, self.labels), (None,) * len(checked))
+        )
+        return Example(checked, checked_label(label, self.labels), (None,) * len(checked))
 
 
 class _Lines:
-    """Lines for the csv module, which remember those of the row at hand."""
+    """Lines for the csv module; remembers those of the current row, and can take them back."""
 
     def __init__(self, lines: Iterator[tuple[int, str]]) -> None:
         self.lines = lines
         self.taken: list[tuple[int, str]] = []
-        self.again: list[tuple[int, str]] = []
+        self.pending: list[tuple[int, str]] = []
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        number, line = self.again.pop() if self.again else next(self.lines)
+        number, line = self.pending.pop() if self.pending else next(self.lines)
         self.taken.append((number, line))
         return line + "\n"
 
-    def give_back(self) -> None:
-        """Take all but the first line of the row at hand again."""
-        self.again += reversed(self.taken[1:])
-
 
 def _unreadable(text: str, error: csv.Error) -> MismatchError:
-    limit = csv.field_size_limit()
-    if "limit" in str(error) or "unexpected end" in str(error):
-        expected = f"fields of at most {limit:,} characters, with a closing quote if quoted"
-    elif "new-line" in str(error):
-        came = "a carriage return inside a row"
-        return MismatchError("rows that end in LF or CRLF", came, "rewrite the ends of the lines")
-    else:
-        expected = "a separator after a closing quote"
-    came = f"{shown(text)} ({error})"
+    actual = f"{shown(text)} ({error})"
+    if "new-line" in str(error):
+        return MismatchError("rows that end in LF or CRLF", actual, "convert the line ends")
     return MismatchError(
-        expected, came, "double the quotes inside fields, or turn quotes off (--set quotes=false)"
+        f"fields of at most {csv.field_size_limit():,} characters with matching quotes",
+        actual,
+        "double the quotes inside fields, or disable quoting with --set quotes=false",
     )

@@ -1,25 +1,26 @@
-"""What a task is: a reader of labelled text, and the examples that it gives."""
+"""The interface of tasks, which read labelled text, and the examples they return."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+from gumbeltree.tasks.checks import checked_columns
 from gumbeltree.text.files import BadLines, Report, is_blank, read_lines
 from gumbeltree.tree import Tree
 
-# for each split, patterns of file names, the best first
 FileNames: TypeAlias = Mapping[str, tuple[str, ...]]
+"""For each split, glob patterns of file names in order of preference."""
 
 
 class Example(NamedTuple):
     """One labelled sentence or pair of sentences.
 
     Attributes:
-        texts: One text or two. Words of pre-tokenised texts are joined by single spaces.
+        texts: One text or two. The words of pretokenized texts are joined by single spaces.
         label: The gold label.
-        trees: The gold tree of each text, None where the file has none. For analysis only: the
-            words of a tree need not be those of the text.
+        trees: The gold tree of each text, or None. For analysis only: its words may differ from
+            those of the text.
     """
 
     texts: tuple[str, ...]
@@ -30,15 +31,16 @@ class Example(NamedTuple):
 class Task(ABC):
     """A reader of one kind of labelled text.
 
-    A task whose examples are lines, each by itself, defines `parse`; others define `read`.
+    Subclasses define `parse` to read one line, and `header` and `parse_fields` if a header may
+    name tab-separated columns. A task whose examples span lines overrides `read`.
 
     Attributes:
         name: The name in `TASKS`.
-        labels: The labels in the order of the classes; None while they are not known.
+        labels: The labels in the order of the classes; None while they are unknown.
         pair: Whether an example has two texts.
         pretokenized: Whether texts are words joined by single spaces.
-        file_names: For each split, patterns of file names, the best first. `.gz` is added.
-        trees: Whether gold trees that only analysis needs are read; without, SNLI reads faster.
+        file_names: File names of each split; `.gz` is added automatically.
+        trees: Whether to read gold trees that only analysis needs; SNLI reads faster without.
     """
 
     trees: bool = True
@@ -49,24 +51,23 @@ class Task(ABC):
     file_names: ClassVar[FileNames]
 
     def splits(self, folder: Path | str) -> dict[str, Path]:
-        """Find the files of the splits in a folder, by their official names, also with `.gz`.
+        """Find the files of the splits in a folder by their official names, also with `.gz`.
 
         Args:
             folder: Where to look.
 
         Returns:
-            The file of each split that is there.
+            The file of each split found.
 
         Raises:
-            FileNotFoundError: If the folder has none of them.
-            ValueError: If several files could be one split.
+            FileNotFoundError: If the folder has no file of any split.
+            ValueError: If several files match one split.
         """
         folder = Path(folder)
         if not folder.is_dir():
-            kind = "a file" if folder.exists() else "nothing there"
+            kind = "is a file" if folder.exists() else "does not exist"
             raise NotADirectoryError(
-                f"{folder}: expected a folder with the {self.name} files, or one file, got {kind}; "
-                "check the path"
+                f"{folder} {kind}; pass the folder with the {self.name} files, or one of the files"
             )
         found: dict[str, Path] = {}
         for split, patterns in self.file_names.items():
@@ -75,8 +76,8 @@ class Task(ABC):
                 if len(matches) > 1:
                     names = ", ".join(path.name for path in matches)
                     raise ValueError(
-                        f"{folder}: expected one file {pattern} for {split}, got {names}; "
-                        "leave one there, or read the file by its path"
+                        f"{folder} has several files {pattern} for {split}: {names}; keep one of "
+                        "them, or pass the file itself"
                     )
                 if matches:
                     found[split] = matches[0]
@@ -84,40 +85,59 @@ class Task(ABC):
         if not found:
             names = ", ".join(patterns[0] for patterns in self.file_names.values())
             raise FileNotFoundError(
-                f"{folder}: expected {names} (also with .gz), got none of them; "
-                f"pass the folder that holds the {self.name} files"
+                f"{folder} has none of the {self.name} files {names} (or with .gz); pass the "
+                "folder that has them"
             )
         return found
 
     def read(
         self, path: Path | str, split: str, report: Report, skip_bad: bool = False
     ) -> Iterator[Example]:
-        """Read a file, one example after the other.
+        """Read a file example by example.
 
         Args:
-            path: The file, plain or gzip, UTF-8.
-            split: Which split it is, such as "train"; some tasks read the training split
-                differently.
-            report: Counts what is read, dropped and skipped.
-            skip_bad: Whether to count bad lines and go on, rather than raise.
+            path: The file, UTF-8, plain or gzip.
+            split: Name of the split; some tasks read the split "train" differently.
+            report: Counts examples read, dropped and skipped.
+            skip_bad: Skip and count bad lines instead of raising an error.
 
         Raises:
-            BadLineError: If a line is bad, unless `skip_bad`; if a header is bad, always.
-            OSError: If the file cannot be read to its end.
+            BadLineError: If a line is bad, unless `skip_bad`; always if the header is bad.
+            OSError: If the file cannot be read.
         """
         path = Path(path)
+        header: list[str] | None = None
         for number, line in read_lines(path, report, skip_bad):
             if is_blank(line, report):
                 continue
+            if header is None:
+                # without a valid header, no other line can be read
+                with BadLines(path, number, report, skip_bad=False):
+                    header = self.header(line)
+                if header:
+                    continue
             with BadLines(path, number, report, skip_bad):
-                for example in self.parse(line, split, report):
+                if header:
+                    values = checked_columns(line.split("\t"), len(header))
+                    examples = self.parse_fields(dict(zip(header, values, strict=True)), report)
+                else:
+                    examples = self.parse(line, split, report)
+                for example in examples:
                     report.examples += 1
                     yield example
 
     @abstractmethod
     def parse(self, line: str, split: str, report: Report) -> Iterable[Example]:
-        """Read the examples of one line, whole: it is bad before its first example or not at all.
+        """Return the examples of one line.
 
         Raises:
-            MismatchError: If the line is bad.
+            MismatchError: If the line is bad, before its first example is returned.
         """
+
+    def header(self, line: str) -> list[str]:
+        """Return the column names if the first line is a header, otherwise an empty list."""
+        return []
+
+    def parse_fields(self, fields: dict[str, Any], report: Report) -> Iterable[Example]:
+        """Return the examples of one line of a file with a header, given its named fields."""
+        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""From texts to ids: cut to what a model takes, and counted."""
+"""Convert texts to word ids, truncated to what a model accepts, and count them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,19 +7,20 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from gumbeltree.text import tokenizer as tokenizers_of_text
+from gumbeltree.text.files import counted, shown
 from gumbeltree.text.tokenizer import undo_ptb_escapes
 
 
 @dataclasses.dataclass
 class TextCounts:
-    """What became of texts on their way to ids; readers add to it as they go.
+    """Count texts and words; readers update it as they go.
 
     Attributes:
         texts: texts read.
-        words: words read, after cutting.
-        unknown: words among them that the vocabulary lacks.
-        cut: texts that were cut short.
-        max_words: what they were cut to.
+        words: words read, after truncation.
+        unknown: out-of-vocabulary words among them.
+        cut: texts that were truncated.
+        max_words: the length they were truncated to.
     """
 
     texts: int = 0
@@ -42,29 +43,29 @@ class TextCounts:
 
 
 class Sentence(NamedTuple):
-    """The ids of one text, and where they stand in it."""
+    """The ids of one text, and the positions of its words."""
 
     ids: list[int]
     text: str
-    """The text as it was tokenised: escapes undone, the end left out where it is very long."""
+    """The text as tokenised: escapes undone, and truncated if it is very long."""
     offsets: list[tuple[int, int]]
-    """First character and the one after the last of each id's word; empty unless asked for."""
+    """Character range of each word; empty unless requested."""
 
     @property
     def words(self) -> list[str]:
-        """The text's own words."""
+        """The words as spelled in the text."""
         return [self.text[start:end] for start, end in self.offsets]
 
 
 class TextReader:
-    """Turns texts into ids.
+    """Convert texts to ids.
 
     Args:
-        tokenizer: of the model.
-        max_words: longer texts are cut.
-        pretokenized: texts are words separated by white space, perhaps with the escapes of the
-            Penn Treebank, and are split nowhere else.
-        counts: what to add to.
+        tokenizer: the model's tokenizer.
+        max_words: longer texts are truncated.
+        pretokenized: texts are words separated by white space, possibly with Penn Treebank
+            escapes, and are not split any further.
+        counts: updated with every text.
     """
 
     def __init__(
@@ -77,21 +78,21 @@ class TextReader:
         self.tokenizer = tokenizers_of_text.pretokenized(tokenizer) if pretokenized else tokenizer
         self.pretokenized = pretokenized
         self.max_words = max_words
-        # a text of 10 MB may take half a minute, although nearly all of it is then cut
+        # tokenising 10 MB can take half a minute, only for nearly all of it to be cut
         self.max_characters = 64 * max_words + 2**16
         self.counts = TextCounts() if counts is None else counts
         name = getattr(tokenizer.model, "unk_token", None)
         unknown = None if name is None else tokenizer.token_to_id(name)
-        # no id is negative
+        # -1 matches no id
         self.unknown = -1 if unknown is None else unknown
 
     def read(self, texts: Sequence[str], first: int = 0, offsets: bool = False) -> list[Sentence]:
-        """Return the ids of texts, one chunk at a time (see `text.batches`).
+        """Return the ids of one chunk of texts (see `text.batches`).
 
         Args:
-            texts: strings, each with at least one word.
-            first: the number that errors give the first of them.
-            offsets: whether the place of each word is wanted.
+            texts: strings with at least one word each.
+            first: number of the first text in error messages.
+            offsets: whether to return the character range of each word.
         """
         pieces = [self._piece(text) for text in texts]
         tokenize = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
@@ -100,10 +101,9 @@ class TextReader:
         for number, ((text, cut), encoding) in enumerate(zip(pieces, encodings, strict=True)):
             ids = encoding.ids
             if not ids:
-                shown = texts[number] if len(texts[number]) <= 60 else texts[number][:60] + "..."
                 raise ValueError(
-                    f"text {first + number} must hold at least one word, got {shown!r}; drop empty "
-                    "texts"
+                    f"text {first + number} must hold at least one word, got "
+                    f"{shown(texts[number])}; drop empty texts"
                 )
             cut = cut or len(ids) > self.max_words
             ids = ids[: self.max_words]
@@ -117,7 +117,7 @@ class TextReader:
         return sentences
 
     def _piece(self, text: str) -> tuple[str, bool]:
-        """Return the text to tokenise, and whether that leaves some of it out."""
+        """Return the text to tokenise, and whether it was truncated."""
         cut = False
         if len(text) > self.max_characters:
             text = text.strip()
@@ -126,8 +126,3 @@ class TextReader:
         if self.pretokenized:
             text = " ".join(map(undo_ptb_escapes, text.split()))
         return text, cut
-
-
-def counted(count: int, noun: str) -> str:
-    """Return such as "1 word" or "1,204 words"."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -1,111 +1,106 @@
-"""Texts from a file or from standard input, a line each, as soon as they are there."""
+"""Read texts, one per line, from a file or from standard input as they arrive."""
 
 import io
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from gumbeltree.text.files import BadLines, MismatchError, Report, read_lines, shown
+from gumbeltree.text.files import (
+    BadLines,
+    MismatchError,
+    Report,
+    decode_line,
+    read_lines,
+    shown,
+)
 
 STANDARD_INPUT = Path("standard input")
-"""What messages call it."""
+"""Name of standard input in messages."""
 CHUNK_LINES = 1024
-"""Most lines that are given out together."""
+"""Maximum number of lines per chunk."""
 CHUNK_CHARACTERS = 2**20
-"""Lines are given out when they have so many characters together."""
+"""A chunk ends once it has this many characters."""
 PIECE = 2**16
-"""Most bytes taken from standard input at once."""
-SKIP = "leave the line out, or pass --skip-bad to do without it"
+"""Maximum number of bytes read from standard input at once."""
+SKIP = "remove the line, or pass --skip-bad to skip it"
 
 
 class Line(NamedTuple):
-    """The texts of one line."""
+    """The text of one line, or the two texts of a pair."""
 
     number: int
     """Counted from 1."""
     texts: tuple[str, ...]
-    """One, or two of a pair."""
 
 
 def read_texts(
     path: Path | None, report: Report, *, pair: bool = False, skip_bad: bool = False
 ) -> Iterator[list[Line]]:
-    """Read texts, UTF-8, a line each; of pairs both in one line with a tab between them.
+    """Read UTF-8 texts in chunks of lines.
 
-    A file, which may be gzip, is given out 1,024 lines at a time. Standard input is given out as
-    it comes, so that who writes a line to a pipe gets an answer before writing the next.
+    Lines of standard input are yielded as soon as they arrive, so that a program that writes to a
+    pipe gets its answer before it writes the next line.
 
     Args:
-        path: The file; None is standard input.
-        report: Counts the bad lines that are skipped.
-        pair: Whether a line has two texts; otherwise a tab is white space like any other.
-        skip_bad: Whether to count lines without words, of another number of texts, or that are
-            not UTF-8, and go on, rather than raise.
+        path: The file, plain or gzip; None reads standard input.
+        report: Counts skipped lines.
+        pair: Each line has two texts separated by a tab. Otherwise a tab is just white space.
+        skip_bad: Skip and count lines without words, with the wrong number of texts, or that are
+            not UTF-8, instead of raising an error.
 
     Raises:
         BadLineError: If a line is bad, unless `skip_bad`.
-        OSError: If the file cannot be read to its end.
+        OSError: If the file cannot be read.
     """
-    source = STANDARD_INPUT if path is None else path
-    chunks = (
-        _arriving(report, skip_bad)
-        if path is None
-        else _grouped(read_lines(path, report, skip_bad))
-    )
-    for chunk in chunks:
-        lines = []
-        for number, text in chunk:
-            with BadLines(source, number, report, skip_bad):
-                lines.append(Line(number, checked_texts(text, pair)))
-        if lines:
-            yield lines
+    if path is not None:
+        yield from _chunks(read_lines(path, report, skip_bad), path, report, pair, skip_bad)
+        return
+    for lines in _arriving_lines(report, skip_bad):
+        yield from _chunks(lines, STANDARD_INPUT, report, pair, skip_bad)
 
 
-def checked_texts(line: str, pair: bool) -> tuple[str, ...]:
-    """Return the text or the two texts of a line, or refuse it."""
-    if not pair:
-        if not line.strip():
-            raise MismatchError("at least one word", shown(line), SKIP)
-        return (line,)
-    texts = tuple(line.split("\t"))
-    if len(texts) != 2 or not all(text.strip() for text in texts):
-        raise MismatchError("two sentences with a tab between them", shown(line), SKIP)
+def _chunks(
+    lines: Iterable[tuple[int, str]], source: Path, report: Report, pair: bool, skip_bad: bool
+) -> Iterator[list[Line]]:
+    """Check lines and group them into chunks that fit in memory."""
+    chunk: list[Line] = []
+    characters = 0
+    for number, line in lines:
+        with BadLines(source, number, report, skip_bad):
+            chunk.append(Line(number, _split(line, pair)))
+            characters += len(line)
+        if len(chunk) == CHUNK_LINES or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _split(line: str, pair: bool) -> tuple[str, ...]:
+    """Return the one or two texts of a line, each with at least one word."""
+    texts = tuple(line.split("\t")) if pair else (line,)
+    if len(texts) != 1 + pair or not all(text.strip() for text in texts):
+        expected = "two sentences separated by a tab" if pair else "at least one word"
+        raise MismatchError(expected, shown(line), SKIP)
     return texts
 
 
-def _grouped(lines: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Give lines out together, so few at a time that they fit in memory."""
-    group: list[tuple[int, str]] = []
-    characters = 0
-    for number, line in lines:
-        group.append((number, line))
-        characters += len(line)
-        if len(group) == CHUNK_LINES or characters >= CHUNK_CHARACTERS:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group
-
-
-def _arriving(report: Report, skip_bad: bool) -> Iterator[list[tuple[int, str]]]:
-    """Give the lines of standard input as they come."""
+def _arriving_lines(report: Report, skip_bad: bool) -> Iterator[list[tuple[int, str]]]:
+    """Yield the lines that each piece of standard input completes."""
     numbers = itertools.count(1)
-    for raw in _raw_lines(_standard_input()):
+    for raw_lines in _raw_lines(_standard_input()):
         lines = []
-        for bytes_of_line in raw:
+        for raw in raw_lines:
             number = next(numbers)
-            # a byte order mark is no part of the first word
-            start = b"\xef\xbb\xbf" if number == 1 else b""
             with BadLines(STANDARD_INPUT, number, report, skip_bad):
-                lines.append((number, _decoded(bytes_of_line.removeprefix(start))))
-        yield from _grouped(iter(lines))
+                lines.append((number, decode_line(raw, number)))
+        yield lines
 
 
 def _raw_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Give the lines that each piece of a stream completes."""
-    # a long line comes in many pieces: joining them one by one would take quadratic time
+    # joining the pieces of a long line one by one would take quadratic time
     begun: list[bytes] = []
     while piece := stream.read1(PIECE):  # type: ignore[attr-defined]
         first, *others = piece.split(b"\n")
@@ -113,8 +108,7 @@ def _raw_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
         if others:
             yield [b"".join(begun), *others[:-1]]
             begun = [others[-1]]
-    last = b"".join(begun)
-    if last:
+    if last := b"".join(begun):
         yield [last]
 
 
@@ -123,11 +117,3 @@ def _standard_input() -> BinaryIO:
         raise OSError("standard input is closed; pass texts as arguments, or a file with --input")
     stream: BinaryIO | None = getattr(sys.stdin, "buffer", None)
     return io.BytesIO(sys.stdin.read().encode()) if stream is None else stream
-
-
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode().removesuffix("\r")
-    except UnicodeDecodeError as error:
-        came = f"byte 0x{line[error.start]:02x} at byte {error.start} of the line"
-        raise MismatchError("UTF-8 text", came, "convert the text to UTF-8") from error
