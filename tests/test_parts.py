@@ -684,8 +684,8 @@ def test_numbers_are_learned_from_files(tmp_path):
     assert -1 <= result["dev_pearson"] <= 1
     model = gumbeltree.load(tmp_path / "run")
     assert isinstance(model.predict(["the dog"])[0].value, float)
-    groups = draw_curves([tmp_path / "run"], tmp_path / "curves.svg")
-    assert groups[0].runs[0].measure == "pearson"
+    drawn = draw_curves([tmp_path / "run"], tmp_path / "curves.svg")
+    assert drawn[0].runs[0].measure == "pearson"
     picture = (tmp_path / "curves.svg").read_text(encoding="utf-8")
     assert "development pearson" in picture
     assert "accuracy" not in picture

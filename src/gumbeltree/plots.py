@@ -1,16 +1,20 @@
-"""Drawing with matplotlib, which is an extra."""
+"""Helpers for plots with matplotlib, an optional dependency."""
 
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from gumbeltree.atomic import replace_file
+
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's, without the yellow, which is faint on white."""
+"""The palette of Okabe and Ito without yellow, which is hard to see on white."""
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def pyplot() -> Any:
-    """Return matplotlib's pyplot, for files; raise with the command that installs it."""
+    """Return matplotlib's pyplot with the backend for files."""
     try:
         import matplotlib
     except ImportError as error:
@@ -23,28 +27,40 @@ def pyplot() -> Any:
     return pyplot
 
 
+def check_picture(path: Path) -> None:
+    """Raise unless matplotlib is installed and `path` ends in .png, .svg or .pdf."""
+    pyplot()
+    if path.suffix.lower() not in PICTURES:
+        raise ValueError(f"{path} must end in {', '.join(PICTURES)}, which sets the image format")
+
+
+def save_picture(figure: Any, path: Path) -> None:
+    """Write a figure to a file and close it."""
+    kind = path.suffix.removeprefix(".").lower()
+    # the version of matplotlib would make equal images differ
+    metadata = {"Software": None} if kind == "png" else None
+    replace_file(path, lambda part: figure.savefig(part, dpi=130, format=kind, metadata=metadata))
+    pyplot().close(figure)
+
+
 @contextmanager
 def any_names() -> Iterator[None]:
-    """Let names be drawn whose letters matplotlib's font lacks; a box stands for each.
-
-    Formats that keep text as text show them where they are looked at.
-    """
+    """Suppress matplotlib's warnings about characters its font lacks; it draws boxes instead."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"(?s)\s*Glyph .* missing from", UserWarning)
         yield
 
 
 def legend(owner: Any, handles: Sequence[Any], names: Sequence[str], **style: Any) -> None:
-    """Give a figure or its axes a legend with any names, also those that begin with `_`.
+    """Add a legend to a figure or to axes; names may begin with `_`.
 
     Args:
         owner: the figure or the axes.
         handles: what was drawn.
-        names: of each of them.
-        style: how matplotlib is to draw the legend.
+        names: one per handle.
+        style: options of matplotlib's `legend`.
     """
-    # matplotlib leaves out names that begin with _ (before 3.10 also here): they come afterwards
-    numbers = [str(i) for i in range(len(names))]
-    drawn = owner.legend(handles, numbers, **style)
+    # matplotlib before 3.10 omits names that begin with _, so they are set afterwards
+    drawn = owner.legend(handles, [str(i) for i in range(len(names))], **style)
     for text, name in zip(drawn.get_texts(), names, strict=True):
         text.set_text(name)

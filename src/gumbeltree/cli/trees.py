@@ -104,11 +104,11 @@ def show_trees(
     """
     from rich.console import Console
 
-    from gumbeltree.analysis.curves import check_picture
     from gumbeltree.analysis.metrics import plot as metrics_plot
     from gumbeltree.analysis.metrics import report as metrics_report
     from gumbeltree.cli import scores, tree_tables
     from gumbeltree.model import load
+    from gumbeltree.plots import check_picture
     from gumbeltree.text.files import Report
 
     if data is None and (task or split or parses != Parses.binary):

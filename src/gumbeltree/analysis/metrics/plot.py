@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gumbeltree.analysis.curves import check_picture
 from gumbeltree.analysis.metrics.report import Accuracy, Comparison
-from gumbeltree.atomic import replace_file
 from gumbeltree.nn.heads.class_evaluation import wilson
-from gumbeltree.plots import COLOURS, any_names, legend, pyplot
+from gumbeltree.plots import COLOURS, any_names, check_picture, legend, pyplot, save_picture
 
 FEWEST = 10
 """Examples that a bin needs to be drawn; fewer give an interval too wide to be useful."""
@@ -42,13 +40,7 @@ def draw(path: Path, comparison: Comparison, accuracies: Sequence[Accuracy] = ()
             _draw_accuracy(axes[0][2], accuracies, "by_depth", "depth of the model's tree", colours)
         for axis in axes[0]:
             axis.spines[["top", "right"]].set_visible(False)
-        kind = path.suffix.removeprefix(".").lower()
-        # the version of matplotlib would make equal images differ
-        metadata = {"Software": None} if kind == "png" else None
-        replace_file(
-            path, lambda part: figure.savefig(part, dpi=130, format=kind, metadata=metadata)
-        )
-        plt.close(figure)
+        save_picture(figure, path)
 
 
 def _bars(comparison: Comparison) -> list[tuple[str, str, float | None]]:
