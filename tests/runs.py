@@ -10,6 +10,7 @@ from gumbeltree.config import Recipe, load_recipe, with_settings
 
 SMALL = (
     "data.generate=280",
+    "max_words=6",
     "dev_fraction=0.3",
     "test_fraction=0.2",
     "embedding.dropout=0.1",

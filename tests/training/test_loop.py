@@ -1,5 +1,6 @@
 import builtins
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -33,13 +34,13 @@ from tests.test_noise import example_noise
 
 @pytest.fixture(scope="module")
 def finished(demo, tmp_path_factory):
-    """The folder and the result of a small run; not to be changed."""
+    """The folder and the result of a short run; not to be changed."""
     folder = tmp_path_factory.mktemp("training") / "run"
     return folder, train(small("tuned=false"), demo, folder, recipe_name="demo")
 
 
 def accuracies(monkeypatch, *values):
-    """Let evaluations on a split give these accuracies, then 0."""
+    """Let evaluations return these accuracies, then 0."""
     left = list(values)
 
     def fake(model, split, **options):
@@ -48,13 +49,27 @@ def accuracies(monkeypatch, *values):
     monkeypatch.setattr(loop, "Evaluator", fake)
 
 
+@pytest.fixture
+def batches(monkeypatch):
+    """The batches that training reads, as lists of (epoch, rows)."""
+    seen = []
+    call = steps.Step.__call__
+
+    def spied(step, rows, epoch, number):
+        seen.append((epoch, rows))
+        call(step, rows, epoch, number)
+
+    monkeypatch.setattr(steps.Step, "__call__", spied)
+    return seen
+
+
 # learning
 
 
-def test_a_word_is_learned(tmp_path):
+def test_learns_to_spot_a_word(tmp_path):
     recipe = with_settings(
         load_recipe("text"),
-        [*SMALL, "data.text=body", "data.label=class", "epochs=12", "learning_rate=0.02"],
+        [*SMALL, "data.text=body", "data.label=class", "epochs=6", "learning_rate=0.04"],
     )
     path = table(tmp_path / "table.csv", lambda text: "yes" if "w1" in text else "no")
     result = train(recipe, prepare(recipe, path), tmp_path / "run")
@@ -62,14 +77,13 @@ def test_a_word_is_learned(tmp_path):
     assert result["test_accuracy"] > 0.95
     losses = [line["train_loss"] for line in metrics(tmp_path / "run")]
     assert losses[0] > 0.6
-    assert losses[-1] < 0.2
+    assert losses[-1] < 0.3
     model = load(tmp_path / "run")
     assert [p.label for p in model.predict(["w1 w2", "w3 w2", "w1"])] == ["yes", "no", "yes"]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
-@pytest.mark.parametrize("clip", [0.0, 0.001])
-def test_one_step_worked_by_hand(demo, tmp_path, optimizer, clip):
+@pytest.mark.parametrize(("optimizer", "clip"), [("adam", 0.0), ("adadelta", 0.001)])
+def test_first_step_by_hand(demo, tmp_path, optimizer, clip):
     recipe = with_labels(
         small(
             f"optimizer={optimizer}",
@@ -122,7 +136,7 @@ def test_optimizers_have_the_parameters_of_the_paper():
     assert type(adadelta) is torch.optim.Adadelta
     (group,) = adadelta.param_groups
     assert (group["lr"], group["rho"], group["eps"]) == (1.0, 0.9, 1e-6)
-    # on a CUDA device steps are captured; nothing else differs
+    # only `capturable` differs on a CUDA device
     for name, plain in (("adam", adam), ("adadelta", adadelta)):
         (group,) = plain.param_groups
         config = TrainingConfig(optimizer=name, learning_rate=group["lr"])
@@ -132,29 +146,7 @@ def test_optimizers_have_the_parameters_of_the_paper():
             assert captured[key] == group[key], key
 
 
-@pytest.mark.parametrize("clip", [0.0, 0.01])
-def test_gradients_are_clipped(demo, tmp_path, monkeypatch, clip):
-    norms = []
-
-    def spied(config, model, device):
-        optimizer = new_optimizer(config, model, device)
-        optimizer.register_step_pre_hook(
-            lambda *_: norms.append(
-                float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
-            )
-        )
-        return optimizer
-
-    monkeypatch.setattr(loop, "new_optimizer", spied)
-    train(small(f"clip={clip}"), demo, tmp_path / "run")
-    assert len(norms) == 14
-    if clip:
-        assert max(norms) == pytest.approx(clip, rel=1e-3)
-    else:
-        assert max(norms) > 0.1
-
-
-def test_batch_norm_takes_a_single_example_that_is_left(tmp_path):
+def test_batch_norm_never_gets_a_single_example(tmp_path):
     # 61 examples in batches of 20
     recipe = with_settings(
         load_recipe("text"), [*SMALL, "data.text=body", "data.label=class", "batch_norm=true"]
@@ -167,38 +159,29 @@ def test_batch_norm_takes_a_single_example_that_is_left(tmp_path):
     assert "test_accuracy" not in result
 
 
-def test_batches_do_not_depend_on_the_number_of_processes(demo, tmp_path, monkeypatch):
-    sizes = []
-    step = loop._Run._step
-    monkeypatch.setattr(
-        loop._Run, "_step", lambda run, rows: sizes.append(len(rows)) or step(run, rows)
-    )
-    # 140 examples: one is left, which only batch normalisation could not take
+def test_a_remainder_of_one_example_is_a_batch_except_for_batch_norm(demo, tmp_path, batches):
+    # 140 examples
     train(small("batch_size=139", "epochs=1"), demo, tmp_path / "run")
-    assert sorted(sizes) == [1, 139]
-    sizes.clear()
+    assert sorted(len(rows) for _, rows in batches) == [1, 139]
+    batches.clear()
     train(small("batch_size=139", "epochs=1", "batch_norm=true"), demo, tmp_path / "norm")
-    assert sizes == [140]
+    assert [len(rows) for _, rows in batches] == [140]
 
 
 @pytest.mark.parametrize("precision", ["64", "bf16", "tf32"])
 def test_precisions(demo, tmp_path, precision):
-    recipe = small(f"precision='{precision}'", "epochs=1")
-    result = train(recipe, demo, tmp_path / "run")
-    model = load(tmp_path / "run")
+    recipe = small(f"precision='{precision}'", "batch_size=70")
+    train(with_settings(recipe, ["epochs=1"]), demo, tmp_path / "run")
     wanted = torch.float64 if precision == "64" else torch.float32
-    assert {x.dtype for x in model.parameters()} == {wanted}
-    assert 0 <= result["dev_accuracy"] <= 1
-    # and goes on
-    longer = with_settings(recipe, ["epochs=2"])
-    train(longer, demo, tmp_path / "run", resume=True)
-    train(longer, demo, tmp_path / "straight")
+    assert {x.dtype for x in load(tmp_path / "run").parameters()} == {wanted}
+    train(recipe, demo, tmp_path / "run", resume=True)
+    train(recipe, demo, tmp_path / "straight")
     assert contents(tmp_path / "run") == contents(tmp_path / "straight")
     torch.set_float32_matmul_precision("highest")
 
 
 def test_double_precision_reaches_the_loss(demo, tmp_path):
-    # a step of no length, so that the loss is that of the first weights
+    # with this learning rate the loss is that of the initial weights
     recipe = small(
         "precision='64'",
         *("learning_rate=1e-300", "epochs=1", "evaluations=1"),
@@ -215,7 +198,7 @@ def test_double_precision_reaches_the_loss(demo, tmp_path):
     assert metrics(tmp_path / "run")[0]["train_loss"] == pytest.approx(loss, rel=1e-13)
 
 
-def test_embeddings_that_are_fixed_stay(demo, finished):
+def test_word_vectors_stay_unless_tuned(demo, finished):
     recipe = with_labels(small("tuned=false"), demo)
     start = new_model(recipe.model, demo, 0)
     model = load(finished[0])
@@ -223,34 +206,33 @@ def test_embeddings_that_are_fixed_stay(demo, finished):
     assert not torch.equal(model.encoder.query, start.encoder.query)
 
 
-def test_embeddings_that_are_tuned_change(demo, tmp_path):
-    train(small("tuned=true"), demo, tmp_path / "run")
+def test_tuned_word_vectors_change(demo, tmp_path):
+    train(small("tuned=true", "epochs=1"), demo, tmp_path / "run")
     start = new_model(with_labels(small(), demo).model, demo, 0)
     trained = load(tmp_path / "run").embedding.weight
     assert (trained != start.embedding.weight).any(1).float().mean() > 0.5
 
 
-def test_word_vectors_are_where_training_starts(demo):
+def test_training_starts_from_the_word_vectors(demo):
     vectors = np.random.default_rng(0).normal(size=(demo.tokenizer.get_vocab_size(), 8))
-    given = dataclasses.replace(demo, vectors=vectors.astype(np.float32))
-    model = new_model(with_labels(small(), demo).model, given, 0)
-    assert np.array_equal(model.embedding.weight.detach().numpy(), given.vectors)
+    data = dataclasses.replace(demo, vectors=vectors.astype(np.float32))
+    model = new_model(with_labels(small(), demo).model, data, 0)
+    assert np.array_equal(model.embedding.weight.detach().numpy(), data.vectors)
 
 
 # randomness
 
 
-def test_the_same_seed_gives_the_same_bits(demo, finished, tmp_path):
+def test_same_seed_same_bits(demo, finished, tmp_path):
     torch.rand(7)
     train(small("tuned=false"), demo, tmp_path / "run", recipe_name="demo")
     assert contents(tmp_path / "run") == contents(finished[0])
 
 
-def test_another_seed_gives_another_model(demo, finished, tmp_path):
+def test_another_seed_another_model(demo, finished, tmp_path):
     train(small("tuned=false", "seed=1"), demo, tmp_path / "run", recipe_name="demo")
     one, other = contents(tmp_path / "run"), contents(finished[0])
     assert one["model.safetensors"] != other["model.safetensors"]
-    assert one["metrics"][0]["train_loss"] != other["metrics"][0]["train_loss"]
     assert one["result"]["seed"] == 1
 
 
@@ -258,59 +240,34 @@ def test_dropout_differs_from_step_to_step(demo, tmp_path):
     masks = []
 
     def note(module, inputs, output):
-        # the head's
+        # of the head
         if isinstance(module, nn.Dropout) and module.training and module.p == 0.5:
             masks.append((output == 0) & (inputs[0] != 0))
 
     handle = nn.modules.module.register_module_forward_hook(note)
     try:
-        train(small("head.dropout=0.5"), demo, tmp_path / "run")
+        train(small("head.dropout=0.5", "epochs=1"), demo, tmp_path / "run")
     finally:
         handle.remove()
-    # two for each step
-    assert len(masks) == 28
+    # two per step
+    assert len(masks) == 14
     assert not any(torch.equal(masks[0], mask) for mask in masks[2::2])
 
 
-def test_every_epoch_reads_every_example_once_in_an_order_of_its_own(demo, tmp_path, monkeypatch):
-    seen, noises = [], []
-    step, keys = loop._Run._step, steps.example_keys
-
-    def spied(run, rows):
-        seen.append((run.progress.epoch, rows.tolist()))
-        step(run, rows)
-
-    monkeypatch.setattr(loop._Run, "_step", spied)
-    monkeypatch.setattr(
-        steps, "example_keys", lambda *given: noises.append(given[:2]) or keys(*given)
-    )
-    # enough batches for several to be sorted by length together
-    train(small("seed=3", "batch_size=5"), demo, tmp_path / "run")
-    epochs = [[row for e, rows in seen if e == epoch for row in rows] for epoch in (0, 1)]
+def test_every_epoch_reads_every_example_once_in_another_order(demo, tmp_path, batches):
+    # enough batches for pools of several, sorted by length
+    train(small("seed=3", "batch_size=10"), demo, tmp_path / "run")
+    epochs = [[row for e, rows in batches if e == epoch for row in rows] for epoch in (0, 1)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(140))
     assert epochs[0] != epochs[1]
-    assert noises == [(3, 0)] * 28 + [(3, 1)] * 28
     lengths = demo.splits["train"].lengths[:, 0]
-    spread = [np.ptp(lengths[rows]) for _, rows in seen]
-    assert np.mean(spread) < np.ptp(lengths) / 2
+    spread = np.mean([np.ptp(lengths[rows]) for _, rows in batches])
+    batches.clear()
+    train(small("pool=1", "batch_size=10", "epochs=1"), demo, tmp_path / "shuffled")
+    assert np.mean([np.ptp(lengths[rows]) for _, rows in batches]) > 1.2 * spread
 
 
-def test_batches_may_be_shuffled_only(demo, tmp_path, monkeypatch):
-    lengths = demo.splits["train"].lengths[:, 0]
-    spreads = {}
-    step = loop._Run._step
-    for pool in (1, 100):
-        found = spreads[pool] = []
-        monkeypatch.setattr(
-            loop._Run,
-            "_step",
-            lambda run, rows, found=found: found.append(np.ptp(lengths[rows])) or step(run, rows),
-        )
-        train(small(f"pool={pool}", "batch_size=5", "epochs=1"), demo, tmp_path / str(pool))
-    assert np.mean(spreads[1]) > 1.5 * np.mean(spreads[100])
-
-
-def test_noise_belongs_to_the_example():
+def test_noise_depends_on_the_example_alone():
     rows = torch.tensor([5, 0, 2**33, 7])
     noise = example_noise(1, 2, rows, 2, 6)
     assert noise.shape == (8, 5, 5)
@@ -319,7 +276,6 @@ def test_noise_belongs_to_the_example():
     assert torch.equal(example_noise(1, 2, rows.flip(0), 2, 6)[0], noise[3])
     assert torch.equal(example_noise(1, 2, rows, 2, 9)[:, :5, :5], noise)
     assert example_noise(1, 2, rows, 1, 1).shape == (4, 0, 0)
-    # nothing comes twice
     assert len(noise.unique()) > 0.99 * noise.numel()
     others = [example_noise(seed, epoch, rows, 2, 6) for seed, epoch in ((1, 3), (2, 2), (3, 2))]
     for other in others:
@@ -333,7 +289,7 @@ def test_noise_is_gumbel():
     assert abs(noise.mean() - 0.5772157) < 5 * spread / n**0.5
     assert noise.std() == pytest.approx(spread, rel=0.02)
     assert noise.isfinite().all()
-    # neighbours in each direction are independent
+    # adjacent values are independent in each dimension
     by_axis = noise.view(2000, 10, 10)
     for axis in range(3):
         size = by_axis.shape[axis]
@@ -352,27 +308,19 @@ def test_seeds_of_steps_differ():
 
 
 @pytest.mark.parametrize(
-    ("batches", "evaluations", "points"),
-    [
-        (10, 1, {10}),
-        (10, 2, {5, 10}),
-        (7, 3, {2, 5, 7}),
-        (3, 3, {1, 2, 3}),
-        (3, 100, {1, 2, 3}),
-        (1, 5, {1}),
-    ],
+    ("count", "evaluations", "points"),
+    [(10, 1, {10}), (10, 2, {5, 10}), (7, 3, {2, 5, 7}), (3, 100, {1, 2, 3}), (1, 5, {1})],
 )
-def test_evaluation_points(batches, evaluations, points):
-    assert evaluation_points(batches, evaluations) == points
+def test_evaluation_points(count, evaluations, points):
+    assert evaluation_points(count, evaluations) == points
 
 
-def test_evaluation_points_are_as_many_as_asked_for():
-    for batches in range(1, 60):
-        for evaluations in range(1, 60):
-            points = evaluation_points(batches, evaluations)
-            assert len(points) == min(batches, evaluations)
-            assert min(points) > 0
-            assert max(points) == batches
+def test_evaluation_points_are_as_many_as_requested():
+    for count, evaluations in itertools.product(range(1, 60), range(1, 60)):
+        points = evaluation_points(count, evaluations)
+        assert len(points) == min(count, evaluations)
+        assert min(points) > 0
+        assert max(points) == count
 
 
 def test_metrics_of_a_run(demo, finished):
@@ -390,22 +338,16 @@ def test_metrics_of_a_run(demo, finished):
     assert lines[-1]["best_accuracy"] == best["dev_accuracy"] == result["dev_accuracy"]
 
 
-def test_the_train_loss_is_that_since_the_last_evaluation(demo, tmp_path, monkeypatch):
-    losses = []
-    step = loop._Run._step
-
-    def spied(run, rows):
-        before = float(run.step.loss)
-        step(run, rows)
-        losses.append((len(rows), float(run.step.loss) - before))
-
-    monkeypatch.setattr(loop._Run, "_step", spied)
-    train(small("batch_size=33", "epochs=1"), demo, tmp_path / "run")
-    ends = [line["step"] for line in metrics(tmp_path / "run")]
-    for line, start, end in zip(metrics(tmp_path / "run"), [0, *ends], ends, strict=False):
-        part = losses[start:end]
-        mean = sum(x for _, x in part) / sum(n for n, _ in part)
-        assert line["train_loss"] == pytest.approx(mean, rel=1e-6)
+def test_train_loss_is_the_mean_since_the_last_evaluation(demo, tmp_path):
+    # the weights stay, so that each example has one loss
+    still = ("learning_rate=1e-300", "precision='64'", "embedding.dropout=0", "head.dropout=0")
+    means = []
+    for evaluations in (1, 7):
+        folder = tmp_path / str(evaluations)
+        train(small(*still, "epochs=1", f"evaluations={evaluations}"), demo, folder)
+        means.append(np.mean([line["train_loss"] for line in metrics(folder)]))
+    # batches are of equal size
+    assert means[0] == pytest.approx(means[1], rel=1e-12)
 
 
 def test_the_result(demo, finished):
@@ -423,9 +365,9 @@ def test_the_result(demo, finished):
     assert result["seconds"] >= 0
 
 
-def test_the_model_knows_where_it_comes_from(demo, finished):
+def test_the_model_records_its_provenance(demo, finished):
     folder, result = finished
-    about = json.loads((folder / "model" / "config.json").read_text(encoding="utf-8"))["provenance"]
+    about = load(folder).provenance
     assert about["recipe_name"] == "demo"
     assert about["seed"] == 0
     assert about["recipe"]["training"]["batch_size"] == 20
@@ -439,40 +381,41 @@ def test_the_model_knows_where_it_comes_from(demo, finished):
     assert about["data"]["splits"]["train"]["examples"] == 140
 
 
-def test_the_learning_rate_is_halved_after_patience(demo, tmp_path, monkeypatch):
+def test_halves_the_learning_rate_after_patience(demo, tmp_path, monkeypatch):
     accuracies(monkeypatch, 0.5, 0.5, 0.4, 0.5, 0.6, 0.6, 0.1, 0.6, 0.6, 0.6, 0.6, 0.6)
     train(small("patience=2", "epochs=4", "learning_rate=0.008"), demo, tmp_path / "run")
     rates = [line["learning_rate"] for line in metrics(tmp_path / "run")]
-    # three in a row that are no better; seen from the next evaluation on
+    # after three in a row without improvement, from the next evaluation on
     assert rates == [0.008] * 4 + [0.004] * 4 + [0.002] * 3 + [0.001]
 
 
-def test_training_stops_after_evaluations_that_are_no_better(demo, tmp_path, monkeypatch):
+def test_stops_early(demo, tmp_path, monkeypatch):
     accuracies(monkeypatch, 0.5, 0.4, 0.4, 0.6, 0.6, 0.3, 0.6)
     result = train(small("stop_after=3", "epochs=9"), demo, tmp_path / "run")
     assert len(metrics(tmp_path / "run")) == 7
     assert (result["best_epoch"], result["steps"]) == (1.2857, 16)
 
 
-def test_the_model_kept_is_the_best_not_the_last(demo, tmp_path, monkeypatch):
+def test_keeps_the_best_model_not_the_last(demo, tmp_path, monkeypatch):
     states = []
-    evaluation = loop._Run._evaluation
+    models = []
+    real = loop.new_model
+    monkeypatch.setattr(loop, "new_model", lambda *args: models.append(real(*args)) or models[-1])
 
-    def spied(run, model, name):
-        states.append({key: x.clone() for key, x in model.state_dict().items()})
-        return evaluation(run, model, name)
+    def on_step(step):
+        states.append({key: x.clone() for key, x in models[0].state_dict().items()})
 
-    monkeypatch.setattr(loop._Run, "_evaluation", spied)
     accuracies(monkeypatch, 0.3, 0.7, 0.7, 0.6, 0.5, 0.1)
-    # the state is saved at the end only
-    train(small("checkpoint_seconds=1000"), demo, tmp_path / "run")
+    # saved only at the end
+    train(small("checkpoint_seconds=1000"), demo, tmp_path / "run", on_step=on_step)
     saved = load(tmp_path / "run").state_dict()
-    same = [all(torch.equal(saved[key], x) for key, x in state.items()) for state in states[:6]]
-    assert same == [False, True, False, False, False, False]
+    same = [all(torch.equal(saved[key], x) for key, x in state.items()) for state in states]
+    # evaluations follow steps 2, 5, 7, 9, 12 and 14
+    assert [step for step, equal in enumerate(same, 1) if equal] == [5]
     assert [line["best_accuracy"] for line in metrics(tmp_path / "run")] == [0.3] + [0.7] * 5
 
 
-def test_a_measure_that_is_no_number_is_no_nan_in_json(demo, tmp_path, monkeypatch):
+def test_metrics_have_null_for_nan(demo, tmp_path, monkeypatch):
     accuracies(monkeypatch, np.nan, 0.3, np.nan, 0.2)
     train(small("epochs=1", "evaluations=4", "tuned=false"), demo, tmp_path / "run")
     text = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8")
@@ -481,30 +424,32 @@ def test_a_measure_that_is_no_number_is_no_nan_in_json(demo, tmp_path, monkeypat
     assert found == [(None, None), (0.3, 0.3), (None, 0.3), (0.2, 0.3)]
 
 
-def test_the_temperature_falls(demo, tmp_path, monkeypatch):
-    used = []
-    step = loop._Run._step
-
-    def spied(run, rows):
-        step(run, rows)
-        used.append(run.model.encoder.temperature)
-
-    monkeypatch.setattr(loop._Run, "_step", spied)
-    train(small("anneal_rate=0.1"), demo, tmp_path / "run")
-    expected = [max(0.5, float(np.exp(-0.1 * step))) for step in range(14)]
-    assert used == pytest.approx(expected)
+def test_anneals_the_temperature(demo, tmp_path):
+    train(small("anneal_rate=0.1", "evaluations=7"), demo, tmp_path / "run")
     lines = metrics(tmp_path / "run")
-    assert [line["temperature"] for line in lines] == [used[line["step"] - 1] for line in lines]
+    expected = [max(0.5, float(np.exp(-0.1 * step))) for step in range(14)]
+    assert [line["temperature"] for line in lines] == pytest.approx(expected)
     assert load(tmp_path / "run").config.encoder.temperature == 1.0
 
 
-# going on
+def test_on_step_follows_evaluations_and_checkpoints(demo, tmp_path):
+    done = []
+
+    def on_step(step):
+        done.append(step)
+        assert (tmp_path / "run" / "last.checkpoint").exists() == (step >= 4)
+
+    train(small("epochs=1", "evaluations=2"), demo, tmp_path / "run", on_step=on_step)
+    assert done == list(range(1, 8))
 
 
-def test_a_finished_run_stays_as_it_is(demo, finished, tmp_path):
+# resuming
+
+
+def test_leaves_a_finished_run_unchanged(demo, finished, tmp_path):
     folder, result = finished
     old = shutil.copytree(folder, tmp_path / "old")
-    # as if made with another version of torch, which must stay on record
+    # the record of another version of torch must stay
     for path in (old / "result.json", old / "model" / "config.json"):
         text = path.read_text(encoding="utf-8")
         assert torch.__version__ in text
@@ -519,11 +464,11 @@ def test_a_finished_run_stays_as_it_is(demo, finished, tmp_path):
                 assert (copy / path.relative_to(old)).read_bytes() == path.read_bytes(), path
 
 
-def test_a_run_that_goes_on_with_other_code_says_so(demo, finished, tmp_path, monkeypatch):
+def test_records_each_version_of_the_code(demo, finished, tmp_path, monkeypatch):
     copy = shutil.copytree(finished[0], tmp_path / "run")
     other = {"commit": None, "clean": None, "source": "0" * 40}
     monkeypatch.setattr(loop, "code_version", lambda: other)
-    # nothing more is done: as it was
+    # no further step: as before
     again = train(small("tuned=false"), demo, copy, recipe_name="demo", resume=True)
     assert again["code"] == [code_version()]
     (copy / "result.json").unlink()
@@ -536,8 +481,8 @@ def test_a_run_that_goes_on_with_other_code_says_so(demo, finished, tmp_path, mo
     ]
 
 
-def test_a_run_begun_before_code_was_recorded_does_not_claim_it(tmp_path):
-    frozen = Path(__file__).parent / "frozen"
+def test_code_of_a_run_of_version_0_1_is_unknown(tmp_path):
+    frozen = Path(__file__).parents[1] / "frozen"
     run = shutil.copytree(frozen / "run", tmp_path / "run")
     folder = loop.RunFolder(run, json.loads((run / "settings.json").read_text("utf-8")), True)
     state = folder.load_checkpoint()
@@ -550,7 +495,7 @@ def test_a_run_begun_before_code_was_recorded_does_not_claim_it(tmp_path):
     assert result["code"] == [unknown, code_version()]
 
 
-def test_a_double_model_is_where_double_training_starts(demo, tmp_path):
+def test_init_in_double_precision(demo, tmp_path):
     recipe = small("precision='64'", "epochs=1")
     train(recipe, demo, tmp_path / "first")
     recipe, init = start_from(recipe, tmp_path / "first")
@@ -562,7 +507,7 @@ def test_a_double_model_is_where_double_training_starts(demo, tmp_path):
     train(recipe, demo, tmp_path / "second", init=init)
 
 
-def test_more_epochs_go_on_where_the_run_ended(demo, finished, tmp_path):
+def test_resumes_with_more_epochs(demo, finished, tmp_path):
     copy = shutil.copytree(finished[0], tmp_path / "run")
     more = small("tuned=false", "epochs=4", "checkpoint_seconds=50")
     straight = train(more, demo, tmp_path / "straight", recipe_name="demo")
@@ -571,7 +516,7 @@ def test_more_epochs_go_on_where_the_run_ended(demo, finished, tmp_path):
     assert contents(copy) == contents(tmp_path / "straight")
 
 
-def test_more_patience_goes_on_where_the_run_stopped(demo, tmp_path, monkeypatch):
+def test_resumes_with_more_patience(demo, tmp_path, monkeypatch):
     accuracies(monkeypatch, 0.5, 0.4, 0.4, 0.4, 0.6)
     train(small(), demo, tmp_path / "straight")
     accuracies(monkeypatch, 0.5, 0.4, 0.4, 0.4)
@@ -583,72 +528,43 @@ def test_more_patience_goes_on_where_the_run_stopped(demo, tmp_path, monkeypatch
     assert len(one["metrics"]) == 6
 
 
-class Crash(Exception):
-    pass
-
-
-ROUGH = ("patience=0", "anneal_rate=0.02", "batch_norm=true", "batch_size=33", "epochs=3")
+ROUGH = (
+    *("patience=0", "anneal_rate=0.02", "batch_norm=true", "batch_size=33", "epochs=3"),
+    "optimizer=adadelta",
+)
 
 
 @pytest.fixture(scope="module")
 def straight(demo, tmp_path_factory):
-    """A run with all that a resumed one has to bring back."""
+    """A run with everything that a checkpoint has to restore."""
     folder = tmp_path_factory.mktemp("training") / "straight"
-    train(small(*ROUGH, "optimizer=adadelta"), demo, folder)
+    train(small(*ROUGH), demo, folder)
+    assert len({line["learning_rate"] for line in metrics(folder)}) > 2
     return contents(folder)
 
 
-@pytest.mark.parametrize(("step", "seconds"), [*((n, 0) for n in (1, 2, 6, 8, 13)), (8, 1000)])
-def test_a_crash_at_a_step_changes_nothing(demo, straight, tmp_path, monkeypatch, step, seconds):
-    recipe = small(*ROUGH, "optimizer=adadelta", f"checkpoint_seconds={seconds}")
-    done = []
-    with monkeypatch.context() as patch:
+@pytest.mark.parametrize(("step", "seconds"), [*((n, 0) for n in (1, 2, 6, 13)), (8, 1000)])
+def test_resumes_after_a_failure_at_a_step(demo, straight, tmp_path, step, seconds):
+    recipe = small(*ROUGH, f"checkpoint_seconds={seconds}")
 
-        def crash(run, rows):
-            if len(done) == step:
-                raise Crash
-            done.append(rows)
-            real(run, rows)
+    def fail(done):
+        if done == step:
+            raise RuntimeError("failed")
 
-        real = loop._Run._step
-        patch.setattr(loop._Run, "_step", crash)
-        with pytest.raises(Crash):
-            train(recipe, demo, tmp_path / "run")
+    with pytest.raises(RuntimeError, match="failed"):
+        train(recipe, demo, tmp_path / "run", on_step=fail)
     train(recipe, demo, tmp_path / "run", resume=True)
-    found = contents(tmp_path / "run")
-    # the settings, which the model's origin quotes, differ on purpose
-    same = {"config.json"} if seconds else set()
-    assert {k: v for k, v in found.items() if k not in same} == {
-        k: v for k, v in straight.items() if k not in same
-    }
-    rates = {line["learning_rate"] for line in metrics(tmp_path / "run")}
-    assert len(rates) > 2
-
-
-@pytest.mark.parametrize("step", [1, 5, 8, 10])
-def test_a_request_to_stop_saves_between_evaluations(demo, tmp_path, monkeypatch, step):
-    recipe = small("evaluations=1", "checkpoint_seconds=1000", "patience=0", "batch_size=33")
-    train(recipe, demo, tmp_path / "straight")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            loop._Run, "_asked_to_stop", lambda run, stop: run.progress.step == step, raising=True
-        )
-        with pytest.raises(loop.InterruptedRunError, match="go on with --resume") as caught:
-            train(recipe, demo, tmp_path / "run")
-    assert caught.value.status == 143
-    steps = []
-    real = loop._Run._step
-    monkeypatch.setattr(loop._Run, "_step", lambda run, rows: steps.append(1) or real(run, rows))
-    train(recipe, demo, tmp_path / "run", resume=True)
-    # nothing is done twice, and the loss of the steps before counts
-    assert len(steps) == 10 - step
-    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+    resumed = contents(tmp_path / "run")
+    if seconds:
+        # the provenance quotes the settings, which differ here
+        resumed["config.json"] = straight["config.json"]
+    assert resumed == straight
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
-def test_gpu_a_run_goes_on_on_another_device(demo, tmp_path, optimizer):
-    # where a step is captured the optimizer keeps all of its state on the device
+def test_gpu_resumes_on_another_device(demo, tmp_path, optimizer):
+    # a capturable optimizer keeps all of its state on the device
     for epochs, device in enumerate(["cpu", "cuda", "cpu", "cuda"], 1):
         recipe = small(f"optimizer={optimizer}", f"epochs={epochs}")
         result = train(recipe, demo, tmp_path / "run", device=device, resume=True)
@@ -660,11 +576,11 @@ def test_gpu_a_run_goes_on_on_another_device(demo, tmp_path, optimizer):
 # starting from a model
 
 
-def test_init_gives_the_encoder_and_the_words(demo, finished, tmp_path):
+def test_init_provides_the_encoder_and_the_words(demo, finished, tmp_path):
     recipe, init = start_from(
         small("head.hidden_dim=5", "encoder.hidden_dim=9", "data.lower=false"), finished[0]
     )
-    # the encoder's settings and the reading of text are those of the model
+    # the settings of the encoder and of the text are those of the model
     assert recipe.model.encoder == init.config.encoder
     assert recipe.data.lower is True
     assert recipe.model.head.hidden_dim == 5
@@ -685,32 +601,23 @@ def test_init_gives_the_encoder_and_the_words(demo, finished, tmp_path):
         assert torch.equal(x, plain.head.state_dict()[name])
 
 
-def test_init_that_does_not_fit_is_refused(demo, finished, tmp_path):
-    with pytest.raises(ValueError, match=r"encoder to start from do not fit .* expected \[45\]"):
+def test_rejects_init_of_another_size(demo, finished, tmp_path):
+    with pytest.raises(ValueError, match=r"encoder to start from .*\[45\]"):
         train(small("encoder.hidden_dim=9"), demo, tmp_path / "run", init=load(finished[0]))
 
 
-def test_init_belongs_to_the_run(demo, finished, tmp_path):
+def test_rejects_resuming_without_the_init_model(demo, finished, tmp_path):
     init = load(finished[0])
     train(small("epochs=1"), demo, tmp_path / "run", init=init)
-    with pytest.raises(ValueError, match=r"its model to start from"):
+    with pytest.raises(ValueError, match="--init"):
         train(small("epochs=1"), demo, tmp_path / "run", resume=True)
     train(small("epochs=1"), demo, tmp_path / "run", init=init, resume=True)
-
-
-def test_init_may_have_batch_normalisation(demo, tmp_path):
-    train(small("batch_norm=true", "epochs=1"), demo, tmp_path / "first")
-    init = load(tmp_path / "first")
-    result = train(small("epochs=1"), demo, tmp_path / "second", init=init)
-    assert result["steps"] == 7
-    start = new_model(with_labels(small(), demo).model, demo, 0)
-    assert not torch.equal(load(tmp_path / "second").encoder.query, start.encoder.query)
 
 
 # TensorBoard, several seeds
 
 
-def test_tensorboard_has_the_metrics(finished):
+def test_tensorboard_gets_the_metrics(finished):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -721,7 +628,7 @@ def test_tensorboard_has_the_metrics(finished):
         assert found == [(line["step"], pytest.approx(line[name])) for line in lines]
 
 
-def test_training_works_without_tensorboard(demo, finished, tmp_path, monkeypatch):
+def test_trains_without_tensorboard(demo, finished, tmp_path, monkeypatch):
     real = builtins.__import__
 
     def missing(name, *given, **options):
@@ -735,7 +642,7 @@ def test_training_works_without_tensorboard(demo, finished, tmp_path, monkeypatc
     assert contents(tmp_path / "run") == contents(finished[0])
 
 
-def test_summary_of_several_seeds():
+def test_summarizes_several_seeds():
     runs = [
         {"recipe": "demo", "seed": seed, "dev_accuracy": dev, "test_accuracy": 0.5}
         for seed, dev in ((4, 0.5), (5, 0.75), (6, 1.0))

@@ -1,247 +1,195 @@
-"""Training over several processes, started as users start them."""
+"""Training in several processes, started by torchrun."""
 
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from typing import NamedTuple
 
 import pytest
 
 from gumbeltree import load
-from gumbeltree.cli.train import chosen_recipe
+from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare
 from gumbeltree.data.split import shuffled
 from gumbeltree.evaluate import evaluate
-from gumbeltree.training import loop
 from gumbeltree.training.loop import train
+from gumbeltree.training.stopping import InterruptedRunError
+from tests.commands import Result
 from tests.runs import SMALL, metrics
 
-# the noise belongs to the example; dropout and batch normalisation belong to the process
+# dropout and batch normalisation depend on the process, the noise of the merges does not
 SAME = (*SMALL, "embedding.dropout=0", "head.dropout=0", "learning_rate=0.01", "test_fraction=0.1")
-TABLE = ("--text", "a", "--label", "class")
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def command(*arguments, settings=(), processes=2):
-    several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    return [
-        sys.executable,
-        *several,
-        *("-m", "gumbeltree", "train", *map(str, arguments), "--device", "cpu"),
-        *(x for setting in (*SAME, *settings) for x in ("--set", setting)),
-    ]
-
-
-def environment(folder):
-    # the loop-back interface is the only one that is always there
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "GUMBELTREE_HOME": str(folder),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-
-
-def start(*arguments, folder, **options):
+def start(*arguments, settings=(), processes=2):
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
+    options = ["--device", "cpu", *(x for s in (*SAME, *settings) for x in ("--set", s))]
+    command = ["-m", *launcher, "-m", "gumbeltree", "train", *map(str, arguments), *options]
     return subprocess.Popen(
-        command(*arguments, **options),
+        [sys.executable, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(folder),
+        # the loop-back interface always exists
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
     )
 
 
-def run(*arguments, folder, **options):
-    running = start(*arguments, folder=folder, **options)
+def torchrun(*arguments, **options):
+    running = start(*arguments, **options)
     try:
         out, err = running.communicate(timeout=120)
     except subprocess.TimeoutExpired:
-        # torchrun ends its processes, which are in sessions of their own
+        # torchrun stops its processes, which have sessions of their own
         running.terminate()
         out, err = running.communicate(timeout=60)
-        pytest.fail(f"no end: {out} {err}")
-    return Ended(running.returncode, out, err)
+        pytest.fail(f"still running: {out} {err}")
+    return Result(running.returncode, out, err)
 
 
-def table(path, rows=41):
-    """Write pairs of which many have single words on both sides, so that batches of them occur."""
-    generator = random.Random(3)
-    lines = ["a\tb\tclass"]
-    for _ in range(rows):
-        length = generator.choice([1, 1, 1, 1, 5])
-        first, second = (
-            " ".join(f"w{generator.randrange(5)}" for _ in range(length)) for _ in range(2)
-        )
-        lines.append(f"{first}\t{second}\t{'yes' if 'w1' in first + second else 'no'}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+def single(folder, name, settings, data=None, **options):
+    """Train in this process; return the data."""
+    recipe = with_settings(load_recipe(name), [*SAME, *settings])
+    prepared = prepare(recipe, data)
+    train(recipe, prepared, folder, recipe_name=name, **options)
+    return prepared
 
 
 def assert_same(folder, other, steps):
-    """Assert that two runs took the same way, up to the order of sums."""
+    """Assert that two runs agree up to the order of sums."""
     one, two = metrics(folder), metrics(other)
-    assert [line["step"] for line in one] == [line["step"] for line in two]
     assert one[-1]["step"] == steps
     for a, b in zip(one, two, strict=True):
         for name in ("train_loss", "dev_loss"):
             assert a[name] == pytest.approx(b[name], abs=1e-5), (a, b)
-        assert a["dev_accuracy"] == b["dev_accuracy"]
-        assert a["learning_rate"] == b["learning_rate"]
+        for name in ("step", "dev_accuracy", "learning_rate"):
+            assert a[name] == b[name]
     results = [json.loads((x / "result.json").read_text(encoding="utf-8")) for x in (folder, other)]
     for name in ("dev_accuracy", "test_accuracy", "steps", "best_epoch"):
         assert results[0][name] == results[1][name]
     assert results[0]["test_loss"] == pytest.approx(results[1]["test_loss"], abs=1e-5)
 
 
-def single(folder, arguments, settings, resume=False):
-    """Train in this process, through the command's own parts."""
-    name, *options = arguments
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    recipe = chosen_recipe(
-        name,
-        [*SAME, *settings],
-        *(given.get(key) for key in ("--text", "--text2", "--label")),
-        False,
-    )
-    prepared = prepare(recipe, given.get("--data"))
-    train(recipe, prepared, folder, recipe_name=name, resume=resume)
-    return prepared
+PAIRS = (
+    *("data.text=a", "data.text2=b", "data.label=class", "batch_size=4", "learning_rate=0.05"),
+    "impl=reference",
+)
+"""25 training examples make batches of 4 and one of 1. With `impl=reference` the cell has no
+gradient in a batch of single words."""
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    """Pairs by two processes and by one: an odd number of examples, one in the last batch.
-
-    In a batch of single words the reference merge gives the cell no gradient, the exact one zeros.
-    """
+    """Pairs, many of single words, and the folder of a run on them in this process."""
     base = tmp_path_factory.mktemp("processes")
-    arguments = ("text-pair", "--data", table(base / "pairs.tsv"), *TABLE, "--text2", "b")
-    # 25 examples to train on, in batches of 4 and one of 1
-    settings = ("batch_size=4", "learning_rate=0.05", "epochs=2", "impl=reference")
-    ended = run(*arguments, "--out", base / "two", folder=base, settings=settings)
-    assert ended.code == 0, ended
-    prepared = single(base / "one", arguments, settings)
-    return base, arguments, settings, ended, prepared
-
-
-def test_two_processes_do_what_one_does(pairs):
-    base, _, _, ended, prepared = pairs
+    generator = random.Random(3)
+    lines = ["a\tb\tclass"]
+    for _ in range(41):
+        length = generator.choice([1, 1, 1, 1, 5])
+        first, second = (
+            " ".join(f"w{generator.randrange(5)}" for _ in range(length)) for _ in range(2)
+        )
+        lines.append(f"{first}\t{second}\t{'yes' if 'w1' in first + second else 'no'}")
+    path = base / "pairs.tsv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    prepared = single(base / "one", "text-pair", PAIRS, path)
     lengths = prepared.splits["train"].lengths.max(axis=1)
-    assert len(lengths) == 25
     batches = shuffled(prepared.splits["train"], 4, seed=0, epoch=0)
     assert any(len(rows) == 4 and lengths[rows].max() == 1 for rows in batches)
     assert min(map(len, batches)) == 1
-    assert_same(base / "two", base / "one", 14)
-    # the model is whole, and that of the result
-    result = json.loads((base / "two" / "result.json").read_text(encoding="utf-8"))
-    found = evaluate(load(base / "two"), prepared.splits["dev"])
+    return path, prepared, base / "one"
+
+
+def test_two_processes_finish_what_one_began(pairs, tmp_path):
+    path, prepared, one = pairs
+    folder = tmp_path / "run"
+    # between two evaluations, so that the loss so far has to be shared
+    with pytest.raises(InterruptedRunError):
+        single(
+            *(folder, "text-pair", PAIRS, path),
+            on_step=lambda step: step == 4 and signal.raise_signal(signal.SIGTERM),
+        )
+    ended = torchrun(
+        *("text-pair", "--data", path, "--out", folder, "--resume", "--json"), settings=PAIRS
+    )
+    assert ended.code == 0, ended
+    result = json.loads(ended.out)
+    assert_same(folder, one, 14)
+    found = evaluate(load(folder), prepared.splits["dev"])
     assert found.accuracy == result["dev_accuracy"]
     assert found.loss == pytest.approx(result["dev_loss"])
-    # one of them speaks
+    # only one process prints
+    assert ended.err.count("resuming after step 4") == 1
+    assert ended.err.count("dev loss") == len(metrics(folder)) - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("impl", ["reference", "exact"])
+def test_two_processes_equal_one_on_pairs(pairs, tmp_path, impl):
+    path, _, one = pairs
+    settings = (*PAIRS, f"impl={impl}")
+    ended = torchrun("text-pair", "--data", path, "--out", tmp_path / "two", settings=settings)
+    assert ended.code == 0, ended
     assert ended.out.count("The model is in") == 1
-    assert ended.err.count("building the vocabulary") == 1
-    assert ended.err.count("dev loss") == len(metrics(base / "two"))
-
-
-def test_two_processes_go_on_with_what_one_began(pairs, tmp_path, monkeypatch):
-    base, arguments, settings, _, _ = pairs
-    # between two evaluations, so that the loss so far has to be shared out
-    monkeypatch.setattr(loop._Run, "_asked_to_stop", lambda run, _: run.progress.step == 4)
-    with pytest.raises(loop.InterruptedRunError):
-        single(tmp_path / "run", arguments, settings)
-    more = (*arguments, "--out", tmp_path / "run", "--resume", "--json")
-    ended = run(*more, folder=base, settings=settings)
-    assert ended.code == 0, ended
-    assert json.loads(ended.out)["steps"] == 14
-    assert_same(tmp_path / "run", base / "one", 14)
+    if impl != "reference":
+        single(tmp_path / "one", "text-pair", settings, path)
+        one = tmp_path / "one"
+    assert_same(tmp_path / "two", one, 14)
+    again = torchrun("text-pair", "--data", path, "--out", tmp_path / "two", settings=settings)
+    assert again.code == 1
+    assert "pass --resume" in again.err
 
 
 @pytest.mark.slow
-def test_two_processes_do_what_one_does_by_the_exact_merge(pairs, tmp_path):
-    base, arguments, settings, _, _ = pairs
-    settings = (*settings, "impl=exact")
-    ended = run(*arguments, "--out", tmp_path / "two", folder=base, settings=settings)
-    assert ended.code == 0, ended
-    single(tmp_path / "one", arguments, settings)
-    assert_same(tmp_path / "two", tmp_path / "one", 14)
-
-
-@pytest.mark.slow
-def test_two_processes_refuse_as_one_does(pairs):
-    base, arguments, settings, _, _ = pairs
-    ended = run(*arguments, "--out", base / "two", folder=base, settings=settings)
-    assert ended.code == 1
-    assert "two holds a training run; pass --resume to go on with it" in ended.err
-
-
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
-    ids=["int", "term"],
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_two_processes_stop_when_asked(tmp_path, number):
     settings = ("epochs=40", "batch_size=10", "evaluations=1", "checkpoint_seconds=1000")
     folder = tmp_path / "run"
-    running = start("demo", "--out", folder, folder=tmp_path, settings=settings)
+    running = start("demo", "--out", folder, settings=settings)
     end = time.monotonic() + 60
     while not (folder / "metrics.jsonl").exists():
         assert time.monotonic() < end, running.poll()
         time.sleep(0.01)
-    # torchrun passes it on to its processes, as SIGTERM
+    # torchrun passes it on to its processes as SIGTERM
     running.send_signal(number)
     _, err = running.communicate(timeout=60)
     assert running.returncode not in (0, None)
-    assert "the state is saved in" in err
+    assert "checkpoint saved in" in err
     assert (folder / "last.checkpoint").exists()
     done = len(metrics(folder))
     assert done < 40
-    # one process goes on
     settings += (f"epochs={done + 2}",)
-    single(tmp_path / "straight", ("demo",), settings)
-    single(folder, ("demo",), settings, resume=True)
+    single(tmp_path / "straight", "demo", settings)
+    single(folder, "demo", settings, resume=True)
     assert_same(folder, tmp_path / "straight", 17 * (done + 2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "settings", "steps"),
+    ("settings", "steps"),
     [
-        (("demo",), ("batch_size=20", "epochs=3"), 27),
-        (("demo",), ("batch_size=33", "optimizer=adadelta", "learning_rate=1.0"), 12),
-        (("demo",), ("batch_size=1", "generate=60", "anneal_rate=0.01"), 72),
-        (("demo",), ("batch_size=7", "clip=0.05", "patience=0"), 48),
+        (("batch_size=20", "epochs=3"), 27),
+        (("batch_size=33", "optimizer=adadelta", "learning_rate=1.0"), 12),
+        (("batch_size=1", "generate=60", "anneal_rate=0.01"), 72),
+        (("batch_size=7", "clip=0.05", "patience=0"), 48),
     ],
 )
 @pytest.mark.parametrize("processes", [2, 3])
-def test_several_processes_do_what_one_does(tmp_path, arguments, settings, steps, processes):
-    ended = run(
-        *arguments,
-        "--out",
-        tmp_path / "several",
-        folder=tmp_path,
-        settings=settings,
-        processes=processes,
-    )
+def test_several_processes_equal_one(tmp_path, settings, steps, processes):
+    ended = torchrun("demo", "--out", tmp_path / "several", settings=settings, processes=processes)
     assert ended.code == 0, ended
-    single(tmp_path / "one", arguments, settings)
+    single(tmp_path / "one", "demo", settings)
     assert_same(tmp_path / "several", tmp_path / "one", steps)
 
 
+@pytest.mark.slow
 def test_two_processes_evaluate_with_the_statistics_that_are_saved(tmp_path):
-    # shares of the development split are measured by both processes
+    # each process evaluates its share of the development split
     settings = ("batch_norm=true", "batch_size=14", "epochs=1", "evaluations=2")
-    ended = run("demo", "--out", tmp_path / "run", folder=tmp_path, settings=settings)
+    ended = torchrun("demo", "--out", tmp_path / "run", settings=settings)
     assert ended.code == 0, ended
     best = max(metrics(tmp_path / "run"), key=lambda line: line["dev_accuracy"])
     result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
@@ -250,25 +198,12 @@ def test_two_processes_evaluate_with_the_statistics_that_are_saved(tmp_path):
 
 
 @pytest.mark.slow
-def test_several_seeds_and_batch_normalisation(tmp_path):
+def test_several_seeds_in_two_processes(tmp_path):
     settings = ("batch_norm=true", "head.dropout=0.2", "batch_size=11", "epochs=1")
-    ended = run(
-        "demo",
-        "--seeds",
-        2,
-        "--json",
-        "--out",
-        tmp_path / "run",
-        folder=tmp_path,
-        settings=settings,
-    )
+    arguments = ("demo", "--seeds", 2, "--json", "--out", tmp_path / "run")
+    ended = torchrun(*arguments, settings=settings)
     assert ended.code == 0, ended
     summary = json.loads(ended.out)
     assert len(summary["dev_accuracy"]["each"]) == 2
-    again = shutil.copytree(tmp_path / "run", tmp_path / "again")
-    repeated = run(
-        *("demo", "--seeds", 2, "--json", "--out", again, "--resume"),
-        folder=tmp_path,
-        settings=settings,
-    )
+    repeated = torchrun(*arguments, "--resume", settings=settings)
     assert json.loads(repeated.out) == summary

@@ -1,4 +1,4 @@
-"""One update: captured == as it comes, in losses, norms and every weight.
+"""One update: a captured step equals an eager one in losses, norms and all weights.
 
 On a CPU nothing is captured, and the kernels run in Triton's interpreter, in float64.
 """
@@ -26,10 +26,11 @@ pytest.importorskip("triton")
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
 
-LENGTHS = (1, 4, 2, 3, 1, 3, 1, 2)
-"""Words of the sentences."""
+LENGTHS = (1, 3, 2, 3, 1, 2, 1, 2)
+"""Words per sentence."""
 RATE = 2.0**-5
-"""Exact in float32, in which a captured step keeps it."""
+"""Exact in float32, the type of the learning rate in a captured step."""
+BATCHES = [np.array([0, 1, 2]), np.array([7, 3]), np.array([4, 2, 0, 1])]
 
 
 def split_of(columns, lengths=LENGTHS, examples=8, seed=0):
@@ -45,13 +46,10 @@ def split_of(columns, lengths=LENGTHS, examples=8, seed=0):
 
 @pytest.fixture(autouse=True)
 def _few_spare_rows(monkeypatch):
-    # an interpreted kernel costs a millisecond a row; some are there, and some steps too many
+    # an interpreted kernel takes a millisecond per row; keep a few spare rows and steps
     if not torch.cuda.is_available():
         monkeypatch.setattr(layout_module, "rounded_cap", lambda words: words + 2)
         monkeypatch.setattr(layout_module, "rounded_T", lambda T: T + T % 2)
-
-
-BATCHES = [np.array([0, 1, 2, 5]), np.array([7, 3, 6]), np.array([4, 2, 0, 1])]
 
 
 def sgd(parameters):
@@ -59,8 +57,13 @@ def sgd(parameters):
 
 
 def adam(parameters):
-    # gradients that are rounding errors stay small
+    # a large eps keeps updates by rounding errors small
     return torch.optim.Adam(parameters, lr=RATE, eps=1e-3, foreach=False)
+
+
+def fused_adam(parameters):
+    # with this eps the updates depend on the size of the gradients
+    return torch.optim.Adam(parameters, lr=RATE, eps=1.0, fused=True)
 
 
 def adadelta(parameters):
@@ -68,13 +71,25 @@ def adadelta(parameters):
 
 
 class Update:
-    """A tiny model in float64 and what updates it."""
+    """A tiny model in float64 with its update."""
 
     def __init__(
-        self, captured, kind="pair", optimizer=sgd, split=None, dropout=0.0, clip=0.0, **encoder
+        self,
+        captured,
+        kind="single",
+        optimizer=sgd,
+        split=None,
+        dropout=0.0,
+        clip=0.0,
+        frozen=False,
+        batch_norm=True,
+        **encoder,
     ):
         impl = "fused" if captured else "exact"
         self.model = tiny_model(kind, impl=impl, **encoder).double().train()
+        self.model.embedding.weight.requires_grad_(not frozen)
+        if not batch_norm:
+            self.model.head.batch_norm_in = self.model.head.batch_norm_out = nn.Identity()
         for module in self.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = dropout
@@ -100,43 +115,50 @@ class Update:
         return {name: x.clone() for name, x in self.model.state_dict().items()}
 
 
-def check_equal(eager, captured, tolerance=1e-8):
-    """Compare losses and norms so far, and all that the model holds.
+class Both:
+    """The eager and the captured update of equal models."""
 
-    Noise is float32, and its last bit depends on who takes the logarithm.
-    """
-    for name in ("loss", "norm"):
-        one, other = (float(getattr(update.step, name)) for update in (eager, captured))
-        assert other == pytest.approx(one, rel=tolerance), name
-    found = captured.state
-    for name, x in eager.state.items():
-        torch.testing.assert_close(
-            found[name], x, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: name + text
-        )
+    def __init__(self, **settings):
+        self.eager, self.captured = Update(False, **settings), Update(True, **settings)
+        # optimizers other than SGD round to float32, as the learning rate does
+        self.tolerance = 1e-8 if settings.get("optimizer", sgd) is sgd else 1e-6
 
-
-def both(**settings):
-    return Update(False, **settings), Update(True, **settings)
+    def __call__(self, rows, epoch=0):
+        """Update both models and compare sums, weights and statistics."""
+        for update in (self.eager, self.captured):
+            update(rows, epoch)
+        for name in ("loss", "norm"):
+            one, other = (float(getattr(x.step, name)) for x in (self.eager, self.captured))
+            assert other == pytest.approx(one, rel=self.tolerance), name
+        state = self.captured.state
+        for name, x in self.eager.state.items():
+            torch.testing.assert_close(
+                state[name],
+                x,
+                rtol=self.tolerance,
+                atol=self.tolerance,
+                msg=lambda text, name=name: f"{name}: {text}",
+            )
 
 
 @interpreted
-def test_the_loss_is_in_float32_where_products_are_not(monkeypatch):
+def test_computes_the_loss_in_float32_under_autocast(monkeypatch):
     kinds = []
-    real = nn.functional.cross_entropy
+    cross_entropy = nn.functional.cross_entropy
 
     def spy(scores, *args, **kwargs):
         kinds.append(scores.dtype)
-        return real(scores, *args, **kwargs)
+        return cross_entropy(scores, *args, **kwargs)
 
-    update = Update(True, "single")
+    update = Update(True)
     update.model.float()
     update.step.parameters = [p for p in update.model.parameters() if p.requires_grad]
-    real_head = update.model.head.forward
+    forward = update.model.head.forward
     monkeypatch.setattr(nn.functional, "cross_entropy", spy)
     monkeypatch.setattr(
-        update.model.head, "forward", lambda *a: real_head(*a).bfloat16(), raising=False
+        update.model.head, "forward", lambda *a: forward(*a).bfloat16(), raising=False
     )
-    update(BATCHES[0])
+    update(BATCHES[1])
     assert kinds == [torch.float32]
 
 
@@ -144,197 +166,160 @@ def test_the_loss_is_in_float32_where_products_are_not(monkeypatch):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"kind": "pair"},
         {"kind": "single", "leaf": "lstm"},
-        {"kind": "pair", "leaf": "lstm", "attention": True},
-        {"kind": "single", "leaf": "bilstm"},
         {"kind": "pair", "leaf": "bilstm", "attention": True, "score": "scaled_dot"},
-        {"kind": "pair", "trees": "left"},
-        {"kind": "single", "trees": "right", "leaf": "lstm"},
-        {"kind": "pair", "trees": "balanced", "attention": True},
         {"kind": "single", "trees": "random"},
+        {"kind": "pair", "trees": "balanced", "attention": True},
+        *(
+            pytest.param(settings, marks=pytest.mark.slow)
+            for settings in (
+                {"kind": "pair"},
+                {"kind": "pair", "leaf": "lstm", "attention": True},
+                {"kind": "single", "leaf": "bilstm"},
+                {"kind": "pair", "trees": "left"},
+                {"kind": "single", "trees": "right", "leaf": "lstm"},
+                {"kind": "single", "leaf": "lstm", "optimizer": adam},
+                {"kind": "single", "leaf": "bilstm", "optimizer": adam},
+            )
+        ),
     ],
     ids=str,
 )
 def test_captured_equals_eager(settings):
-    eager, captured = both(**settings)
-    start = captured.state
-    # pairs take twice the time
-    for epoch, rows in enumerate(BATCHES[: 2 if settings["kind"] == "pair" else 3]):
-        eager(rows, epoch)
-        captured(rows, epoch)
-        check_equal(eager, captured)
-    moved = {name for name, x in captured.state.items() if not torch.equal(x, start[name])}
-    assert start.keys() == moved
-    assert all(p.grad is None for p in captured.model.parameters())
+    both = Both(**settings)
+    start = both.captured.state
+    for epoch, rows in enumerate(BATCHES[:2]):
+        both(rows, epoch)
+    unchanged = {name for name, x in both.captured.state.items() if torch.equal(x, start[name])}
+    assert not unchanged
+    assert all(p.grad is None for p in both.captured.model.parameters())
 
 
 @interpreted
-@pytest.mark.parametrize("leaf", ["lstm", "bilstm"])
-def test_captured_equals_eager_with_adam(leaf):
-    eager, captured = both(kind="single", optimizer=adam, leaf=leaf)
-    for rows in BATCHES:
-        eager(rows)
-        captured(rows)
-    # steps are rounded to float32, as the rate is
-    check_equal(eager, captured, tolerance=1e-6)
-
-
-@interpreted
-@pytest.mark.parametrize(("optimizer", "leaf"), [(sgd, "lstm"), (adam, "lstm"), (sgd, "bilstm")])
-def test_gradients_are_clipped_once(optimizer, leaf):
-    # those of bias_ih and bias_hh are one tensor, which must not be scaled twice
-    eager, captured = both(kind="single", optimizer=optimizer, clip=0.125, leaf=leaf)
+@pytest.mark.parametrize(
+    ("optimizer", "leaf"),
+    [(sgd, "bilstm"), pytest.param(adam, "lstm", marks=pytest.mark.slow)],
+)
+def test_clips_each_gradient_once(optimizer, leaf):
+    # bias_ih and bias_hh share one gradient tensor
+    both = Both(optimizer=optimizer, clip=0.125, leaf=leaf, trees="left")
     norms = []
-    captured.optimizer.register_step_pre_hook(
+    both.captured.optimizer.register_step_pre_hook(
         lambda *_: norms.append(
-            float(torch.cat([p.grad.flatten() for p in captured.model.parameters()]).norm())
+            float(torch.cat([p.grad.flatten() for p in both.captured.model.parameters()]).norm())
         )
     )
-    for rows in BATCHES[:2]:
-        eager(rows)
-        captured(rows)
-    check_equal(eager, captured, 1e-6 if optimizer is adam else 1e-8)
-    assert captured.step.norm > 1
-    # the first is of no gradient: it makes what the optimizer keeps
+    both(BATCHES[0])
+    both(BATCHES[1])
+    assert both.captured.step.norm > 1
+    # the first one creates the optimizer's state, without a gradient
     assert norms == pytest.approx([0.0, 0.125, 0.125], rel=1e-5)
 
 
 @interpreted
-@pytest.mark.parametrize(("optimizer", "leaf"), [(sgd, "affine"), (adam, "lstm")])
+@pytest.mark.parametrize("clip", [0.05, pytest.param(1e6, marks=pytest.mark.slow)])
+def test_clips_in_the_optimizer(clip):
+    both = Both(optimizer=fused_adam, clip=clip, trees="left")
+    both(BATCHES[0])
+    both(BATCHES[1])
+    assert float(both.captured.step.norm) / 2 > 0.05
+    assert both.captured.optimizer.grad_scale is None
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("optimizer", "leaf"),
+    [(sgd, "affine"), pytest.param(adam, "lstm", marks=pytest.mark.slow)],
+)
 def test_a_batch_of_single_words(optimizer, leaf):
-    split = split_of(1, lengths=(1, 3, 2, 1, 1, 1, 1, 3))
-    short = np.flatnonzero(split.lengths[:, 0] == 1)
+    split = split_of(1, lengths=(1, 3, 1, 1, 1, 1, 1, 2))
+    short = np.flatnonzero(split.lengths[:, 0] == 1)[:3]
     long = np.flatnonzero(split.lengths[:, 0] > 1)
-    eager, captured = both(kind="single", optimizer=optimizer, leaf=leaf, split=split)
+    both = Both(optimizer=optimizer, leaf=leaf, split=split)
     for rows in (short, long, short):
-        eager(rows)
-        captured(rows)
-    check_equal(eager, captured, 1e-6 if optimizer is adam else 1e-8)
+        both(rows)
 
 
 @interpreted
 def test_a_single_example_and_an_example_twice():
-    # without batch normalisation, which cannot take one
-    eager, captured = both(kind="single")
-    for update in (eager, captured):
-        update.model.head.batch_norm_in = update.model.head.batch_norm_out = nn.Identity()
-    for rows in (np.array([3]), np.array([1, 1, 5])):
-        eager(rows)
-        captured(rows)
-    for name in ("loss", "norm"):
-        one, other = (float(getattr(update.step, name)) for update in (eager, captured))
-        assert other == pytest.approx(one, rel=1e-8)
-    torch.testing.assert_close(captured.model.encoder.query, eager.model.encoder.query)
+    # batch normalisation needs two examples
+    both = Both(batch_norm=False, trees="left")
+    both(np.array([3]))
+    both(np.array([1, 1]))
 
 
 @interpreted
-def test_words_that_are_not_trained_stay():
-    eager, captured = Update(False, kind="single"), Update(True, kind="single")
-    updates = []
-    for update in (eager, captured):
-        update.model.embedding.weight.requires_grad_(False)
-        update.optimizer.param_groups[0]["params"] = [
-            p for p in update.model.parameters() if p.requires_grad
-        ]
-        before = update.model.embedding.weight.clone()
-        if isinstance(update.step, CapturedStep):
-            given = (update.step.fabric, update.model, update.model, update.optimizer, split_of(1))
-            update.step = CapturedStep(*given, TrainingConfig(seed=3, clip=0.5))
-        else:
-            update.step.config = TrainingConfig(seed=3, clip=0.5)
-        update(BATCHES[0])
-        assert torch.equal(update.model.embedding.weight, before)
-        updates.append(update)
-    check_equal(*updates)
+def test_word_vectors_stay_unless_tuned():
+    both = Both(frozen=True, clip=0.5, trees="left")
+    before = both.captured.state["embedding.weight"]
+    both(BATCHES[1])
+    assert torch.equal(both.captured.state["embedding.weight"], before)
 
 
 @interpreted
-@pytest.mark.parametrize("clip", [0.05, 1e6])
-def test_clipping_in_the_optimizer(clip):
-    def fused(parameters):
-        # so large that weights move by their gradients, whose size then counts
-        return torch.optim.Adam(parameters, lr=RATE, eps=1.0, fused=True)
-
-    eager, captured = both(kind="pair", optimizer=fused, clip=clip)
-    for rows in BATCHES[:2]:
-        eager(rows)
-        captured(rows)
-    check_equal(eager, captured, 1e-6)
-    assert float(captured.step.norm) / 2 > 0.05
-    assert captured.optimizer.grad_scale is None
-
-
-@interpreted
-@pytest.mark.parametrize("optimizer", [sgd, adam])
-def test_the_learning_rate_takes_effect(optimizer):
-    eager, captured = both(kind="single", optimizer=optimizer)
+def test_the_learning_rate_takes_effect():
+    both = Both(trees="left")
     states = []
     for rate in (RATE, 0.0, RATE / 4):
-        for update in (eager, captured):
+        for update in (both.eager, both.captured):
             update.optimizer.param_groups[0]["lr"] = rate
-            update(BATCHES[1])
-            # a number again, as checkpoints and schedules have it
-            assert type(update.optimizer.param_groups[0]["lr"]) is float
-            assert update.optimizer.param_groups[0]["lr"] == rate
-        check_equal(eager, captured, 1e-6 if optimizer is adam else 1e-8)
-        states.append(captured.state["encoder.cell.weight"])
+        both(BATCHES[1])
+        # checkpoints and schedules expect a float
+        assert type(both.captured.optimizer.param_groups[0]["lr"]) is float
+        assert both.captured.optimizer.param_groups[0]["lr"] == rate
+        states.append(both.captured.state["encoder.cell.weight"])
     same = [torch.equal(a, b) for a, b in itertools.pairwise(states)]
     assert same == [True, False]
 
 
 @interpreted
 def test_the_temperature_takes_effect():
-    eager, captured = both(kind="single")
+    both = Both()
     moves = []
     for temperature in (1.0, 0.25):
-        before = captured.state["encoder.query"]
-        for update in (eager, captured):
+        before = both.captured.state["encoder.query"]
+        for update in (both.eager, both.captured):
             update.model.encoder.temperature = temperature
-            update(BATCHES[0])
-        check_equal(eager, captured)
-        moves.append(captured.state["encoder.query"] - before)
-    # the lower, the larger the gradients
+        both(BATCHES[0])
+        moves.append(both.captured.state["encoder.query"] - before)
+    # a lower temperature makes the gradients larger
     assert moves[1].norm() > 1.5 * moves[0].norm()
 
 
 @interpreted
-def test_epochs_have_noise_of_their_own():
-    eager, captured = both(kind="pair")
-    for update in (eager, captured):
+def test_epochs_have_different_noise():
+    both = Both()
+    for update in (both.eager, both.captured):
         update.optimizer.param_groups[0]["lr"] = 0.0
     norms = []
     for epoch in (1, 0, 1):
-        for update in (eager, captured):
+        for update in (both.eager, both.captured):
             update.step.norm.zero_()
-            update(BATCHES[1], epoch)
-        check_equal(eager, captured)
-        norms.append(float(captured.step.norm))
+        both(BATCHES[0], epoch)
+        norms.append(float(both.captured.step.norm))
     assert norms[0] == norms[2] != norms[1]
 
 
 @interpreted
-def test_dropout_follows_from_the_seed_and_the_step():
+def test_dropout_depends_on_seed_and_step_alone():
     def trained(first, draws):
-        update = Update(True, kind="single", dropout=0.4, leaf="lstm", clip=0.5)
+        update = Update(True, dropout=0.4, clip=0.5, trees="left")
         update.count = first
         torch.rand(draws)
-        losses = [update(rows)[0] for rows in (BATCHES[1], BATCHES[1][:2])]
-        return losses, update.state
+        return update(BATCHES[1])[0], update.state
 
-    (losses, state), (again, same), (others, _) = trained(0, 3), trained(0, 8), trained(1, 3)
-    assert losses == again
+    (loss, state), (again, same), (other, _) = trained(0, 3), trained(0, 8), trained(1, 3)
+    assert loss == again != other
     for name, x in state.items():
         assert torch.equal(x, same[name]), name
-    assert losses[0] != others[0]
 
 
 @pytest.mark.parametrize("kind", [sgd, adam, adadelta])
-def test_what_an_optimizer_keeps_is_made_as_it_would_make_it(kind):
+def test_make_state_equals_the_state_of_the_first_update(kind):
     torch.manual_seed(0)
     weights = [torch.randn(3, requires_grad=True) for _ in range(2)]
     gradients = [[torch.randn(3) for _ in weights] for _ in range(3)]
-    found = []
+    trained = []
     for made in (False, True):
         parameters = [w.detach().clone().requires_grad_() for w in weights]
         optimizer = kind(parameters)
@@ -346,35 +331,34 @@ def test_what_an_optimizer_keeps_is_made_as_it_would_make_it(kind):
                 assert all(map(torch.equal, parameters, before))
                 assert all(p.grad is None for p in parameters)
                 assert optimizer.param_groups[0]["lr"] == RATE
-            # the second parameter gets a gradient later
+            # the second parameter gets its first gradient later
             for p, g in zip(parameters[: 1 + (number > 0)], step, strict=False):
                 p.grad = g.clone()
             optimizer.step()
             for p in parameters:
                 p.grad = None
-        found.append(parameters)
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+        trained.append(parameters)
+    assert all(map(torch.equal, *trained))
 
 
 @interpreted
-def test_a_captured_step_makes_it_before(monkeypatch):
-    update = Update(True, kind="single", optimizer=adam)
+def test_makes_the_state_before_capture(monkeypatch):
+    update = Update(True, optimizer=adam)
     assert update.step.graphs.at_once
     parameters = update.step.parameters
-    there = []
+    made = []
     monkeypatch.setattr(
         type(update.step.graphs),
         "__call__",
-        lambda *_: there.append(all(p in update.optimizer.state for p in parameters)),
+        lambda *_: made.append(all(p in update.optimizer.state for p in parameters)),
     )
     update(BATCHES[0])
-    assert there == [True]
+    assert made == [True]
 
 
 @interpreted
-def test_the_sums_can_be_set_back():
-    update = Update(True, kind="single")
+def test_the_sums_can_be_set_to_zero():
+    update = Update(True, trees="left")
     update.optimizer.param_groups[0]["lr"] = 0.0
     once, twice = update(BATCHES[1]), update(BATCHES[1])
     assert twice == pytest.approx(tuple(2 * x for x in once), rel=1e-12)
@@ -396,24 +380,24 @@ def test_clip(limit, scale):
     assert clip(model, limit) == pytest.approx(3 * scale)
 
 
-def test_why_a_step_is_not_captured():
+def test_why_not_captured():
     def reason(model, device="cuda", world=1):
         fabric = SimpleNamespace(device=torch.device(device), world_size=world)
         return why_not_captured(fabric, model)
 
     model = tiny_model(impl="exact")
-    assert reason(model, "cpu") == "graphs exist on CUDA devices, this one is cpu"
-    assert reason(model, world=2) == "2 processes train together"
-    assert reason(model) == "it merges with 'exact'"
+    assert "cpu" in reason(model, "cpu")
+    assert "2 processes" in reason(model, world=2)
+    assert "'exact'" in reason(model)
     bag = SentenceModel(ModelConfig(BagConfig(5, 5), model.config.head), model.tokenizer)
-    assert reason(bag) == "BagEncoder does not declare itself capturable"
+    assert "BagEncoder" in reason(bag)
     if not torch.cuda.is_available():
         assert reason(tiny_model(impl="fused")) is None
     with torch.autograd.set_detect_anomaly(True):
         assert "anomaly detection" in reason(tiny_model(impl="fused"))
 
 
-# on a CUDA device, where steps are captured
+# captured on a CUDA device
 
 
 def cuda_split():
@@ -422,7 +406,7 @@ def cuda_split():
 
 
 def cuda_steps(captured, batches, dropout=0.0, optimizer="adam", **encoder):
-    """Update a model on the device and return each step's loss, norm, and the weights."""
+    """Update a model on the device; return the loss and norm of each step, and the weights."""
     fabric = start_fabric("cuda", "32")
     split = cuda_split()
     torch.manual_seed(0)
@@ -454,7 +438,7 @@ def cuda_steps(captured, batches, dropout=0.0, optimizer="adam", **encoder):
     return np.array(sums), state, step
 
 
-# batches of one shape: the first runs, the second is captured, the others replay it
+# batches of one shape: the first runs eagerly, the second is captured, the others replay it
 GPU_BATCHES = [np.arange(64), np.arange(64)[::-1].copy(), np.arange(64)] * 2
 
 
@@ -465,9 +449,9 @@ def test_gpu_captured_equals_eager(optimizer):
     captured, found, step = cuda_steps(True, GPU_BATCHES, optimizer=optimizer)
     assert len(step.graphs.captured) == 1
     np.testing.assert_allclose(captured[:, 0], eager[:, 0], rtol=1e-3)
-    # a choice that falls otherwise changes a norm more than a loss
+    # a different merge changes the norm more than the loss
     np.testing.assert_allclose(captured[:, 1], eager[:, 1], rtol=2e-2)
-    # losses move, so that all of this says something
+    # the losses do change
     assert np.ptp(eager[:, 0]) > 5e-3 * eager[0, 0]
     for name, x in weights.items():
         if x.is_floating_point():
@@ -475,9 +459,9 @@ def test_gpu_captured_equals_eager(optimizer):
 
 
 @pytest.mark.gpu
-def test_gpu_other_batches_of_the_same_shape_are_replayed():
+def test_gpu_replays_other_batches_of_the_same_shape():
     generator = np.random.default_rng(5)
-    # so many sentences, and rarely another shape
+    # large enough that the shape rarely changes
     batches = [generator.permutation(200)[:160] for _ in range(8)]
     eager, _, _ = cuda_steps(False, batches)
     captured, _, step = cuda_steps(True, batches)
@@ -487,8 +471,8 @@ def test_gpu_other_batches_of_the_same_shape_are_replayed():
 
 
 @pytest.mark.gpu
-def test_gpu_captured_at_once_gives_the_same_bits(monkeypatch):
-    # many shapes, whose kernels are first met in the middle of a capture
+def test_gpu_capture_at_once_gives_the_same_bits(monkeypatch):
+    # many shapes, whose kernels are first compiled during a capture
     batches = [np.arange(start, start + size) for size in (40, 9, 3, 25) for start in (0, 30, 60)]
     now, state, step = cuda_steps(True, batches * 2, 0.3)
     assert len(step.graphs.seen) == 1
@@ -502,10 +486,10 @@ def test_gpu_captured_at_once_gives_the_same_bits(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_gpu_a_table_of_trees_is_not_made_in_a_graph():
+def test_gpu_creates_tables_of_trees_outside_the_graph():
     split = cuda_split()
     order = np.argsort(split.lengths.max(axis=1))
-    # longer and longer, so that a larger table is needed after the first batch
+    # sentences get longer, so that later batches need a larger table
     batches = [order[start : start + 40] for start in (0, 80, 160)] * 2
     eager, _, _ = cuda_steps(False, batches, trees="balanced")
     captured, _, step = cuda_steps(True, batches, trees="balanced")
@@ -519,14 +503,14 @@ def test_gpu_captured_twice_gives_the_same_bits():
     assert np.array_equal(one, other)
     for name, x in state.items():
         assert torch.equal(x, same[name]), name
-    # dropout differs from step to step, also when a graph is replayed
+    # dropout differs from step to step, in replays as well
     plain, _, _ = cuda_steps(True, GPU_BATCHES, 0.0)
     assert (abs(one[:, 0] - plain[:, 0]) > 1e-3).all()
 
 
 @pytest.mark.gpu
-def test_gpu_dropout_is_drawn_anew_in_every_replay():
-    # steps 2 to 5 replay one graph; without an update they differ by dropout and noise alone
+def test_gpu_dropout_differs_between_replays():
+    # without an update, replays differ by dropout and noise alone
     _, _, step = cuda_steps(True, GPU_BATCHES[:3], 0.5)
     step.optimizer.param_groups[0]["lr"] = 0.0
     losses = []

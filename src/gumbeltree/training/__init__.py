@@ -1,1 +1,1 @@
-"""Training: the loop, its noise, its folder, its display."""
+"""Training: the loop, its steps, its noise, the run folder and the display."""

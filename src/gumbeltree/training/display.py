@@ -1,4 +1,4 @@
-"""What training shows: a bar on a terminal, a line for each evaluation elsewhere, or nothing."""
+"""Progress of training on standard error: a bar in a terminal, otherwise a line per evaluation."""
 
 import math
 import time
@@ -24,7 +24,7 @@ class Display:
 
     Args:
         quiet: show nothing.
-        title: put before each line, such as the seed.
+        title: starts each line, for example with the seed.
     """
 
     def __init__(self, quiet: bool = False, title: str = "") -> None:
@@ -33,74 +33,74 @@ class Display:
         self.bar: Progress | None = None
         self.shown_at = 0.0
         self.since, self.examples = time.monotonic(), 0
-        self.best = math.nan
+        self.epochs, self.best = 0, math.nan
         self.measure = ""
-        self.shown: Callable[[float], str] = str
+        self.format: Callable[[float], str] = str
 
     def say(self, text: str) -> None:
-        """Show a line, unless quiet."""
+        """Print a line, unless quiet."""
         if not self.quiet:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def start(self, total: int, done: int, best: float, head: Head) -> None:
-        """Begin: `done` of at most `total` steps are behind us; `head` knows the measure."""
-        self.measure, self.shown = head.measure, head.shown
-        self.since, self.examples, self.best = time.monotonic(), 0, best
+    def start(self, steps: int, epochs: int, done: int, best: float, head: Head) -> None:
+        """Begin a run of at most `steps` steps, of which `done` are complete."""
+        self.measure, self.format = head.measure, head.shown
+        self.since, self.examples = time.monotonic(), 0
+        self.epochs, self.best = epochs, best
         if done:
-            self.say(f"{self.title}going on after step {done:,}")
+            self.say(f"{self.title}resuming after step {done:,}")
         if not self.quiet and self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[about]}"),
+                TextColumn("{task.fields[status]}"),
                 TimeElapsedColumn(),
-                TextColumn("left at most"),
+                TextColumn("at most"),
                 TimeRemainingColumn(),
+                TextColumn("left"),
                 console=self.console,
                 transient=True,
             )
-            self.bar.add_task("training", total=total, completed=done, about="")
+            self.bar.add_task("training", total=steps, completed=done, status="")
             self.bar.start()
 
-    def step(self, epoch: int, epochs: int, examples: int, loss: Tensor, count: int) -> None:
-        """Note a step; the bar moves a few times a second."""
+    def step(self, epoch: int, examples: int, loss: Tensor, count: int) -> None:
+        """Count a step; `loss` is the sum over the `count` examples since the last evaluation."""
         self.examples += examples
-        now = time.monotonic()
         if self.bar is None:
             return
-        self.bar.advance(self.bar.task_ids[0])
+        task = self.bar.task_ids[0]
+        self.bar.advance(task)
+        now = time.monotonic()
+        # reading the loss waits for the device
         if now - self.shown_at < 0.2:
             return
         self.shown_at = now
-        rate = self.examples / max(now - self.since, 1e-9)
-        about = f"{rate:,.0f}/s  loss {float(loss) / max(count, 1):.3f}"
+        status = f"{self._rate():,.0f}/s  loss {float(loss) / max(count, 1):.3f}"
         if not math.isnan(self.best):
-            about += f"  best {self.shown(self.best)}"
-        self.bar.update(
-            self.bar.task_ids[0], description=f"{self.title}epoch {epoch}/{epochs}", about=about
-        )
+            status += f"  best {self.format(self.best)}"
+        epochs = f"{self.title}epoch {epoch}/{self.epochs}"
+        self.bar.update(task, description=epochs, status=status)
 
-    def evaluated(self, line: dict[str, Any]) -> None:
-        """Show the result of an evaluation."""
-        value = line[f"dev_{self.measure}"]
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Print the metrics of an evaluation."""
+        value = record[f"dev_{self.measure}"]
         mark = " *" if math.isnan(self.best) or value > self.best else ""
-        self.best = line[f"best_{self.measure}"]
-        now = time.monotonic()
-        rate = self.examples / max(now - self.since, 1e-9)
-        self.since, self.examples = now, 0
+        self.best = record[f"best_{self.measure}"]
         self.say(
-            f"{self.title}epoch {line['epoch']:6.2f}  step {line['step']:7,}  "
-            f"{rate:7,.0f} examples/s  loss {line['train_loss']:.4f}  dev loss "
-            f"{line['dev_loss']:.4f}  dev {self.shown(value)}{mark}"
+            f"{self.title}epoch {record['epoch']:6.2f}  step {record['step']:7,}  "
+            f"{self._rate():7,.0f} examples/s  loss {record['train_loss']:.4f}  dev loss "
+            f"{record['dev_loss']:.4f}  dev {self.format(value)}{mark}"
         )
+        self.since, self.examples = time.monotonic(), 0
 
-    def finished(self, result: dict[str, Any]) -> None:
-        """End the bar."""
-        self.close()
+    def _rate(self) -> float:
+        """Return examples per second since the last evaluation."""
+        return self.examples / max(time.monotonic() - self.since, 1e-9)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None

@@ -1,8 +1,8 @@
-"""Noise that belongs to the example, not to the batch.
+"""Random numbers of training, as functions of the seed and the place where they are used.
 
-The noise of a training step is a function of seed, epoch, example, sentence, layer and position. So
-it is the same however examples are batched, over how many processes, and after a resumed run; no
-generator's state has to be kept.
+The Gumbel noise of an example depends on seed, epoch, example, sentence, layer and position alone.
+It is therefore the same however examples are batched, over any number of processes, and in a
+resumed run, and checkpoints need no generator state.
 """
 
 import torch
@@ -12,13 +12,13 @@ from gumbeltree.noise import mixed_number, sentence_keys
 
 
 def example_keys(seed: int, epoch: int, rows: Tensor, columns: int) -> Tensor:
-    """Return the keys of the noise of one reading of some examples.
+    """Return the keys of the noise of some examples in an epoch.
 
     Args:
         seed: of the training run.
-        epoch: each has noise of its own.
-        rows: which examples, int64 `[B]`.
-        columns: sentences an example has, 1 or 2.
+        epoch: each epoch has different noise.
+        rows: numbers of the examples, int64 `[B]`.
+        columns: sentences per example, 1 or 2.
 
     Returns:
         int64 `[columns * B, 2]`: the first sentences of all examples, then the second ones.
@@ -28,7 +28,7 @@ def example_keys(seed: int, epoch: int, rows: Tensor, columns: int) -> Tensor:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of everything else that is random in one step, such as dropout."""
+    """Return the seed of all other randomness of a step in one process, such as dropout."""
     high = mixed_number(mixed_number(step, seed), rank)
     low = mixed_number(mixed_number(step ^ high, seed + 1), rank)
     return high << 31 | low >> 1

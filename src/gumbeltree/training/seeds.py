@@ -1,4 +1,4 @@
-"""The same recipe with several seeds: one run each, and what they have in common."""
+"""Train a recipe with several seeds and summarise the results."""
 
 import dataclasses
 import json
@@ -16,20 +16,19 @@ SUMMARY = "summary.json"
 def train_seeds(
     recipe: Recipe, seeds: Sequence[int], out: Path, train_one: Callable[[Recipe, Path], Any]
 ) -> dict[str, Any]:
-    """Train once for each seed, and write the summary.
+    """Train once per seed in the folder `seed-N` of `out`, and write summary.json there.
 
     Args:
         recipe: its own seed is replaced.
-        seeds: one run each, in the folder `seed-N` of `out`.
-        out: also gets summary.json.
-        train_one: trains a recipe into a folder and returns its result.
+        seeds: one run each.
+        out: folder of the runs and the summary.
+        train_one: trains a recipe into a folder and returns the result.
     """
     results = []
     for seed in seeds:
         training = dataclasses.replace(recipe.training, seed=seed)
-        results.append(
-            train_one(dataclasses.replace(recipe, training=training), out / f"seed-{seed}")
-        )
+        one = dataclasses.replace(recipe, training=training)
+        results.append(train_one(one, out / f"seed-{seed}"))
     summary = summarize(results)
     text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
     replace_file(out / SUMMARY, lambda path: path.write_text(text, encoding="utf-8"))
@@ -37,7 +36,7 @@ def train_seeds(
 
 
 def summarize(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean, sample deviation and single values of what several runs reached."""
+    """Return mean, sample standard deviation and individual scores of several runs."""
     summary: dict[str, Any] = {"recipe": results[0]["recipe"]}
     measure = results[0].get("measure", "accuracy")
     for name in (f"dev_{measure}", f"test_{measure}"):

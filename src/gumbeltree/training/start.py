@@ -1,4 +1,4 @@
-"""What training starts from: the device, the model."""
+"""Set up training: the device and the initial model."""
 
 import dataclasses
 import logging
@@ -15,20 +15,19 @@ from gumbeltree.model import SentenceModel, load
 from gumbeltree.text.tokenizer import PAD, UNKNOWN
 from gumbeltree.weights import check_fit
 
-# "32-true" leaves all numbers as they are; Fabric's "64-true" would round scores to float32 before
-# the loss, so `train` makes the model double itself
+# Fabric's "64-true" would round scores to float32 before the loss, so `train` converts the model
 PRECISIONS = {"32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
 
 
 def check_device(device: str) -> tuple[str, str]:
-    """Return kind and number of a device ("" without one), or raise if there is none such."""
+    """Return the type of a device and its index ("" if none is given); raise if it is unusable."""
     kind, _, index = device.partition(":")
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise ValueError(f"`--device` must be auto, cpu, cuda or cuda:N, got {device!r}")
+        raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError("no CUDA device is to be found here; pass --device cpu")
+        raise ValueError("no CUDA device is available; pass --device cpu")
     return kind, index
 
 
@@ -36,20 +35,20 @@ def start_fabric(device: str, precision: str) -> Fabric:
     """Return the device or devices to train on.
 
     Args:
-        device: auto, cpu, cuda or cuda:N. Under torchrun every process takes its own.
+        device: auto, cpu, cuda or cuda:N. Under torchrun each process takes its own.
         precision: see `TrainingConfig.precision`.
     """
     kind, index = check_device(device)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # its banner and its advice on precision, which is the user's choice
+    # hide its banner and its advice on precision
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     fabric = Fabric(
         accelerator=kind,
         devices=local if world > 1 else ([int(index)] if index and kind == "cuda" else 1),
         num_nodes=world // local,
-        # a batch of single words uses no merge: the cell then has no gradient
+        # a batch of single words merges nothing, so that the cell has no gradient
         strategy=DDPStrategy(find_unused_parameters=True) if world > 1 else "auto",
         precision=PRECISIONS[precision],  # type: ignore[arg-type]
     )
@@ -58,10 +57,10 @@ def start_fabric(device: str, precision: str) -> Fabric:
 
 
 def leave_processes() -> None:
-    """Leave the group of processes, if there is one: its threads must not outlive the interpreter.
+    """Leave the process group, if there is one.
 
-    A process that ends with them running is now and then aborted, and torchrun then ends the
-    others, too.
+    A process that exits while the group's threads run is sometimes aborted, and torchrun then
+    stops the others as well.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -74,14 +73,14 @@ def new_model(
     init: SentenceModel | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> SentenceModel:
-    """Return the model that training starts from.
+    """Return the initial model.
 
     Args:
         config: sizes and parts.
-        prepared: gives the vocabulary and the word vectors.
-        seed: decides the random weights.
-        init: gives the encoder's weights and the vectors of the words it knows.
-        dtype: of all weights; they are drawn in float32 whatever it is.
+        prepared: provides the vocabulary and the word vectors.
+        seed: of the random weights.
+        init: provides the encoder's weights and the vectors of the words it knows.
+        dtype: of all weights; random ones are drawn in float32.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -94,18 +93,17 @@ def new_model(
             check_fit(model.encoder.state_dict(), weights, "the encoder to start from")
             model.encoder.load_state_dict(weights)
             ids, known = prepared.tokenizer.get_vocab(), init.tokenizer.get_vocab()
-            both = sorted(ids.keys() & known.keys())
-            rows = torch.tensor([ids[word] for word in both])
-            vectors = init.embedding.weight[[known[word] for word in both]]
-            model.embedding.weight[rows] = vectors.to(dtype)
+            shared = sorted(ids.keys() & known.keys())
+            vectors = init.embedding.weight[[known[word] for word in shared]]
+            model.embedding.weight[[ids[word] for word in shared]] = vectors.to(dtype)
     return model
 
 
 def start_from(recipe: Recipe, folder: str | Path) -> tuple[Recipe, SentenceModel]:
-    """Return a recipe that fits a trained model's encoder and text, and that model.
+    """Load a trained model; return a recipe with its encoder and tokenizer settings, and the model.
 
     Args:
-        recipe: keeps its head and training.
+        recipe: keeps its head and its training settings.
         folder: of the trained model.
     """
     init = load(folder)
@@ -117,6 +115,6 @@ def start_from(recipe: Recipe, folder: str | Path) -> tuple[Recipe, SentenceMode
 
 
 def known_words(model: SentenceModel) -> list[str]:
-    """Return the words of a model, in the order of their ids."""
+    """Return the vocabulary of a model in the order of the ids."""
     ids = model.tokenizer.get_vocab()
     return [word for word in sorted(ids, key=ids.__getitem__) if word not in (PAD, UNKNOWN)]
