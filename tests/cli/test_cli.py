@@ -321,7 +321,7 @@ def test_demo(cli, tmp_path):
 def test_demo_leaves_other_files_alone(cli, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "thesis.txt").write_text("years of work", encoding="utf-8")
-    assert "is no training run" in cli("demo", "--quick", "--out", tmp_path).refused()
+    assert "is not a training run" in cli("demo", "--quick", "--out", tmp_path).refused()
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["thesis.txt"]
     inside = tmp_path / "model" / "thesis.txt"
     assert "thesis.txt" in cli("demo", "--quick", "--out", inside).refused()

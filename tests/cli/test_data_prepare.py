@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 import gumbeltree
 from gumbeltree.cli.train import chosen_recipe
@@ -19,13 +18,12 @@ TINY = [argument for setting in SETTINGS for argument in ("--set", setting)]
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.setenv("GUMBELTREE_HOME", str(tmp_path / "home"))
+def _working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 def refused(result):
-    """Return the error that ends what was said on the way."""
+    """Return the error in the last line of standard error."""
     *_, last = result.err.splitlines()
     return Result(result.code, result.out, last).refused()
 
@@ -43,7 +41,6 @@ def test_prepare_writes_one_file(cli, tmp_path):
     result = cli("data", "prepare", "demo", *TINY, "--out", out)
     assert result.code == 0, result
     lines = (result.out + result.err).splitlines()
-    assert any("generating 200 examples" in line for line in lines)
     assert any(line.startswith("train: 140 examples, ") for line in lines)
     assert lines[-1].endswith(" MB")
     prepared = load_prepared(out)
@@ -57,13 +54,13 @@ def test_prepare_writes_one_file(cli, tmp_path):
     assert [path.name for path in out.parent.iterdir()] == ["demo.safetensors"]
 
 
-def test_prepare_may_be_quiet(cli, tmp_path):
+def test_prepare_quietly(cli, tmp_path):
     result = cli("data", "prepare", "demo", *TINY, "--out", tmp_path / "a", "--quiet")
     assert result == Result(0, "", "")
     load_prepared(tmp_path / "a")
 
 
-def test_prepare_of_a_table_with_vectors(cli, tmp_path):
+def test_prepare_a_table_with_vectors(cli, tmp_path):
     rows = "".join(f"word{n} film,{'good' if n % 2 else 'bad'}\n" for n in range(20))
     (tmp_path / "mine.csv").write_text("review,stars\n" + rows)
     (tmp_path / "test.csv").write_text("review,stars\nfilm,bad\n\xff,\n", encoding="latin-1")
@@ -73,7 +70,7 @@ def test_prepare_of_a_table_with_vectors(cli, tmp_path):
         *("--text", "review", "--label", "stars", "--test", "test.csv"),
         *("--set", "embedding_dim=3", "--out", "mine.safetensors"),
     ]
-    assert "test.csv, line 3: expected UTF-8" in refused(cli(*arguments))
+    assert "test.csv, line 3" in refused(cli(*arguments))
     assert not (tmp_path / "mine.safetensors").exists()
     result = cli(*arguments, "--skip-bad")
     assert result.code == 0, result
@@ -87,16 +84,15 @@ def test_prepare_of_a_table_with_vectors(cli, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["demmo"], "unknown recipe 'demmo'"),
-        (["demo", "--text", "a"], "are for one's own tables"),
-        (["text", "--text2", "b"], "recipe text takes single texts; with --text2 take text-pair"),
-        (["snli-100d"], "there is no snli training file"),
-        (["demo", "--set", "bach_size=3"], "unknown key 'bach_size'"),
-        (["snli-100d", "--data", "nowhere"], "nowhere does not exist"),
-        (["text", "--set", "data.text="], "a table needs the names of its columns"),
+        (["demmo"], "'demmo'"),
+        (["demo", "--text", "a"], "--text is for your own files"),
+        (["snli-100d"], "--data"),
+        (["demo", "--set", "bach_size=3"], "'bach_size'"),
+        (["snli-100d", "--data", "nowhere"], "nowhere"),
+        (["text", "--set", "data.text="], "column"),
     ],
 )
-def test_prepare_refuses(cli, tmp_path, arguments, message):
+def test_prepare_rejects_invalid_arguments(cli, tmp_path, arguments, message):
     assert message in refused(cli("data", "prepare", *arguments, "--out", tmp_path / "a"))
     assert not (tmp_path / "a").exists()
 
@@ -114,43 +110,35 @@ def test_training_from_the_file_equals_training_from_the_data(cli, tmp_path, dem
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("file", "data")
     ]
     assert results[0]["test_accuracy"] == results[1]["test_accuracy"]
-    # and the weights are not those of the start: another seed has others
     model = gumbeltree.load(tmp_path / "file/model")
     assert model.config.encoder.hidden_dim == 8
     assert model.labels == ("negative", "positive")
-    other = cli(
-        "train", "demo", *TINY, "--prepared", demo, "--out", "other", "--seed", "4", "--quiet"
-    )
-    assert other.code == 0, other
-    vectors = [
-        gumbeltree.load(tmp_path / name / "model").encode(["it is dull ."])
-        for name in ("file", "other")
-    ]
-    assert not torch.allclose(*map(torch.from_numpy, vectors))
 
 
-def test_what_training_refuses(cli, tmp_path, demo):
-    def training(recipe, *arguments):
-        message = refused(cli("train", recipe, *arguments, "--out", "run"))
-        assert not (tmp_path / "run").exists()
-        return message
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "message"),
+    [
+        *(("demo", [option, "x"], "--prepared") for option in ("--data", "--vectors", "--dev")),
+        ("sst2", [], "'sst2'"),
+        ("sick", [], "pairs"),
+        ("listops", [], "labels 0, 1"),
+        ("demo", ["--set", "max_words=9"], "9"),
+    ],
+)
+def test_training_rejects_a_file_that_does_not_fit(cli, tmp_path, demo, recipe, arguments, message):
+    ended = cli("train", recipe, "--prepared", demo, *arguments, "--out", "run")
+    assert message in refused(ended)
+    assert not (tmp_path / "run").exists()
 
-    both = training("demo", *TINY, "--prepared", demo, "--data", tmp_path)
-    assert "--prepared holds data and vectors already, got other files as well" in both
-    for option in ("--vectors", "--dev", "--test"):
-        assert "got other files as well" in training("demo", "--prepared", demo, option, demo)
-    assert "no.safetensors does not exist" in training("demo", "--prepared", "no.safetensors")
-    assert "data.task = 'demo', but the recipe has 'sst2'" in training("sst2", "--prepared", demo)
-    assert "is for pairs, but the data" in training("sick", "--prepared", demo)
-    assert "the recipe has the labels 0, 1" in training("listops", "--prepared", demo)
-    assert "model.max_words = 64, but the recipe has 9" in training(
-        "demo", "--prepared", demo, "--set", "max_words=9"
-    )
+
+def test_training_rejects_a_damaged_file(cli, tmp_path, demo):
     (tmp_path / "cut.safetensors").write_bytes(demo.read_bytes()[:1000])
-    assert "is not a prepared file" in training("demo", "--prepared", "cut.safetensors")
+    for name in ("cut.safetensors", "missing.safetensors"):
+        ended = cli("train", "demo", "--prepared", name, "--out", "run")
+        assert name in refused(ended)
 
 
-def test_columns_may_have_any_name(cli, tmp_path):
+def test_columns_can_have_any_name(cli, tmp_path):
     for name in ("été", "a b", 'a"b', "a#b", "1"):
         rows = [{name: f"word{n}", "label": n % 2} for n in range(20)]
         label = "2" if name == "1" else "label"

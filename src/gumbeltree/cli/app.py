@@ -1,4 +1,4 @@
-"""The application that the commands join, and what they share."""
+"""The command line application, to which each command adds itself."""
 
 import signal
 from typing import Annotated
@@ -35,7 +35,6 @@ def _main(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    # training saves and stops by itself, and where processes wait for each other a signal must end
-    # them also inside of torch
+    # training handles signals itself, so as to save a checkpoint
     if context.invoked_subcommand != "train":
         context.with_resource(exits({signal.SIGTERM: 128 + signal.SIGTERM}))

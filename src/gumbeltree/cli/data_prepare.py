@@ -1,4 +1,4 @@
-"""The command that compiles data for training elsewhere."""
+"""The command that compiles data for training."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,14 +6,15 @@ from typing import Annotated
 import typer
 
 from gumbeltree.cli.data_get import data as data_app
+from gumbeltree.cli.streams import Quiet, SkipBad
 from gumbeltree.cli.train import (
     Data,
     Dev,
     Label,
     MoreVectors,
     Pretokenized,
+    RecipeName,
     Set,
-    SkipBad,
     Test,
     Text,
     Text2,
@@ -24,8 +25,8 @@ from gumbeltree.cli.train import (
 
 @data_app.command()
 def prepare(
-    recipe: Annotated[str, typer.Argument(help="The recipe it is for, by name or as .toml file.")],
-    out: Annotated[Path, typer.Option(help="File to write, such as snli.safetensors.")],
+    recipe: RecipeName,
+    out: Annotated[Path, typer.Option(help="File to write, for example snli.safetensors.")],
     data: Data = None,
     vectors: Vectors = None,
     more_vectors: MoreVectors = None,
@@ -37,9 +38,9 @@ def prepare(
     test: Test = None,
     pretokenized: Pretokenized = False,
     skip_bad: SkipBad = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Compile ids, labels and the needed word vectors into one compact file.
+    """Compile ids, labels and the required word vectors into one compact file.
 
     `gumbeltree train RECIPE --prepared FILE` then needs neither text nor word vectors.
 
@@ -53,9 +54,8 @@ def prepare(
     from gumbeltree.training.display import Display
 
     display = Display(quiet)
-    chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized)
     prepared = compile_data(
-        chosen,
+        chosen_recipe(recipe, settings, text, text2, label, pretokenized),
         data,
         vectors,
         dev=dev,

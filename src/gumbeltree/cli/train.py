@@ -12,61 +12,57 @@ from rich.console import Console
 from rich.table import Table
 
 from gumbeltree.cli.app import Json, app
+from gumbeltree.cli.streams import Device, Quiet, SkipBad
 from gumbeltree.parts import HEADS
+from gumbeltree.settings import Settings
 
 if TYPE_CHECKING:
     from gumbeltree.config import Recipe
-from gumbeltree.settings import Settings
 
-Data = Annotated[
-    Path | None,
-    typer.Option(help="Folder with the data set's files, or one's own table (a training file)."),
+RecipeName = Annotated[
+    str, typer.Argument(help="Name of a recipe (see `gumbeltree recipes`), or a .toml file.")
 ]
-Vectors = Annotated[Path | None, typer.Option(help="Word vectors: GloVe text, plain, .gz or .zip.")]
+Data = Annotated[
+    Path | None, typer.Option(help="Folder with the data set's files, or your own training file.")
+]
+Vectors = Annotated[
+    Path | None, typer.Option(help="Word vectors in GloVe text format, plain, .gz or .zip.")
+]
 MoreVectors = Annotated[
     Path | None,
-    typer.Option(help="Another such file, of any width, to borrow the words from that it lacks."),
+    typer.Option(help="Another vector file, of any width, for words that --vectors lacks."),
 ]
 Dev = Annotated[Path | None, typer.Option(help="Development file, if not in the folder.")]
 Test = Annotated[Path | None, typer.Option(help="Test file, if not in the folder.")]
-Text = Annotated[str | None, typer.Option(help="Column of the text in one's own table.")]
-Text2 = Annotated[str | None, typer.Option(help="Column of the second text of pairs.")]
+Text = Annotated[str | None, typer.Option(help="Column of the text in your own file.")]
+Text2 = Annotated[str | None, typer.Option(help="Column of the second text of a pair.")]
 Label = Annotated[str | None, typer.Option(help="Column of the label.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting of the recipe, such as batch_size=64; as often as needed. "
-        "`gumbeltree info RECIPE --json` shows them all.",
+        help="Change a setting of the recipe, for example batch_size=64. Can be repeated. "
+        "`gumbeltree info RECIPE --json` lists all settings.",
     ),
-]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave bad lines out and count them, go on.")
 ]
 Pretokenized = Annotated[
     bool,
-    typer.Option(
-        "--pretokenized", help="Texts of the table are words separated by spaces: keep them so."
-    ),
+    typer.Option("--pretokenized", help="The texts of your own file are words split by spaces."),
 ]
 
 
 @app.command()
 def train(
-    recipe: Annotated[
-        str, typer.Argument(help="Name of a recipe (see `gumbeltree recipes`), or a .toml file.")
-    ],
+    recipe: RecipeName,
     data: Data = None,
     vectors: Vectors = None,
     more_vectors: MoreVectors = None,
     prepared: Annotated[
         Path | None,
-        typer.Option(help="What `data prepare` made, in place of --data and --vectors."),
+        typer.Option(help="File made by `data prepare`, instead of --data and --vectors."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; default: runs/RECIPE.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/RECIPE.")] = None,
     settings: Set = None,
     text: Text = None,
     text2: Text2 = None,
@@ -76,34 +72,32 @@ def train(
     pretokenized: Pretokenized = False,
     skip_bad: SkipBad = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the folder, if there is one.")
+        bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
     ] = False,
     init: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Start from this trained model: its encoder, with its settings, and its words. A "
-            "folder, a name of `gumbeltree models`, or hub:ORG/NAME.",
+            help="Start from the encoder and the words of this trained model: a folder, a name of "
+            "`gumbeltree models`, or hub:ORG/NAME.",
         ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="First seed; default: the recipe's.")
     ] = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Train so many times, with seeds that follow each other.")
-    ] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs, with consecutive seeds.")] = 1,
+    device: Device = "auto",
     precision: Annotated[
         str | None, typer.Option(help="32, tf32, bf16 or 64; default: the recipe's.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train a model by a recipe, and evaluate the best one.
 
-    The folder of the run gets the best model (model/), the metrics of every evaluation
-    (metrics.jsonl), the state to go on from (last.checkpoint) and the result (result.json).
-    Ctrl-C saves and stops; the same command with --resume goes on.
+    The run folder contains the best model (model/), the metrics of every evaluation
+    (metrics.jsonl), the last checkpoint (last.checkpoint) and the result (result.json). Ctrl-C
+    saves a checkpoint and stops; repeat the command with --resume to continue.
 
     For example:
 
@@ -124,42 +118,42 @@ def train(
     from gumbeltree.training.folder import check_free
     from gumbeltree.training.loop import train as train_run
     from gumbeltree.training.seeds import train_seeds
-    from gumbeltree.training.start import (
-        check_device,
-        known_words,
-        leave_processes,
-        start_from,
-    )
+    from gumbeltree.training.start import check_device, known_words, leave_processes, start_from
 
-    more = [] if precision is None else [f"training.precision='{precision}'"]
-    more += [] if seed is None else [f"training.seed={seed}"]
-    chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized, more)
+    settings = list(settings or ())
+    settings += [] if precision is None else [f"training.precision='{precision}'"]
+    settings += [] if seed is None else [f"training.seed={seed}"]
+    chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized)
     plain = load_recipe(recipe)
     check_device(device)
     name = Path(recipe).stem if recipe.endswith(".toml") else recipe
-    where = Path("runs", name) if out is None else out
+    folder = Path("runs", name) if out is None else out
     first = os.environ.get("RANK", "0") == "0"
     if seeds == 1 and first:
-        # before minutes of reading
-        check_free(where, resume)
+        # before the data, which can take minutes to read
+        check_free(folder, resume)
     display = Display(quiet=quiet or not first)
     start = None
     if init is not None:
         asked = chosen
         chosen, start = start_from(chosen, init)
-        check_settled("--init", asked.model.encoder, plain.model.encoder, chosen.model.encoder)
-        check_settled("--init", asked.data, plain.data, chosen.data)
+        check_unchanged("--init", asked.model.encoder, plain.model.encoder, chosen.model.encoder)
+        check_unchanged("--init", asked.data, plain.data, chosen.data)
     if prepared is not None:
         if data or vectors or more_vectors or dev or test:
             raise ValueError(
-                "--prepared holds data and vectors already, got other files as well; pass one or "
-                "the other"
+                "--prepared already contains data and vectors; omit --data, --vectors, "
+                "--more-vectors, --dev and --test"
             )
         compiled = load_prepared(prepared)
-        check_settled("--prepared", chosen.data, plain.data, compiled.data)
-        check_vectors(chosen, compiled.vectors is not None or start is not None)
-    else:
-        check_vectors(chosen, vectors is not None or start is not None)
+        check_unchanged("--prepared", chosen.data, plain.data, compiled.data)
+        vectors = prepared if compiled.vectors is not None else None
+    if vectors is None and start is None and not chosen.model.embedding.tuned:
+        raise ValueError(
+            "this recipe does not train the word vectors, which would stay random; pass --vectors, "
+            "or --set tuned=true"
+        )
+    if prepared is None:
         compiled = prepare(
             chosen,
             data,
@@ -176,34 +170,29 @@ def train(
 
     def train_one(one: "Recipe", folder: Path) -> dict[str, Any]:
         display.title = f"seed {one.training.seed}: " if seeds > 1 else ""
-        try:
-            return train_run(
-                one,
-                compiled,
-                folder,
-                recipe_name=name,
-                resume=resume,
-                device=device,
-                init=start,
-                display=display,
-            )
-        finally:
-            display.close()
+        return train_run(
+            one,
+            compiled,
+            folder,
+            recipe_name=name,
+            resume=resume,
+            device=device,
+            init=start,
+            display=display,
+        )
 
     try:
         if seeds == 1:
-            result = train_one(chosen, where)
+            result = train_one(chosen, folder)
         else:
             base = chosen.training.seed
-            result = train_seeds(chosen, range(base, base + seeds), where, train_one)
+            result = train_seeds(chosen, range(base, base + seeds), folder, train_one)
     finally:
         leave_processes()
-    if not first:
-        return
-    if as_json:
+    if first and as_json:
         typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
-        return
-    show(result.get("runs", [result]), result, where, HEADS[chosen.model.head.kind].shown)
+    elif first:
+        show(result, folder, HEADS[chosen.model.head.kind].shown)
 
 
 def chosen_recipe(
@@ -213,61 +202,45 @@ def chosen_recipe(
     text2: str | None,
     label: str | None,
     pretokenized: bool,
-    more: list[str] | None = None,
 ) -> "Recipe":
-    """Return a recipe with the changes that were asked for."""
+    """Return a recipe with the changes that the command line asks for."""
     from gumbeltree.config import load_recipe, with_settings
 
-    columns = {"text": text, "text2": text2, "label": label}
-    given: dict[str, Any] = {key: value for key, value in columns.items() if value is not None}
+    options = {"text": text, "text2": text2, "label": label, "pretokenized": pretokenized or None}
+    changes: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     recipe = load_recipe(name)
-    if (given or pretokenized) and recipe.data.task != "table":
+    if changes and recipe.data.task != "table":
         raise ValueError(
-            f"--text, --text2, --label and --pretokenized are for one's own tables (recipes text "
-            f"and text-pair), got recipe {name}; leave them out"
+            f"--{next(iter(changes))} is for your own files, but recipe {name} reads the data set "
+            f"{recipe.data.task}; use the recipe text or text-pair"
         )
     if text2 is not None and HEADS[recipe.model.head.kind].sentences == 1:
-        raise ValueError(f"recipe {name} takes single texts; with --text2 take text-pair")
-    if pretokenized:
-        given["pretokenized"] = True
-    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **given))
-    return with_settings(recipe, [*(settings or []), *(more or [])])
+        raise ValueError(f"recipe {name} takes single texts; for --text2 use the recipe text-pair")
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **changes))
+    return with_settings(recipe, settings or [])
 
 
-def check_vectors(recipe: "Recipe", known: bool) -> None:
-    """Raise if word vectors would stay what chance made them."""
-    if not known and not recipe.model.embedding.tuned:
-        raise ValueError(
-            "the recipe keeps word vectors as they are, and there are none but random ones; pass "
-            "--vectors, or --set tuned=true"
-        )
-
-
-def check_settled(option: str, asked: "Settings", plain: "Settings", actual: "Settings") -> None:
-    """Raise if a setting was changed from the recipe's that an option settles otherwise.
+def check_unchanged(option: str, asked: Settings, plain: Settings, actual: Settings) -> None:
+    """Raise if the command line changes a setting that another option fixes.
 
     Args:
-        option: the option.
-        asked: the settings as changed on the command line.
-        plain: those of the recipe.
-        actual: those that will count.
+        option: the option that fixes the settings.
+        asked: settings as changed on the command line.
+        plain: settings of the recipe.
+        actual: settings that the option fixes.
     """
-    for name in (field.name for field in dataclasses.fields(asked)):
-        value, settled = getattr(asked, name), getattr(actual, name, None)
-        if value not in (getattr(plain, name, None), settled):
+    for field in dataclasses.fields(asked):
+        value, fixed = getattr(asked, field.name), getattr(actual, field.name, None)
+        if value not in (getattr(plain, field.name, None), fixed):
             raise ValueError(
-                f"{option} comes with {name} = {settled!r}, got {value!r} for it as well; leave "
-                "that out, or make the other anew"
+                f"{option} fixes {field.name} = {fixed!r}, which cannot be changed to {value!r}; "
+                f"omit that setting, or pass another {option}"
             )
 
 
-def show(
-    runs: list[dict[str, Any]],
-    result: dict[str, Any],
-    where: Path,
-    shown: Callable[[float], str],
-) -> None:
-    """Print what training reached; `shown` is how the head writes its measure."""
+def show(result: dict[str, Any], folder: Path, score: Callable[[float], str]) -> None:
+    """Print the result of one run, or of several seeds; `score` formats the head's measure."""
+    runs = result.get("runs", [result])
     measure = runs[0].get("measure", "accuracy")
     names = [f"dev_{measure}", f"test_{measure}"]
     table = Table()
@@ -277,7 +250,7 @@ def show(
         minutes, seconds = divmod(round(run["seconds"]), 60)
         table.add_row(
             str(run["seed"]),
-            *(shown(run[name]) if name in run else "" for name in names),
+            *(score(run[name]) if name in run else "" for name in names),
             f"{run['best_epoch']:.1f}",
             f"{run['steps']:,}",
             f"{minutes}:{seconds:02d}",
@@ -285,10 +258,10 @@ def show(
     if len(runs) > 1:
         table.add_section()
         columns = [result.get(name) for name in names]
-        both = [f"{shown(x['mean'])} ± {shown(x['deviation'])}" if x else "" for x in columns]
-        table.add_row("mean", *both, "", "", "")
+        means = [f"{score(x['mean'])} ± {score(x['deviation'])}" if x else "" for x in columns]
+        table.add_row("mean", *means)
+        folder = folder / f"seed-{runs[0]['seed']}"
     console = Console()
     console.print(table)
-    folder = where if len(runs) == 1 else where / f"seed-{runs[0]['seed']}"
     place = f"The model is in {folder / 'model'}."
     console.print(place, highlight=False, markup=False, soft_wrap=True)
