@@ -176,7 +176,7 @@ def test_rejects_missing_settings():
         ({"temperature": 0}, "temperature.*positive.* 0"),
         ({"temperature": float("nan")}, "temperature.*nan"),
         ({"cell": {"forget_offset": float("inf")}}, "forget_offset.*inf"),
-        ({"leaf": "bilstm", "hidden_dim": 5}, "even, got 5"),
+        ({"leaf": "bilstm", "hidden_dim": 5}, "even.*got 5"),
     ],
 )
 def test_encoders_reject_invalid_settings(setting, pattern):

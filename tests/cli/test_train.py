@@ -126,7 +126,7 @@ def test_shows_a_bar_in_a_terminal(run, monkeypatch):
     assert result.code == 0
     assert "\x1b[" in result.err
     assert "training" in result.err
-    assert "best" in result.err
+    assert "at most" in result.err
     assert "dev loss" in result.err
 
 
