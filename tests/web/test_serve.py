@@ -654,6 +654,6 @@ def test_the_page_has_the_recorded_figures():
     early, late = (single["resident_bytes"][done] for done in ("10000", "50000"))
     assert late < 1.02 * early
     assert f"{early / 2**20:.1f} MiB after 10,000 requests, {late / 2**20:.1f} MiB" in page
-    assert f"{single['sentences_per_second']:,.0f} sentences a second" in page
-    assert f"{many['sentences_per_second']:,.0f} sentences a second" in page
+    assert f"{single['sentences_per_second']:,.0f} sentences per second" in page
+    assert f"{many['sentences_per_second']:,.0f} sentences per second" in page
     assert f"load average was {report['other_load']['before']:.1f}" in page
