@@ -331,7 +331,7 @@ def test_the_server_answers_with_what_the_head_gives(head):
     found = json.loads(parsed)
     assert (found["classes"] is None) == (head == "number")
     assert found["answer"] == model.predict([TEXTS[1]])[0].as_dict()
-    assert served.about()["kind"] == head
+    assert served.describe()["kind"] == head
 
 
 # a head that reads nodes

@@ -1,4 +1,4 @@
-"""The command `explore`: trees in the browser."""
+"""The command `explore`."""
 
 from typing import Annotated
 
@@ -12,17 +12,15 @@ from gumbeltree.cli.serve import AccessLog, Index, Models, run_server
 @app.command()
 def explore(
     models: Models = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = 0,
     index: Index = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
     access_log: AccessLog = False,
     device: streams.Device = "auto",
 ) -> None:
-    """Look at trees in the browser: a page on this machine, for this machine alone.
+    """Explore trees in the browser, on a page that only this machine can reach.
 
-    Ctrl-C stops it.
-
-    Examples, with the packaged models and with one of them:
+    Press Ctrl-C to stop. Examples, with all packaged models and with one of them:
 
     gumbeltree explore
 

@@ -1,4 +1,4 @@
-"""The command `serve`: models over HTTP."""
+"""The command `serve`."""
 
 import os
 import re
@@ -17,19 +17,19 @@ Models = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="MODEL",
-        help="Model folders, folders of runs, names of `gumbeltree models`, or hub:ORG/NAME; "
-        "without, all packaged models.",
+        help="Model folders, run folders, names from `gumbeltree models`, or hub:ORG/NAME. "
+        "Default: all packaged models.",
     ),
 ]
 Index = Annotated[
     list[Path] | None,
     typer.Option(
-        help="A folder of `gumbeltree index`, made with one of the models, to search for "
-        "sentences; may be given for each model."
+        help="Folder written by `gumbeltree index` with one of the models, to search for similar "
+        "sentences; repeatable, one per model."
     ),
 ]
 AccessLog = Annotated[
-    bool, typer.Option("--access-log/--no-access-log", help="Log each request, without its texts.")
+    bool, typer.Option("--access-log/--no-access-log", help="Log requests, without texts.")
 ]
 
 
@@ -37,66 +37,64 @@ AccessLog = Annotated[
 def serve(
     models: Models = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 listens on all interfaces.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = 8000,
     index: Index = None,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="GUMBELTREE_TOKEN",
-            help="What clients must send as Authorization: Bearer TOKEN. In the environment other "
-            "users of the machine do not see it.",
+            help="Require clients to send Authorization: Bearer TOKEN. Prefer the environment "
+            "variable: other users of the machine can see command lines.",
         ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A name by which clients may call the server, beside those of loopback; may be "
-            "given several times.",
+            help="Additional host name under which clients may call the server; repeatable.",
         ),
     ] = None,
     cors: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ORIGIN",
-            help="A web site whose pages may call the server, such as https://example.org; may be "
-            "given several times.",
+            help="Web site whose pages may call the server, such as https://example.org; "
+            "repeatable.",
         ),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, max=256, help="Processes, each with models of its own.")
+        int, typer.Option(min=1, max=256, help="Number of processes, each with its own models.")
     ] = 1,
     threads: Annotated[
-        int, typer.Option(min=0, help="Threads of torch in each process; 0 shares out the cores.")
+        int, typer.Option(min=0, help="Torch threads per process; 0 divides the cores evenly.")
     ] = 0,
     queue: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Most requests that wait for the models in each process, beside those being "
-            "answered; one more gets 503 and may come again.",
+            help="Maximum number of waiting requests per process; further requests get 503.",
         ),
     ] = 256,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds after which a request is given up with 504.")
+        float, typer.Option(min=0.1, help="Seconds until a request fails with 504.")
     ] = 30.0,
     root_path: Annotated[
-        str, typer.Option(help="Where a proxy puts the server, such as /trees.")
+        str, typer.Option(help="Path prefix added by a proxy, such as /trees.")
     ] = "",
     forwarded_allow_ips: Annotated[
         str,
-        typer.Option(help="Addresses of proxies whose X-Forwarded headers are believed, or *."),
+        typer.Option(help="Addresses of proxies whose X-Forwarded headers are trusted, or *."),
     ] = "127.0.0.1",
     access_log: AccessLog = True,
     device: streams.Device = "auto",
 ) -> None:
-    """Serve models over HTTP, as JSON: trees, classes, vectors, neighbours.
+    """Serve models over HTTP as a JSON API: parse, predict, encode and neighbours.
 
-    Ctrl-C or SIGTERM stops it, after what was asked is answered.
+    Ctrl-C or SIGTERM stops the server once the running requests are finished.
 
-    Examples, with the packaged models and with others:
+    Examples, with all packaged models and with others:
 
     gumbeltree serve
 
@@ -109,7 +107,7 @@ def serve(
     from gumbeltree.web.limits import ServerSettings
 
     if token is None and server.TOKEN in os.environ:
-        # set but empty, as after a command that failed; typer takes that for not set
+        # typer ignores an empty variable, but serving without a token would be unexpected
         token = ""
     settings = ServerSettings(
         token=server.checked_token(token),
@@ -134,7 +132,7 @@ def serve(
 def run_server(
     plan: "ServerPlan", host: str, port: int, workers: int, proxies: str, *, browser: bool
 ) -> None:
-    """Listen, say where, and serve."""
+    """Listen, print the address, and serve."""
     import threading
     import webbrowser
 
@@ -144,20 +142,18 @@ def run_server(
     address = server.address_of(listener, host)
 
     def ready() -> None:
-        what = "The explorer is at" if plan.settings.page else "Serving at"
-        how = "(Ctrl-C stops it)"
-        if workers > 1:
-            how = f"with {workers} processes (Ctrl-C stops them)"
-        typer.echo(f"{what} {address} {how}")
+        what = "Explorer running at" if plan.settings.page else "Serving at"
+        how = f" with {workers} processes" if workers > 1 else ""
+        typer.echo(f"{what} {address}{how} (press Ctrl-C to stop)")
         if browser:
-            # a browser in the terminal would keep the server waiting
+            # in a thread, because a text browser would block the server
             threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
 
     with listener:
         if plan.settings.token is None and not server.is_loopback(host):
             typer.echo(
-                f"gumbeltree: warning: {host} can be reached from outside, and there is no "
-                "--token: whoever can connect may ask",
+                f"gumbeltree: warning: {host} is reachable from other machines; pass --token to "
+                "require authentication",
                 err=True,
             )
         if workers == 1:
@@ -168,10 +164,10 @@ def run_server(
 
 def _checked_root(path: str) -> str:
     if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
-        raise ValueError(f"`--root-path` must be such as /trees, got {path!r}")
+        raise ValueError(f"`--root-path` must be a path such as /trees, got {path!r}")
     return path
 
 
 def _share(workers: int) -> int:
-    """Return how many threads torch may use in each of several processes; 0 lets it choose."""
+    """Return the number of torch threads per process; 0 is torch's default."""
     return 0 if workers == 1 else max(1, (os.cpu_count() or 1) // workers)

@@ -1,13 +1,12 @@
-"""The explorer and the HTTP API behind it; FastAPI and uvicorn are an extra."""
+"""The explorer and its HTTP API, which require FastAPI and uvicorn."""
 
 
 def check_installed() -> None:
-    """Raise with the command that installs what serving needs, if it is not there."""
+    """Raise an error with the install command unless FastAPI and uvicorn are installed."""
     try:
-        import fastapi
+        import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "serving needs FastAPI and uvicorn: pip install 'gumbeltree[web]'"
+            "this command requires FastAPI and uvicorn: pip install 'gumbeltree[web]'"
         ) from error
-    del fastapi

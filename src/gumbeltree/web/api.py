@@ -1,4 +1,4 @@
-"""The HTTP API: an application made of models."""
+"""The HTTP API as an ASGI application."""
 
 import asyncio
 import hashlib
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 HEALTH, SCHEMA = "/api/health", "/api/openapi.json"
-PIECE = 2**16
-"""Bytes of an answer that are sent at once."""
-NUMBER = 12
-"""Bytes of a number in an answer, at least: most have 20, and other things stand between them."""
-# of the page; modules of JavaScript are refused by browsers under another type
-KINDS = {
+CHUNK_BYTES = 2**16
+"""Responses are sent in chunks of this size."""
+NUMBER_BYTES = 12
+"""Lower bound on the size of a number in a response; most take 20 bytes."""
+# browsers reject JavaScript modules of any other type
+MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -44,30 +44,29 @@ KINDS = {
     ".svg": "image/svg+xml",
 }
 
-DESCRIPTION = """Trees, classes and vectors of sentences by Gumbel Tree-LSTMs.
+DESCRIPTION = """Parse, classify and encode sentences with Gumbel Tree-LSTMs.
 
-Requests and answers are JSON. Requests that come at the same time are answered together; a server
-that cannot keep up answers 503 with `Retry-After`. Errors have a `detail` that says what was
-expected."""
+Requests and responses are JSON. Concurrent requests are batched; an overloaded server responds with
+503 and `Retry-After`. The `detail` of an error says what is wrong."""
 
 FAILURES: dict[int | str, dict[str, Any]] = {
-    401: {"description": "The token is missing or wrong, on a server that has one."},
-    421: {"description": "The Host header holds a name that is not the server's."},
-    500: {"description": "An error of the server.", "model": schema.UnexpectedFailure},
+    401: {"description": "The server requires a token, and it is missing or wrong."},
+    421: {"description": "The server does not accept the name in the Host header."},
+    500: {"description": "Internal server error.", "model": schema.UnexpectedFailure},
 }
 POST_FAILURES: dict[int | str, dict[str, Any]] = {
-    404: {"description": "No model has that name; the known ones are listed."},
-    408: {"description": "The body of the request came too slowly."},
-    413: {"description": "The body of the request is too large."},
-    415: {"description": "The body of the request is not declared to be JSON."},
-    422: {"description": "The request cannot be used as it is."},
+    404: {"description": "Unknown model; the message lists the available ones."},
+    408: {"description": "The request body was not received in time."},
+    413: {"description": "The request body is too large."},
+    415: {"description": "The Content-Type is not application/json."},
+    422: {"description": "The request is invalid; the message names the field."},
     503: {
-        "description": "Too many requests wait, or the server ends.",
+        "description": "The server is overloaded or shutting down.",
         "headers": {
-            "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+            "Retry-After": {"description": "Seconds until a retry.", "schema": {"type": "integer"}}
         },
     },
-    504: {"description": "The request waited too long and was given up."},
+    504: {"description": "The request timed out."},
 }
 
 
@@ -77,34 +76,25 @@ def _documented(*tables: dict[int | str, dict[str, Any]]) -> dict[int | str, dic
 
 
 class Api:
-    """What the routes of one application share.
-
-    Args:
-        models: by the names that clients use.
-        settings: of the server.
-    """
+    """State shared by the routes of an application."""
 
     def __init__(self, models: Mapping[str, Served], settings: ServerSettings) -> None:
         self.models = dict(models)
         self.settings = settings
         self.worker = Worker(settings.queue, settings.linger, settings.batch)
 
-    def named(self, name: str) -> Served:
-        """Return a model, or refuse the name."""
+    def find(self, name: str, trees: bool = False) -> Served:
+        """Return a model by name; raise if it does not exist or builds no trees as required."""
         if name not in self.models:
             known = ", ".join(self.models)
-            raise HTTPException(404, f"model: no such model; known: {known}")
-        return self.models[name]
-
-    def with_trees(self, name: str) -> Served:
-        """Return a model that builds trees, or refuse the name."""
-        served = self.named(name)
-        if not served.has_trees:
+            raise HTTPException(404, f"model: no such model; available: {known}")
+        served = self.models[name]
+        if trees and not served.has_trees:
             kind = served.model.config.encoder.kind
-            raise HTTPException(422, f"model: expected one that builds trees, got one of {kind!r}")
+            raise HTTPException(422, f"model: {name} has a {kind!r} encoder, which builds no trees")
         return served
 
-    async def ask(
+    async def run(
         self,
         kind: tuple[object, ...],
         call: Call,
@@ -112,38 +102,32 @@ class Api:
         field: str | None = None,
         one_by_one: bool = False,
     ) -> list[str]:
-        """Return the JSON of the answer to each item, or raise what the client is told.
+        """Return the JSON result of each item; raise an error response if one fails.
 
         Args:
-            kind: what is asked of which model; the same kind is answered together.
-            call: answers items of that kind.
+            kind: operation, model and options; requests of the same kind are batched.
+            call: processes a batch of that kind.
             items: of one request.
-            field: what the client calls an item, for messages; None is by its number in `texts`.
-            one_by_one: whether other requests come in between, as each item takes long.
+            field: name of the item in error messages; by default, its index in `texts`.
+            one_by_one: run items separately, so that slow ones do not block other requests.
         """
         deadline = asyncio.get_running_loop().time() + self.settings.timeout
         groups = [[item] for item in items] if one_by_one else [items]
-        answers: list[str | RefusedError] = []
+        answers: list[str] = []
         try:
             for number, group in enumerate(groups):
                 answers += await self.worker.run(kind, call, group, deadline, again=number > 0)
-                if isinstance(answers[-1], RefusedError):
-                    break
-                _check_size(
-                    sum(len(answer.encode()) for answer in answers if isinstance(answer, str))
-                )
+                for place, answer in enumerate(answers):
+                    if isinstance(answer, RefusedError):
+                        where = answer.field or field or f"texts.{place}"
+                        raise HTTPException(422, f"{where}: {answer}")
+                _check_size(sum(len(answer.encode()) for answer in answers))
         except BusyError:
             raise HTTPException(503, BUSY, {"Retry-After": "1"}) from None
         except LateError:
-            waited = f"no answer within {self.settings.timeout:g} seconds; ask for less, or later"
-            raise HTTPException(504, waited) from None
-        found = []
-        for number, answer in enumerate(answers):
-            if isinstance(answer, RefusedError):
-                place = answer.field or field or f"texts.{number}"
-                raise HTTPException(422, f"{place}: {answer}")
-            found.append(answer)
-        return found
+            timeout = f"timed out after {self.settings.timeout:g} s; send fewer texts or retry"
+            raise HTTPException(504, timeout) from None
+        return answers
 
 
 def create_app(
@@ -154,9 +138,9 @@ def create_app(
     """Return the API as an ASGI application.
 
     Args:
-        models: by the names that clients use, in the order in which they are listed.
+        models: by name, in the order of `/api/models`.
         settings: of the server.
-        indexes: sentences to search, by the names of the models that encoded them.
+        indexes: sentences to search, by the name of the model that encoded them.
     """
     settings = ServerSettings() if settings is None else settings
     indexes = indexes or {}
@@ -173,7 +157,7 @@ def create_app(
         version=__version__,
         description=DESCRIPTION,
         openapi_url=SCHEMA,
-        # both load their scripts from elsewhere
+        # both pages load scripts from other sites
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -181,18 +165,18 @@ def create_app(
     )
     app.state.api = api
     _add_handlers(app)
-    _add_questions(app, api)
-    _add_answers(app, api)
+    _add_info_routes(app, api)
+    _add_model_routes(app, api)
     pages = page_files() if settings.page else {}
     for path, file in pages.items():
-        app.add_api_route(path, _sender(*file), include_in_schema=False, methods=["GET"])
+        app.add_api_route(path, _file_route(*file), include_in_schema=False, methods=["GET"])
     _add_guards(app, settings, list(pages))
     _add_schema(app, api)
     return app
 
 
 def _add_guards(app: FastAPI, settings: ServerSettings, pages: list[str]) -> None:
-    """Put checks around an application, the innermost first."""
+    """Add the middleware, innermost first."""
     routes = {
         str(getattr(route, "path", "")): getattr(route, "methods", None) or ()
         for route in app.routes
@@ -220,13 +204,13 @@ def _add_guards(app: FastAPI, settings: ServerSettings, pages: list[str]) -> Non
 
 
 def _add_handlers(app: FastAPI) -> None:
-    """Let every error be a short message in JSON."""
+    """Return every error as a short message in JSON."""
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
         if error.status_code == 400:
-            # FastAPI's word for bytes that are no text, or nested too deeply
-            return JSONResponse({"detail": "body: expected JSON in UTF-8"}, 422)
+            # FastAPI's status for a body that is not UTF-8 or is nested too deeply
+            return JSONResponse({"detail": "body: not valid JSON in UTF-8"}, 422)
         return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
     @app.exception_handler(RequestValidationError)
@@ -235,7 +219,7 @@ def _add_handlers(app: FastAPI) -> None:
 
 
 def _message(error: Mapping[str, Any]) -> str:
-    """Return where something is wrong and what; what was sent is not repeated."""
+    """Return the field and what is wrong with it, without repeating the input."""
     place = [str(part)[:40] for part in error["loc"] if part != "body"]
     if error["type"] == "json_invalid":
         place = []
@@ -245,16 +229,16 @@ def _message(error: Mapping[str, Any]) -> str:
     return f"{'.'.join(place) or 'body'}: {message}"
 
 
-def _add_questions(app: FastAPI, api: Api) -> None:
-    """Add the routes that need no model to run."""
-    about = {
-        "models": [served.about() for served in api.models.values()],
-        "limits": {name: getattr(LIMITS, name) for name in schema.AboutLimits.model_fields},
+def _add_info_routes(app: FastAPI, api: Api) -> None:
+    """Add the routes that do not run a model."""
+    info = {
+        "models": [served.describe() for served in api.models.values()],
+        "limits": {name: getattr(LIMITS, name) for name in schema.LimitsInfo.model_fields},
     }
 
     @app.get(HEALTH, response_model=schema.Health, responses=_documented({421: FAILURES[421]}))
     async def health() -> Response:
-        """Say that the server runs, and how many requests wait. Needs no token."""
+        """Return server status and queue length; no authentication required."""
         queue = {"waiting": api.worker.waiting, "limit": api.worker.limit}
         return JSONResponse(
             {"status": "ok", "version": __version__, "models": len(api.models), "queue": queue}
@@ -262,22 +246,22 @@ def _add_questions(app: FastAPI, api: Api) -> None:
 
     @app.get("/api/models", response_model=schema.Models, responses=_documented(FAILURES))
     async def models() -> Response:
-        """List the models, and how much one request may hold."""
-        return JSONResponse(about)
+        """List the models and the limits per request."""
+        return JSONResponse(info)
 
 
-def _add_answers(app: FastAPI, api: Api) -> None:
+def _add_model_routes(app: FastAPI, api: Api) -> None:
     """Add the routes that run a model."""
     failures = _documented(FAILURES, POST_FAILURES)
 
     @app.post("/api/parse", response_model=schema.ParseAnswer, responses=failures)
     async def parse(request: schema.ParseRequest) -> Response:
-        """Return the tree of each sentence: candidates, choices and nodes with their classes."""
-        served = api.with_trees(request.model)
+        """Return the tree of each sentence: candidates, choices, and nodes with their classes."""
+        served = api.find(request.model, trees=True)
         longest = min(LIMITS.words, served.model.config.max_words)
         words = [min(len(text.split()), longest) for text in request.texts]
-        # two numbers for each candidate of each layer
-        _check_size(NUMBER * sum(count * (count - 1) for count in words))
+        # two numbers per candidate of each layer
+        _check_size(NUMBER_BYTES * sum(count * (count - 1) for count in words))
         options = (request.seed, request.temperature, request.samples)
 
         def call(texts: list[str]) -> service.Answers:
@@ -285,91 +269,90 @@ def _add_answers(app: FastAPI, api: Api) -> None:
 
         kind: tuple[object, ...] = ("parse", served.name, *options)
         if request.samples:
-            # a call for many of these would take longer than anybody waits
+            # sampling is slow: a unique kind keeps these requests out of batches
             kind = (*kind, object())
-        results = await api.ask(kind, call, request.texts, one_by_one=request.samples > 0)
+        results = await api.run(kind, call, request.texts, one_by_one=request.samples > 0)
         return _Json('{"results":[', results, "]}")
 
     @app.post("/api/predict", response_model=schema.PredictAnswer, responses=failures)
     async def predict(request: schema.PredictRequest) -> Response:
-        """Return the class of each sentence, or of each pair."""
-        served = api.named(request.model)
+        """Return the class of each sentence or pair."""
+        served = api.find(request.model)
         second: Sequence[str | None] = [None] * len(request.texts)
         if served.pair:
             if request.second is None or len(request.second) != len(request.texts):
                 raise HTTPException(
-                    422, "second: expected as many texts as in `texts`: the model is of pairs"
+                    422, "second: this model classifies pairs; pass as many texts as in `texts`"
                 )
             second = request.second
         elif request.second is not None:
-            raise HTTPException(422, "second: expected null: the model is of single sentences")
+            raise HTTPException(422, "second: must be null; this model classifies single sentences")
         items = list(zip(request.texts, second, strict=True))
-        results = await api.ask(("predict", served.name), partial(service.predict, served), items)
+        results = await api.run(("predict", served.name), partial(service.predict, served), items)
         return _Json('{"results":[', results, "]}")
 
     @app.post("/api/encode", response_model=schema.EncodeAnswer, responses=failures)
     async def encode(request: schema.EncodeRequest) -> Response:
         """Return the vector of each sentence."""
-        served = api.named(request.model)
+        served = api.find(request.model)
         width = served.model.encoder.vector_dim
-        _check_size(NUMBER * width * len(request.texts))
+        _check_size(NUMBER_BYTES * width * len(request.texts))
         call = partial(service.encode, served)
-        vectors = await api.ask(("encode", served.name), call, request.texts)
+        vectors = await api.run(("encode", served.name), call, request.texts)
         return _Json(f'{{"width":{width},"vectors":[', vectors, "]}")
 
     @app.post("/api/neighbours", response_model=schema.NeighboursAnswer, responses=failures)
     async def neighbours(request: schema.NeighboursRequest) -> Response:
-        """Return what is most like a sentence or a part of it: sentences of the index, or phrases.
+        """Return the neighbours of a sentence or phrase.
 
-        Parts are compared with the parts of example sentences, and so are whole sentences on a
-        server that has no index for the model.
+        Neighbours of a whole sentence come from the model's index. Without an index, and for a
+        `span` of the sentence, they are phrases of the example sentences.
         """
-        served = api.named(request.model)
+        served = api.find(request.model)
         call: Call
         if request.span is None and served.index is not None:
             source, call = "index", partial(service.similar_sentences, served)
             items: list[Any] = [(request.text, request.k)]
         else:
-            served = api.with_trees(request.model)
+            served = api.find(request.model, trees=True)
             source, call = "phrases", partial(service.similar_phrases, served)
             items = [(request.text, request.span, request.k)]
-        found = await api.ask((source, served.name), call, items, "text")
-        return _Json(f'{{"source":"{source}","neighbours":', found, "}")
+        results = await api.run((source, served.name), call, items, "text")
+        return _Json(f'{{"source":"{source}","neighbours":', results, "}")
 
 
 def _check_size(size: int) -> None:
-    """Refuse an answer of more bytes than allowed."""
+    """Raise if a response has more bytes than allowed."""
     if size > LIMITS.answer:
         raise HTTPException(
             422,
-            f"texts: expected an answer of at most {LIMITS.answer} bytes, got more; ask for fewer "
-            "or shorter texts at a time",
+            f"texts: the response would exceed {LIMITS.answer} bytes; send fewer or shorter texts",
         )
 
 
 class _Json(Response):
-    """Answers that are JSON already, with what stands around them; sent in pieces.
+    """A response made of encoded results, sent in chunks.
 
-    The next piece is sent when the client has taken the last, so that a client that takes nothing
-    does not fill the memory.
+    Waiting for the client between chunks keeps slow clients from filling the send buffer.
     """
 
     media_type = "application/json"
 
-    def __init__(self, before: str, answers: list[str], after: str) -> None:
-        super().__init__(f"{before}{','.join(answers)}{after}")
+    def __init__(self, before: str, results: list[str], after: str) -> None:
+        super().__init__(f"{before}{','.join(results)}{after}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **start})
         size = len(self.body)
-        for begin in range(0, size, PIECE):
-            part, more = self.body[begin : begin + PIECE], begin + PIECE < size
-            await send({"type": "http.response.body", "body": part, "more_body": more})
+        for begin in range(0, size, CHUNK_BYTES):
+            end = begin + CHUNK_BYTES
+            chunk = {"body": self.body[begin:end], "more_body": end < size}
+            await send({"type": "http.response.body", **chunk})
 
 
 def _add_schema(app: FastAPI, api: Api) -> None:
-    """Name the models in the OpenAPI document, so that it says all that can be asked for."""
+    """Add the model names and the token to the OpenAPI document."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -380,9 +363,9 @@ def _add_schema(app: FastAPI, api: Api) -> None:
                 routes=app.routes,
                 servers=[{"url": api.settings.root_path}] if api.settings.root_path else None,
             )
-            for about in made["components"]["schemas"].values():
-                if about.get("title", "").endswith("Request"):
-                    about["properties"]["model"]["enum"] = list(api.models)
+            for part in made["components"]["schemas"].values():
+                if part.get("title", "").endswith("Request"):
+                    part["properties"]["model"]["enum"] = list(api.models)
             if api.settings.token is not None:
                 made["components"]["securitySchemes"] = {
                     "token": {"type": "http", "scheme": "bearer"}
@@ -396,28 +379,26 @@ def _add_schema(app: FastAPI, api: Api) -> None:
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
-    """Return the page's files, content and type, by the path at which each is served.
+    """Return content and media type of the page's files by URL path.
 
-    They are read once. Nothing of a request ever becomes a path.
+    They are read once, so that no request is ever used as a file path.
     """
-    places = [*sorted(STATIC.glob("*")), EXAMPLES]
-    files = {
-        f"/static/{path.name}": (path.read_bytes(), KINDS[path.suffix])
-        for path in places
-        if path.is_file() and path.suffix in KINDS and path.name != "index.html"
+    return {
+        "/" if path.name == "index.html" else f"/static/{path.name}": (
+            path.read_bytes(),
+            MEDIA_TYPES[path.suffix],
+        )
+        for path in (*sorted(STATIC.glob("*")), EXAMPLES)
+        if path.suffix in MEDIA_TYPES
     }
-    index = STATIC / "index.html"
-    if not index.is_file():
-        raise FileNotFoundError(f"{index} is missing: the package is not whole; install it anew")
-    return {"/": (index.read_bytes(), KINDS[".html"]), **files}
 
 
-def _sender(content: bytes, kind: str) -> Callable[..., Any]:
+def _file_route(content: bytes, media_type: str) -> Callable[..., Any]:
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
     async def send(request: Request) -> Response:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag})
-        return Response(content, media_type=kind, headers={"ETag": tag})
+        return Response(content, media_type=media_type, headers={"ETag": tag})
 
     return send

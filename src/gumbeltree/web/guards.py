@@ -1,7 +1,6 @@
-"""What stands between clients and the API: checks of requests, headers of responses, the log.
+"""ASGI middleware: request checks, response headers and logging.
 
-Each class is an ASGI application around another one. Responses are JSON, so that nothing a client
-sends can become markup.
+All responses are JSON, so that input is never interpreted as markup.
 """
 
 import asyncio
@@ -37,29 +36,29 @@ PAGE = {
     **COMMON,
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
-    # asked for anew each time, so that a newer version is seen
+    # revalidate, so that an updated page is loaded after an upgrade
     "Cache-Control": "no-cache",
 }
 LINGER_SECONDS = 2.0
-"""How long a client may go on sending what was refused, so that it comes to read why."""
+"""How long to keep reading a rejected body, so that the client can read the error."""
 
 
 def route(scope: Scope) -> str:
-    """Return the path of a request without the part that a proxy put before it."""
+    """Return the path of a request without the prefix added by a proxy."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 class Outside:
-    """Adds headers to every response, logs it, and turns what was not foreseen into status 500.
+    """Add security headers, log requests, and turn unexpected errors into status 500.
 
-    Who cannot be answered because the server ends is told so, with status 503.
+    Requests cancelled by a shutdown get status 503.
 
     Args:
-        app: what answers.
+        app: the application to wrap.
         pages: paths of the page's files, which may load each other.
-        paths: paths that are logged; of others only that they are others, as they may be anything.
-        access_log: whether requests are logged.
+        paths: paths that are logged by name; others may contain anything.
+        access_log: whether to log requests.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Outside:
         self.pages, self.paths, self.access_log = pages, paths, access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -89,7 +88,7 @@ class Outside:
         try:
             await self.app(scope, receive, send_more)
         except asyncio.CancelledError:
-            # the server ends at once, or has waited for this request as long as it does at its end
+            # the server is shutting down
             if not status:
                 response = JSONResponse({"detail": ENDING}, 503, {"Retry-After": "1"})
                 await response(scope, receive, send_more)
@@ -98,12 +97,12 @@ class Outside:
             log.exception("error %s while answering %s", number, self._shown(path))
             if status:
                 raise
-            content = {"detail": f"an error of the server; its log has it as {number}"}
+            content = {"detail": f"internal server error; see {number} in the server's log"}
             await JSONResponse({**content, "id": number}, 500)(scope, receive, send_more)
         finally:
             if self.access_log:
                 took = 1000 * (time.monotonic() - began)
-                # methods are the client's words, too
+                # the method is also arbitrary input
                 method = scope["method"] if scope["method"] in ("GET", "POST", "OPTIONS") else "?"
                 access.info("%s %s %s %.0f ms", method, self._shown(path), status or "-", took)
 
@@ -112,14 +111,14 @@ class Outside:
 
 
 class Hosts:
-    """Refuses requests to another name than the server's own.
+    """Reject requests with an unknown Host header.
 
-    A web page can make its own name lead to this machine (DNS rebinding), and so speak to a server
-    that listens on nothing but loopback; the Host header then still holds the page's name.
+    This prevents DNS rebinding: a web page can point its own host name to 127.0.0.1 to reach a
+    local server, but the Host header still contains the page's name.
 
     Args:
-        app: what answers.
-        names: that the Host header may hold, in lower case, without a port.
+        app: the application to wrap.
+        names: accepted host names, in lower case, without a port.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
@@ -127,24 +126,24 @@ class Hosts:
         self.names = frozenset(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] == "http":
             host = Headers(scope=scope).get("host", "").lower()
             name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
             if name not in self.names:
-                message = "this server does not answer to that host name; see --allow-host"
+                message = "host name not accepted; add it with --allow-host"
                 await JSONResponse({"detail": message}, 421)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
 
 class Token:
-    """Refuses requests without the token.
+    """Reject requests without the token.
 
     Args:
-        app: what answers.
-        token: that clients must send.
-        free: paths that ask for none.
+        app: the application to wrap.
+        token: the required token.
+        free: paths that require no token.
     """
 
     def __init__(self, app: ASGIApp, token: str, free: Collection[str]) -> None:
@@ -152,13 +151,13 @@ class Token:
         self.token, self.free = token.encode(), free
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] == "http" and route(scope) not in self.free:
             kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-            # takes as long for any token of that length
+            # constant time, against timing attacks
             same = hmac.compare_digest(given.strip().encode("latin-1"), self.token)
             if kind.lower() != "bearer" or not same:
-                message = "expected the header Authorization: Bearer TOKEN with this server's token"
+                message = "missing or wrong token; send the header Authorization: Bearer TOKEN"
                 headers = {"WWW-Authenticate": "Bearer"}
                 await JSONResponse({"detail": message}, 401, headers)(scope, receive, send)
                 return
@@ -166,26 +165,24 @@ class Token:
 
 
 class _GoneError(Exception):
-    """A client does not take its answer."""
+    """The client does not read its response."""
 
 
 async def _gone(receive: Receive) -> None:
-    """Wait until a client has hung up."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class Bodies:
-    """Reads the bodies of requests, but no more of them than allowed, and no longer.
-
-    Nor does it wait any longer for a client to take a piece of the answer.
+    """Limit size, time and number of requests with a body.
 
     Args:
-        app: what answers.
-        paths: that take a body; at others none is read.
-        limit: most bytes.
-        seconds: that a client has for each.
-        requests: most requests at a time.
+        app: the application to wrap.
+        paths: that take a body.
+        limit: maximum size of a body in bytes.
+        seconds: time limit for receiving the body, and for sending each chunk of the response.
+        requests: maximum number of concurrent requests.
     """
 
     def __init__(
@@ -197,9 +194,9 @@ class Bodies:
         self._now = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] == "http" and "\n" in route(scope):
-            # the router's patterns end in `$`, which matches before a last line feed, too
+            # the router's patterns end in `$`, which also matches before a final line feed
             await JSONResponse({"detail": "Not Found"}, 404)(scope, receive, send)
             return
         if scope["type"] != "http" or scope["method"] != "POST" or route(scope) not in self.paths:
@@ -218,11 +215,11 @@ class Bodies:
         headers = Headers(scope=scope)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            # other types reach the server from any web page, without its asking first
-            wanted = "expected the header Content-Type: application/json"
-            await self._refuse(415, wanted, scope, receive, send)
+            # any web page may send other types without a CORS preflight
+            detail = "send the header Content-Type: application/json"
+            await self._refuse(415, detail, scope, receive, send)
             return
-        size, too_large = 0, f"expected at most {self.limit} bytes"
+        size, too_large = 0, f"the body exceeds {self.limit} bytes"
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self.limit:
             await self._refuse(413, too_large, scope, receive, send)
@@ -241,8 +238,8 @@ class Bodies:
                     if size > self.limit:
                         break
         except TimeoutError:
-            wait = f"expected the whole request within {self.seconds:g} seconds"
-            await self._refuse(408, wait, scope, receive, send)
+            detail = f"the body was not received within {self.seconds:g} seconds"
+            await self._refuse(408, detail, scope, receive, send)
             return
         if size > self.limit:
             await self._refuse(413, too_large, scope, receive, send)
@@ -270,7 +267,7 @@ class Bodies:
             await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
-            # nobody waits for it any more
+            # the client is gone, or the response is complete
             answer.cancel()
         with contextlib.suppress(_GoneError, asyncio.CancelledError):
             await answer
@@ -278,10 +275,10 @@ class Bodies:
     async def _refuse(
         self, status: int, detail: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer without the body, then take a little of it, and close the connection.
+        """Send an error, keep reading the body for a while, and close the connection.
 
-        If the connection were closed at once, a client that is still sending would be told of that
-        and never read the answer.
+        If it were closed immediately, a client still sending would get a connection error instead
+        of the response.
         """
         headers = {"Connection": "close"}
         if status == 503:
@@ -308,5 +305,5 @@ class Bodies:
             return
 
 
-BUSY = "the server is busy; try again in a second"
-ENDING = "the server was stopped before it had the answer; ask again when it is back"
+BUSY = "the server is busy; retry in a second"
+ENDING = "the server is shutting down; retry later"

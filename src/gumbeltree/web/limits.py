@@ -1,21 +1,20 @@
-"""What the API takes of a request, and what it keeps waiting."""
+"""Limits of requests, and the settings of a server."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Bounds of one request, the same for every server, as the API's schema names them.
+    """Maxima per request, the same for every server.
 
     Attributes:
-        characters: of a text, counted before it is split into words.
-        words: of a text.
-        texts: of a request.
-        samples: trees that are drawn of a text.
-        neighbours: sentences or phrases that are named.
-        body: bytes of a request.
-        answer: bytes of an answer. A trace holds two numbers for each candidate of each layer, and
-            so grows with the square of the words.
+        characters: per text, checked before tokenization.
+        words: per text.
+        texts: per request.
+        samples: sampled trees per text.
+        neighbours: sentences or phrases per request.
+        body: size of a request body in bytes.
+        answer: size of a response body in bytes; a trace grows with the square of its words.
     """
 
     characters: int = 1000
@@ -23,7 +22,7 @@ class Limits:
     texts: int = 64
     samples: int = 200
     neighbours: int = 50
-    # every character may be written in six bytes, and a pair has two texts
+    # JSON may escape a character in six bytes, and a pair has two texts
     body: int = 2**20
     answer: int = 2**22
 
@@ -33,22 +32,21 @@ LIMITS = Limits()
 
 @dataclasses.dataclass(frozen=True)
 class ServerSettings:
-    """How a server behaves.
+    """Settings of a server.
 
     Attributes:
-        page: whether the explorer's page is served, too.
-        token: what clients must send as `Authorization: Bearer TOKEN`; None asks for nothing.
-        hosts: names by which clients may call the server, in the Host header; None is any.
-        origins: web pages that may call it from a browser, such as https://example.org.
-        queue: most requests that wait for the models.
-        requests: most requests that are read and answered at a time.
-        timeout: seconds after which a client is told to give up.
-        client_seconds: that a client has to send a request, and to take each piece of the answer.
-        linger: seconds that a request waits for others to be answered together with it.
-        batch: most texts that are answered together, unless one request alone has more.
-        root_path: where a proxy puts the server, such as /trees; what calls the application adds
-            it to the path.
-        access_log: whether each request is logged.
+        page: whether to serve the explorer's page.
+        token: required as `Authorization: Bearer TOKEN`; None disables authentication.
+        hosts: accepted names in the Host header; None accepts any.
+        origins: web sites allowed to call the server (CORS), such as https://example.org.
+        queue: maximum number of requests waiting for the models.
+        requests: maximum number of concurrent requests.
+        timeout: seconds until a request fails with 504.
+        client_seconds: time limit for receiving a request body and for sending each chunk.
+        linger: seconds to wait for more requests to batch.
+        batch: maximum number of texts per batch, unless one request has more.
+        root_path: path prefix added by a proxy, such as /trees.
+        access_log: whether to log each request.
     """
 
     page: bool = False

@@ -1,4 +1,4 @@
-"""A server of several processes: started, watched, replaced, ended."""
+"""A server with several processes."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -17,57 +17,56 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
 
 PAUSE_SECONDS = 2.0
-"""How long after a process that could not start another one is tried."""
+"""Delay before replacing a process that failed to start."""
 
 
 def serve_many(
     plan: ServerPlan, listener: socket.socket, workers: int, ready: Callable[[], None], proxies: str
 ) -> None:
-    """Serve with several processes, each with models of its own, until a signal comes.
+    """Serve with several processes, each with its own models, until a signal arrives.
 
-    A process that dies is replaced; if one dies before all answer, they all end. At a second signal
-    of a kind they leave what they were asked unfinished.
+    A process that dies is replaced; if one dies before all are ready, the server stops. A second
+    signal stops the processes without finishing their requests.
 
     Args:
         plan: what to serve.
-        listener: a socket that listens; the processes share it.
-        workers: how many processes.
-        ready: called as soon as all of them answer.
+        listener: a listening socket, shared by the processes.
+        workers: number of processes.
+        ready: called once all processes accept requests.
         proxies: as in `serve`.
     """
     start_logging()
     with exits(ENDS_WELL):
-        # what is wrong with models is said once, here, not by each process again and again
+        # report a broken model once, here, not in every process
         plan.app()
         with StopRequest() as stop:
             running: list[_Running] = []
             try:
                 running += [_Running(plan, listener, proxies) for _ in range(workers)]
-                told = False
+                started = False
                 while not stop.number:
-                    if not told and all(each.served.is_set() for each in running):
+                    if not started and all(worker.served.is_set() for worker in running):
                         ready()
-                        told = True
-                    multiprocessing.connection.wait(
-                        [each.process.sentinel for each in running], 0.2
-                    )
-                    _replace_dead(running, stop, told, lambda: _Running(plan, listener, proxies))
+                        started = True
+                    sentinels = [worker.process.sentinel for worker in running]
+                    multiprocessing.connection.wait(sentinels, 0.2)
+                    _replace_dead(running, stop, started, lambda: _Running(plan, listener, proxies))
             finally:
-                # nobody new comes in while they finish
+                # accept no new connections while they finish
                 listener.close()
                 _end(running)
 
 
 class _Running:
-    """A process that serves, and whether it answers yet."""
+    """A process that serves, and whether it is ready."""
 
     def __init__(self, plan: ServerPlan, listener: socket.socket, proxies: str) -> None:
         context = multiprocessing.get_context("spawn")
         self.served = context.Event()
         self.process = context.Process(
-            target=_serve_below, args=(plan, listener, self.served, proxies), daemon=True
+            target=_serve_worker, args=(plan, listener, self.served, proxies), daemon=True
         )
-        # Ctrl-C reaches it, too, when it cannot yet end quietly; who started it passes it on
+        # Ctrl-C also reaches the child, before it can handle it; the parent forwards it
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self.process.start()
@@ -75,8 +74,8 @@ class _Running:
             signal.signal(signal.SIGINT, before)
 
 
-def _serve_below(plan: ServerPlan, listener: socket.socket, served: "Event", proxies: str) -> None:
-    """Serve in a process that another one started, and end with it."""
+def _serve_worker(plan: ServerPlan, listener: socket.socket, served: "Event", proxies: str) -> None:
+    """Serve in a child process, which ends with its parent."""
 
     def follow() -> None:
         parent = multiprocessing.parent_process()
@@ -89,36 +88,37 @@ def _serve_below(plan: ServerPlan, listener: socket.socket, served: "Event", pro
 
 
 def _replace_dead(
-    running: list[_Running], stop: StopRequest, told: bool, start: Callable[[], _Running]
+    running: list[_Running], stop: StopRequest, started: bool, start: Callable[[], _Running]
 ) -> None:
-    for place, each in enumerate(running):
-        if each.process.is_alive() or stop.number:
+    for place, worker in enumerate(running):
+        if worker.process.is_alive() or stop.number:
             continue
-        status = each.process.exitcode
-        if not (told or each.served.is_set()):
+        status = worker.process.exitcode
+        if not (started or worker.served.is_set()):
             raise OSError(
-                f"expected a process that serves, got one that ended with status {status} before "
-                "it did; start fewer with --workers if memory is short"
+                f"a process ended with status {status} before it was ready; if memory is short, "
+                "pass a smaller --workers"
             )
-        log.warning("process %s ended with status %s: another one starts", each.process.pid, status)
-        if not each.served.is_set():
-            # the others go on; what keeps this one from starting may be gone a little later
+        log.warning("process %s ended with status %s; restarting", worker.process.pid, status)
+        if not worker.served.is_set():
+            # the others go on; the cause may be temporary
             time.sleep(PAUSE_SECONDS)
         running[place] = start()
 
 
 def _end(running: list[_Running]) -> None:
-    """Let processes finish what they were asked, unless told a second time."""
-    for each in running:
-        each.process.terminate()
+    """Let processes finish their requests, unless a second signal arrives."""
+    processes = [worker.process for worker in running]
+    for process in processes:
+        process.terminate()
     try:
-        for each in running:
-            each.process.join()
+        for process in processes:
+            process.join()
     except SystemExit:
-        for each in running:
-            if each.process.is_alive() and each.process.pid is not None:
-                os.kill(each.process.pid, signal.SIGINT)
-        for each in running:
-            each.process.join(FORCED_SECONDS)
-            each.process.kill()
+        for process in processes:
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, signal.SIGINT)
+        for process in processes:
+            process.join(FORCED_SECONDS)
+            process.kill()
         raise SystemExit(1) from None

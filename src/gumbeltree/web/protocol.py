@@ -1,7 +1,6 @@
-"""Connections: not too many, and none that a client lets stand half way.
+"""Limits on connections.
 
-uvicorn itself waits for ever for the rest of a request's headers, and for a client to take what was
-written, also when the connection is to be closed.
+uvicorn itself waits indefinitely for the headers of a request and for a client to read a response.
 """
 
 import asyncio
@@ -13,11 +12,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from gumbeltree.web.guards import API
 
 CLIENT_SECONDS = 15.0
-"""How long a client may take for its headers, or to take what was written."""
+"""Time limit for receiving headers and for the client to read what was sent."""
 
 
 def most_connections() -> int:
-    """Return how many connections leave the process descriptors for everything else."""
+    """Return a limit that leaves file descriptors for everything else."""
     try:
         import resource
     except ImportError:
@@ -27,14 +26,14 @@ def most_connections() -> int:
 
 
 class Protocol(H11Protocol):
-    """uvicorn's, with limits on connections and on clients that stand still."""
+    """uvicorn's protocol with limits on connections and stalled clients."""
 
     most = most_connections()
     _sending: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or refuse it."""
+        """Accept a connection, or abort it if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self.most:
             transport.abort()
@@ -42,34 +41,34 @@ class Protocol(H11Protocol):
             self._sending = self._abort_later(self._sending)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a connection."""
+        """Cancel the timers."""
         self._cancel(self._sending)
         self._cancel(self._taking)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; once the headers are there, others watch the clock."""
+        """Stop the timer once the headers are complete."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._cancel(self._sending)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request of the connection."""
+        """Restart the timer for the next request on this connection."""
         self._sending = self._abort_later(self._sending)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client is behind: it has some time to catch up."""
+        """Start a timer: the client reads too slowly."""
         self._taking = self._abort_later(self._taking)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Stop the timer: the client has caught up."""
         self._cancel(self._taking)
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, with the headers and the form of all other errors."""
+        """Respond to malformed HTTP in the format of all other errors."""
         body = json.dumps({"detail": msg}).encode()
         fields = {**API, "Content-Type": "application/json", "Content-Length": str(len(body))}
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

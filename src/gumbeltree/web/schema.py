@@ -1,4 +1,4 @@
-"""What goes in and out, as pydantic models: they check requests and make the OpenAPI document."""
+"""Requests and responses as pydantic models: they validate input and document the API."""
 
 from typing import Annotated, Any
 
@@ -12,9 +12,9 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# JSON has one kind of number: 5.0 is as whole as 5
+# JSON does not distinguish 5.0 from 5
 WHOLE = BeforeValidator(_whole)
-# the pattern asks for one character that is no space
+# the pattern requires one character that is not white space
 Text = Annotated[
     str,
     Field(min_length=1, max_length=LIMITS.characters, pattern=r"\S", examples=["i love this ."]),
@@ -28,13 +28,13 @@ Texts = Annotated[
         examples=[["i love this very much .", "it is anything but dull ."]],
     ),
 ]
-Name = Annotated[str, Field(max_length=200, description="A name that GET /api/models lists.")]
+Name = Annotated[str, Field(max_length=200, description="A model name from GET /api/models.")]
 Span = Annotated[list[Annotated[int, WHOLE]], Field(min_length=2, max_length=2)]
 Probabilities = dict[str, float]
 
 
 class Request(BaseModel):
-    """Types are taken as they are, and unknown fields are refused: most are misspelt."""
+    """Base class: types are not converted, and unknown fields are rejected as misspelt."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -42,27 +42,27 @@ class Request(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _few_fields(cls, value: object) -> object:
-        # each unknown one would be an error of its own, and a body has room for 100,000
+    def _limit_fields(cls, value: object) -> object:
+        # pydantic reports every unknown field, and a body can hold 100,000 of them
         if isinstance(value, dict) and len(value) > len(cls.model_fields) + 8:
             raise PydanticCustomError("too_many_fields", "Object should have fewer fields")
         return value
 
 
 class ParseRequest(Request):
-    """Sentences whose trees are wanted."""
+    """Sentences to parse."""
 
     texts: Texts
     seed: Annotated[
         Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE] | None,
-        Field(description="Sample the merges, the same for the same seed; null takes the best."),
+        Field(description="Seed for sampling the merges; null merges the best candidates."),
     ] = None
     temperature: Annotated[
         float,
         Field(
             ge=1e-6,
             le=1e6,
-            description="The higher, the less the scores say; 1 is as in training.",
+            description="Divides the scores: higher values flatten the probabilities.",
         ),
     ] = 1.0
     samples: Annotated[
@@ -70,66 +70,68 @@ class ParseRequest(Request):
         Field(
             ge=0,
             le=LIMITS.samples,
-            description="Trees to draw of each sentence, to see how sure each span is.",
+            description="Number of trees to sample per sentence to estimate span probabilities.",
         ),
         WHOLE,
     ] = 0
 
 
 class PredictRequest(Request):
-    """Sentences, or the first and second sentences of pairs, whose classes are wanted."""
+    """Sentences, or pairs of sentences, to classify."""
 
     texts: Texts
     second: Annotated[
         Texts | None,
-        Field(description="For models of pairs: the second sentences, as many as the first."),
+        Field(description="Second sentence of each pair; required by pair models only."),
     ] = None
 
 
 class EncodeRequest(Request):
-    """Sentences whose vectors are wanted."""
+    """Sentences to encode."""
 
     texts: Texts
 
 
 class NeighboursRequest(Request):
-    """A sentence, or a part of it, of which the like is wanted."""
+    """A sentence, or a phrase of it, to find neighbours of."""
 
     text: Text
     span: Annotated[
         Span | None,
         Field(
-            description="First word and the one after the last of a node of the sentence's tree; "
-            "null is the whole sentence.",
+            description="A node of the sentence's tree as [first word, last word + 1]; null is the "
+            "whole sentence.",
             examples=[[0, 2]],
         ),
     ] = None
     k: Annotated[
-        int, Field(ge=1, le=LIMITS.neighbours, description="How many are wanted."), WHOLE
+        int, Field(ge=1, le=LIMITS.neighbours, description="Number of neighbours."), WHOLE
     ] = 5
 
 
 class Failure(BaseModel):
-    """Why there is no answer."""
+    """An error."""
 
-    detail: Annotated[str, Field(examples=["model: no such model; known: snli-100d, sst2-100d"])]
+    detail: Annotated[
+        str, Field(examples=["model: no such model; available: snli-100d, sst2-100d"])
+    ]
 
 
 class UnexpectedFailure(Failure):
-    """A mistake of the server's own."""
+    """An internal server error."""
 
-    id: Annotated[str, Field(description="Under which the server's log has more.")]
+    id: Annotated[str, Field(description="Identifies the traceback in the server's log.")]
 
 
 class Queue(BaseModel):
-    """Requests that wait for the models, in the process that answers."""
+    """Requests waiting for the models in the process that responds."""
 
     waiting: int
     limit: int
 
 
 class Health(BaseModel):
-    """That the server runs."""
+    """Server status."""
 
     status: Annotated[str, Field(examples=["ok"])]
     version: str
@@ -137,47 +139,45 @@ class Health(BaseModel):
     queue: Queue
 
 
-class AboutModel(BaseModel):
-    """What is known of a model."""
+class ModelInfo(BaseModel):
+    """A model that is served."""
 
     name: str
-    kind: Annotated[str, Field(description='Its head: "single", "pair", or one of your own.')]
-    sentences: Annotated[int, Field(description="Sentences that an answer is about, 1 or 2.")]
+    kind: Annotated[str, Field(description='Its head: "single", "pair" or a custom one.')]
+    sentences: Annotated[int, Field(description="Sentences per prediction, 1 or 2.")]
     labels: list[str]
     trees: Annotated[
-        str, Field(description='"none", "fixed" (the same for all words) or "sampled" (by score).')
+        str,
+        Field(description='"none", "fixed" (independent of the words) or "sampled" (by score).'),
     ]
-    width: Annotated[int, Field(description="Numbers in the vector of a sentence.")]
-    vocabulary: Annotated[int, Field(description="Words that have a vector of their own.")]
-    max_words: Annotated[int, Field(description="Words of a text that it reads.")]
+    width: Annotated[int, Field(description="Dimension of the sentence vectors.")]
+    vocabulary: Annotated[int, Field(description="Size of the vocabulary.")]
+    max_words: Annotated[int, Field(description="Longer texts are truncated to this length.")]
     description: str
-    index: Annotated[bool, Field(description="Whether sentences can be searched for.")]
+    index: Annotated[bool, Field(description="Whether a sentence index is available.")]
 
 
-class AboutLimits(BaseModel):
-    """Bounds of one request."""
+class LimitsInfo(BaseModel):
+    """Limits per request."""
 
-    characters: Annotated[int, Field(description="Of a text.")]
-    words: Annotated[int, Field(description="Of a text.")]
-    texts: Annotated[int, Field(description="Of a request.")]
-    samples: Annotated[int, Field(description="Drawn of a text.")]
-    neighbours: Annotated[int, Field(description="That are named.")]
-    body: Annotated[int, Field(description="Bytes of a request.")]
-    answer: Annotated[int, Field(description="Bytes of an answer.")]
+    characters: Annotated[int, Field(description="Maximum per text.")]
+    words: Annotated[int, Field(description="Maximum per text.")]
+    texts: Annotated[int, Field(description="Maximum per request.")]
+    samples: Annotated[int, Field(description="Maximum number of sampled trees per text.")]
+    neighbours: Annotated[int, Field(description="Maximum per request.")]
+    body: Annotated[int, Field(description="Maximum size of a request body in bytes.")]
+    answer: Annotated[int, Field(description="Maximum size of a response body in bytes.")]
 
 
 class Models(BaseModel):
-    """What can be asked for."""
+    """The models and the limits of the server."""
 
-    models: list[AboutModel]
-    limits: AboutLimits
+    models: list[ModelInfo]
+    limits: LimitsInfo
 
 
 class Predicted(BaseModel):
-    """What a model says about a sentence or pair: for models of classes, label and probabilities.
-
-    Models with another head answer with fields of their own.
-    """
+    """The prediction for a sentence or pair; models with a custom head return other fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -186,99 +186,99 @@ class Predicted(BaseModel):
 
 
 class LayerAnswer(BaseModel):
-    """The candidates of one step and what became of them."""
+    """The candidates of one merge."""
 
-    scores: Annotated[list[float], Field(description="Of each candidate, left to right.")]
+    scores: Annotated[list[float], Field(description="One per candidate, left to right.")]
     probabilities: Annotated[list[float], Field(description="Eq. 12, at the temperature.")]
-    choice: Annotated[int, Field(description="The candidate that was merged.")]
-    runner_up: Annotated[int | None, Field(description="The most probable of the others.")]
+    choice: Annotated[int, Field(description="Index of the candidate that was merged.")]
+    runner_up: Annotated[int | None, Field(description="The most probable other candidate.")]
 
 
 class NodeAnswer(BaseModel):
     """A word or a merge."""
 
     span: Span
-    children: Annotated[Span | None, Field(description="Places of its children among the nodes.")]
-    step: Annotated[int | None, Field(description="The layer that made it.")]
+    children: Annotated[Span | None, Field(description="Indices of its children in `nodes`.")]
+    step: Annotated[int | None, Field(description="Index of the layer that created it.")]
     score: float | None
     probability: float | None
     classes: Annotated[
-        Probabilities | None, Field(description="What the classifier says of it alone.")
+        Probabilities | None, Field(description="The classifier applied to this node alone.")
     ]
 
 
 class Parsed(BaseModel):
-    """A sentence, its tree and how it came about."""
+    """A sentence and its tree."""
 
     text: str
     words: list[str]
     order: Annotated[list[int], Field(description="Position of each merge.")]
     brackets: Annotated[str, Field(examples=["( i ( love this ) )"])]
-    offsets: Annotated[list[Span], Field(description="Characters of each word in the text.")]
-    unknown: Annotated[list[bool], Field(description="Whether the vocabulary lacks each word.")]
+    offsets: Annotated[list[Span], Field(description="Character range of each word.")]
+    unknown: Annotated[list[bool], Field(description="Whether each word is out of the vocabulary.")]
     sampled: bool
-    cut: Annotated[bool, Field(description="Whether the model leaves out the end.")]
+    cut: Annotated[bool, Field(description="Whether the text was truncated.")]
     trees: Annotated[
         str,
         Field(
-            description='"learned", or which fixed trees the model makes: "left", "right", '
-            '"balanced" or "random". Scores, probabilities and spans of fixed trees say nothing.',
+            description='"learned", or the kind of fixed trees: "left", "right", "balanced" or '
+            '"random". For fixed trees, scores, probabilities and spans carry no information.',
             examples=["learned"],
         ),
     ]
     layers: list[LayerAnswer]
-    nodes: Annotated[list[NodeAnswer], Field(description="Words, then merges, the root last.")]
+    nodes: Annotated[list[NodeAnswer], Field(description="The words, then the merges, root last.")]
     classes: Annotated[
         Probabilities | None,
         Field(
-            description="Of the sentence, by its best tree; null for models of pairs, and where "
-            "answers are no classes."
+            description="Class probabilities of the sentence for its best tree; null for pair "
+            "models and heads without classes."
         ),
     ]
     answer: Annotated[
         Predicted | None,
-        Field(description="What `/api/predict` says of the sentence; null for models of pairs."),
+        Field(description="The result of `/api/predict`; null for pair models."),
     ]
     spans: Annotated[
         list[Annotated[list[Any], Field(min_length=3, max_length=3)]] | None,
         Field(
-            description="First word, the one after the last, and the share of the drawn trees "
-            "that have the span; null if none were drawn.",
+            description="[first word, last word + 1, fraction of the sampled trees that contain "
+            "the span]; null without `samples`.",
             examples=[[[0, 2, 0.75], [0, 3, 1.0]]],
         ),
     ]
 
 
 class ParseAnswer(BaseModel):
-    """A tree for each sentence, in their order."""
+    """One tree per sentence."""
 
     results: list[Parsed]
 
 
 class PredictAnswer(BaseModel):
-    """An answer for each sentence or pair, in their order."""
+    """One prediction per sentence or pair."""
 
     results: list[Predicted]
 
 
 class EncodeAnswer(BaseModel):
-    """A vector for each sentence, in their order."""
+    """One vector per sentence."""
 
     width: int
     vectors: list[list[float]]
 
 
 class Neighbour(BaseModel):
-    """A sentence or phrase and how like it is."""
+    """A similar sentence or phrase."""
 
     text: str
-    score: Annotated[float, Field(description="Cosine of the vectors.")]
+    score: Annotated[float, Field(description="Cosine similarity.")]
 
 
 class NeighboursAnswer(BaseModel):
-    """What is alike, the most alike first."""
+    """The nearest sentences or phrases, most similar first."""
 
     source: Annotated[
-        str, Field(description='"index": sentences; "phrases": parts of example sentences.')
+        str, Field(description='"index": indexed sentences; "phrases": phrases of the examples.')
     ]
     neighbours: list[Neighbour]

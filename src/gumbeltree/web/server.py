@@ -1,4 +1,4 @@
-"""A server: models by name, a socket, processes, signals."""
+"""The server: models by name, options, sockets and shutdown."""
 
 import asyncio
 import contextlib
@@ -32,28 +32,27 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN = "GUMBELTREE_TOKEN"
-"""Variable of the environment that may hold the token."""
+"""Environment variable for the token."""
 SHUTDOWN_SECONDS = 60
-"""How long requests may take that are being answered when the server is told to stop."""
+"""Time limit for running requests when the server shuts down."""
 FORCED_SECONDS = 2.0
-"""How long it may take to tell clients that they get no answer, when it is told so twice."""
+"""Time limit for sending 503 responses after a second Ctrl-C."""
 
 ENDS_WELL: dict[int, int] = {signal.SIGINT: 0, signal.SIGTERM: 0}
-"""Statuses. uvicorn stops at the first of these, finishes what it was asked, and then raises
-it again for whoever listened before: that is the end, and a good one."""
+"""Exit statuses by signal: uvicorn finishes its requests, then raises the signal again."""
 
 log = logging.getLogger("gumbeltree.web")
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerPlan:
-    """What to serve and how.
+    """What to serve.
 
     Attributes:
-        models: as `gumbeltree.load` takes them.
-        indexes: folders of indexes; each belongs to the model that encoded it.
+        models: arguments of `gumbeltree.load`.
+        indexes: index folders, each used by the model that encoded it.
         device: where models run.
-        threads: that torch may use in one process; 0 lets it choose.
+        threads: torch threads per process; 0 is torch's default.
         settings: of the server.
     """
 
@@ -64,7 +63,7 @@ class ServerPlan:
     settings: ServerSettings = dataclasses.field(default_factory=ServerSettings)
 
     def app(self) -> "FastAPI":
-        """Load everything and return the application."""
+        """Load models and indexes and return the application."""
         if self.threads:
             torch.set_num_threads(self.threads)
         models = load_models(self.models, self.device)
@@ -72,16 +71,16 @@ class ServerPlan:
 
 
 def load_models(models: Sequence[str], device: str = "cpu") -> dict[str, SentenceModel]:
-    """Return models by the names that clients use: of packaged ones their own, else the folder's.
+    """Return models by unique name: that of a packaged model, or of the folder.
 
     Args:
-        models: as `gumbeltree.load` takes them; none stands for all packaged ones.
-        device: where they go.
+        models: arguments of `gumbeltree.load`; by default, all packaged models.
+        device: where they run.
     """
-    found: dict[str, SentenceModel] = {}
+    loaded: dict[str, SentenceModel] = {}
     for model in models or packaged_names():
-        found[_unique(_short_name(model), found)] = load(model, device)
-    return found
+        loaded[_unique(_short_name(model), loaded)] = load(model, device)
+    return loaded
 
 
 def _short_name(model: str) -> str:
@@ -92,16 +91,16 @@ def _short_name(model: str) -> str:
 
 def _unique(name: str, taken: dict[str, Any]) -> str:
     names = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 2))]
-    return next(each for each in names if each not in taken)
+    return next(name for name in names if name not in taken)
 
 
 def open_indexes(folders: Sequence[str], models: dict[str, SentenceModel]) -> "dict[str, Index]":
-    """Return indexes by the names of the models that encode as those that made them."""
+    """Return indexes by the names of the models that produce the same vectors."""
     if not folders:
         return {}
     from gumbeltree.analysis.index import Index
 
-    found: dict[str, Index] = {}
+    indexes: dict[str, Index] = {}
     for folder in folders:
         index = Index.open(folder)
         names = []
@@ -111,31 +110,28 @@ def open_indexes(folders: Sequence[str], models: dict[str, SentenceModel]) -> "d
                 names.append(name)
         if not names:
             raise ValueError(
-                f"{folder}: expected an index made with a model that is served, "
-                f"{', '.join(models)}, got one of {index.header.model or 'another'}; name that "
-                "model, too"
+                f"{folder} was built with {index.header.model or 'another model'}, which is not "
+                f"among the served models ({', '.join(models)}); add that model to the command"
             )
         for name in names:
-            if name in found:
-                raise ValueError(
-                    f"{folder}: expected one index for {name}, got a second; leave one of them out"
-                )
-            found[name] = index
-    return found
+            if name in indexes:
+                raise ValueError(f"{folder} is a second index for {name}; pass only one per model")
+            indexes[name] = index
+    return indexes
 
 
 def allowed_hosts(host: str, names: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the names that the Host header may hold; None is any.
+    """Return the names to accept in the Host header; None accepts any.
 
     Args:
-        host: what the server listens on. On loopback only names of loopback are its own.
-        names: more names; on another address they are the only ones, and without any, all are.
+        host: the address to listen on; a loopback address accepts the loopback names.
+        names: additional names; for other addresses, the only ones if there are any.
     """
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]", name):
             raise ValueError(
-                f"`--allow-host` must be a name without scheme and port, such as example.org, got "
-                f"{name!r}"
+                f"`--allow-host` must be a host name without scheme or port, such as example.org, "
+                f"got {name!r}"
             )
     if is_loopback(host):
         return (*LOOPBACK, _bracketed(host).lower(), *(name.lower() for name in names))
@@ -143,42 +139,42 @@ def allowed_hosts(host: str, names: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine only."""
+    """Return whether an address is reachable from this machine only."""
     if host.lower() == "localhost":
         return True
-    # 127.1, a name in the hosts file, an IPv4 address in an IPv6 one: where they lead counts
+    # resolve spellings such as 127.1, names of the hosts file and IPv4-mapped addresses
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
-    addresses = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
-    return all((getattr(one, "ipv4_mapped", None) or one).is_loopback for one in addresses)
+    addresses = [ipaddress.ip_address(str(info[4][0]).partition("%")[0]) for info in infos]
+    return all((getattr(ip, "ipv4_mapped", None) or ip).is_loopback for ip in addresses)
 
 
 def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
-    """Return origins as browsers write them, or refuse them."""
+    """Return origins in lower case; raise unless each is a valid origin."""
     for origin in origins:
         if not re.fullmatch(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?", origin):
             raise ValueError(
-                f"`--cors` must be scheme, name and perhaps port, such as https://example.org, got "
-                f"{origin!r}"
+                f"`--cors` must be an origin such as https://example.org or http://localhost:3000, "
+                f"got {origin!r}"
             )
     return tuple(origin.lower() for origin in origins)
 
 
 def checked_token(token: str | None) -> str | None:
-    """Return a token that a header can hold, or refuse it."""
+    """Return the token; raise if it is too short or unsuitable for a header."""
     if token is not None and not re.fullmatch(r"[!-~]{8,}", token):
-        # what was given is not repeated: it may be most of a secret
+        # do not print the token: it may be a secret
         raise ValueError(
-            "the token must be 8 or more letters, digits or signs of ASCII without spaces; make "
-            "one with: python -c 'import secrets; print(secrets.token_urlsafe())'"
+            "the token must have at least 8 printable ASCII characters and no spaces; create one "
+            "with: python -c 'import secrets; print(secrets.token_urlsafe())'"
         )
     return token
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; 0 is a free port."""
+    """Return a listening socket; port 0 picks a free one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -190,7 +186,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         if sys.platform != "win32":
-            # there it would let two servers have one port
+            # on Windows, this would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(1024)
@@ -198,17 +194,17 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise OSError(
-                f"port {port} of {host} is taken by another program; pass another, such as "
-                f"--port {port + 1 if port < 65535 else 8000}, or --port 0 for any free one"
+                f"port {port} on {host} is already in use; pass another --port, or --port 0 for a "
+                "free one"
             ) from None
         reason = error.strerror or str(error)
-        raise OSError(f"cannot listen on {host}, port {port}: {reason}; pass others") from None
+        raise OSError(f"cannot listen on {host} port {port}: {reason}") from None
     listener.set_inheritable(True)
     return listener
 
 
 def address_of(listener: socket.socket, host: str) -> str:
-    """Return the URL at which this machine reaches a server, without a proxy."""
+    """Return the URL of a server for clients on this machine."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, _bracketed(host))
     return f"http://{shown}:{listener.getsockname()[1]}/"
 
@@ -218,7 +214,7 @@ def _bracketed(host: str) -> str:
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it is there, and that ends at once at a second Ctrl-C."""
+    """A uvicorn server that calls `ready` and exits immediately on a second Ctrl-C."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -235,7 +231,7 @@ class _Server(uvicorn.Server):
         if not self.force_exit:
             await ending
             return
-        # those who wait are told
+        # cancelled requests get 503
         for task in self.server_state.tasks:
             task.cancel()
         if self.server_state.tasks:
@@ -243,22 +239,22 @@ class _Server(uvicorn.Server):
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        # the models' thread is at work, and Python would abort if it ended under it
+        # a normal exit would abort while the models' thread is running
         os._exit(1)
 
 
 def serve(
     plan: ServerPlan, listener: socket.socket, ready: Callable[[], None], proxies: str
 ) -> None:
-    """Serve in this process until a signal comes; then finish what was asked, and return.
+    """Serve in this process until a signal arrives, then finish the running requests.
 
-    At a second Ctrl-C what was asked is left unfinished, and the process ends with status 1.
+    A second Ctrl-C ends the process immediately with status 1.
 
     Args:
         plan: what to serve.
-        listener: a socket that listens.
-        ready: called as soon as there are answers.
-        proxies: addresses whose word on the client's address is taken.
+        listener: a listening socket.
+        ready: called once the server accepts requests.
+        proxies: addresses of proxies whose X-Forwarded headers are trusted.
     """
     start_logging()
     with exits(ENDS_WELL):
@@ -280,7 +276,7 @@ def _options(plan: ServerPlan, proxies: str) -> dict[str, Any]:
 
 
 def start_logging() -> None:
-    """Let what serving has to say go to standard error, a line each."""
+    """Log messages of the server to standard error, one per line."""
     log.setLevel(logging.INFO)
     log.propagate = False
     if not log.handlers:

@@ -1,13 +1,12 @@
-"""What the API does with a model. All of it runs in the worker's thread, for many requests at once.
+"""Run models for the API, on batches of texts from several requests.
 
-Each function gets the texts of several requests and returns as many answers, each the JSON of one
-answer or a `RefusedError`. JSON is made here, a text at a time, because it may be large and the
-thread that talks to clients must not wait for it.
+Each function returns one result per item: its JSON, or a `RefusedError`. Everything here runs in
+the worker's thread, including JSON encoding, so that large results do not block the event loop.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -23,10 +22,10 @@ Item = TypeVar("Item")
 
 
 class RefusedError(ValueError):
-    """What a client sent cannot be used.
+    """An item that cannot be processed.
 
     Attributes:
-        field: what is wrong; None is the text.
+        field: the field at fault; None is the text.
     """
 
     def __init__(self, message: str, field: str | None = None) -> None:
@@ -39,37 +38,35 @@ Answers: TypeAlias = list[str | RefusedError]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Served:
-    """A model under the name by which clients ask for it.
+    """A model that is served.
 
     Attributes:
-        name: as clients know it.
+        name: as used in requests.
         model: in evaluation mode.
-        index: sentences to search, encoded by this model; None if there are none.
-        sentences: from which phrases are taken.
+        index: sentences encoded by this model, to search for neighbours.
     """
 
     name: str
     model: SentenceModel
     index: "Index | None" = None
-    sentences: Sequence[str] = field(default_factory=example_sentences)
 
     @property
     def pair(self) -> bool:
-        """Whether it classifies pairs."""
+        """Whether the model classifies pairs."""
         return bool(self.model.head.sentences == 2)
 
     @property
     def has_trees(self) -> bool:
-        """Whether it builds trees; the baselines do not."""
+        """Whether the model builds trees; the baselines do not."""
         return bool(self.model.encoder.builds_trees)
 
     @cached_property
     def phrases(self) -> Phrases:
-        """Phrases to compare with, made when they are first wanted."""
-        return Phrases(self.model, self.sentences)
+        """The phrases of the example sentences, computed on first use."""
+        return Phrases(self.model, example_sentences())
 
-    def about(self) -> dict[str, Any]:
-        """Return what is known of it, for JSON."""
+    def describe(self) -> dict[str, Any]:
+        """Return the entry of the model in `/api/models`."""
         config = self.model.config
         return {
             "name": self.name,
@@ -88,39 +85,41 @@ class Served:
 def parse(
     served: Served, texts: list[str], seed: int | None, temperature: float, samples: int
 ) -> Answers:
-    """Return the trace of each text, with the classes of the sentence and how sure each span is."""
+    """Return the trace of each text with its prediction and span probabilities."""
     model = served.model
 
     def run(texts: list[str]) -> list[str]:
         traces = trace_many(model, texts, seed=seed, temperature=temperature)
-        answers: list[dict[str, Any] | None] = [None] * len(texts)
+        predictions: list[dict[str, Any] | None] = [None] * len(texts)
         if not served.pair:
-            answers = [answer.as_dict() for answer in model.predict(texts)]
-        found = []
-        for text, trace, answer in zip(texts, traces, answers, strict=True):
+            predictions = [prediction.as_dict() for prediction in model.predict(texts)]
+        results = []
+        for text, trace, prediction in zip(texts, traces, predictions, strict=True):
             spans = None
             if samples:
                 _, shares = span_probabilities(
                     model, text, samples=samples, seed=seed or 0, temperature=temperature
                 )
                 spans = [[*span, share] for span, share in shares.items()]
-            classes = (answer or {}).get("probabilities") if model.labels else None
-            told = {"classes": classes, "answer": answer, "spans": spans}
-            found.append(to_json({**trace.as_dict(), **told}))
-        return found
+            classes = (prediction or {}).get("probabilities") if model.labels else None
+            extra = {"classes": classes, "answer": prediction, "spans": spans}
+            results.append(to_json({**trace.as_dict(), **extra}))
+        return results
 
-    return _usable(model, texts, lambda text: [text], run)
+    return _run_usable(model, texts, lambda text: [text], run)
 
 
 def predict(served: Served, items: list[tuple[str, str | None]]) -> Answers:
-    """Return the class of each text, or of each pair."""
+    """Return the prediction for each text or pair."""
 
     def run(items: list[tuple[str, str | None]]) -> list[str]:
         second = [second or "" for _, second in items] if served.pair else None
         predictions = served.model.predict([text for text, _ in items], second)
-        return [to_json(x.as_dict()) for x in predictions]
+        return [to_json(prediction.as_dict()) for prediction in predictions]
 
-    return _usable(served.model, items, lambda item: [x for x in item if x is not None], run)
+    return _run_usable(
+        served.model, items, lambda item: [text for text in item if text is not None], run
+    )
 
 
 def encode(served: Served, texts: list[str]) -> Answers:
@@ -129,51 +128,50 @@ def encode(served: Served, texts: list[str]) -> Answers:
     def run(texts: list[str]) -> list[str]:
         return [to_json(vector) for vector in served.model.encode(texts).tolist()]
 
-    return _usable(served.model, texts, lambda text: [text], run)
+    return _run_usable(served.model, texts, lambda text: [text], run)
 
 
 def similar_phrases(served: Served, items: list[tuple[str, list[int] | None, int]]) -> Answers:
-    """Return the phrases that are most like a node of each text; without a span, like its root."""
+    """Return the `k` phrases most similar to a node of each text; by default, its root."""
 
     def run(items: list[tuple[str, list[int] | None, int]]) -> Answers:
         traces = trace_many(served.model, [text for text, _, _ in items])
         return [
-            _like_node(served.phrases, trace, span, k)
+            _similar_to_node(served.phrases, trace, span, k)
             for trace, (_, span, k) in zip(traces, items, strict=True)
         ]
 
-    return _usable(served.model, items, lambda item: [item[0]], run)
+    return _run_usable(served.model, items, lambda item: [item[0]], run)
 
 
 def similar_sentences(served: Served, items: list[tuple[str, int]]) -> Answers:
-    """Return the sentences of the index that are most like each text, itself left out."""
+    """Return the `k` indexed sentences most similar to each text, except the text itself."""
     index = served.index
-    if index is None:
-        raise ValueError(f"{served.name} has no index")
+    assert index is not None
 
     def run(items: list[tuple[str, int]]) -> list[str]:
         vectors = served.model.encode([text for text, _ in items])
-        # one more, as the text itself may be among them
+        # one more, because the text itself may be in the index
         rows, scores = index.search(vectors, max(k for _, k in items) + 1)
-        found = []
+        results = []
         for (text, k), near, cosines in zip(items, rows.tolist(), scores.tolist(), strict=True):
-            named = [
-                {"text": other, "score": score}
-                for other, score in zip(index.texts(near), cosines, strict=True)
-                if other != text
-            ]
-            found.append(to_json(named[:k]))
-        return found
+            others = zip(index.texts(near), cosines, strict=True)
+            results.append(_neighbours([pair for pair in others if pair[0] != text][:k]))
+        return results
 
-    return _usable(served.model, items, lambda item: [item[0]], run)
+    return _run_usable(served.model, items, lambda item: [item[0]], run)
 
 
 def to_json(value: object) -> str:
-    """Return JSON, which cannot hold NaN: that raises."""
+    """Return compact JSON; raise for NaN, which JSON cannot represent."""
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
-def _like_node(
+def _neighbours(pairs: list[tuple[str, float]]) -> str:
+    return to_json([{"text": text, "score": score} for text, score in pairs])
+
+
+def _similar_to_node(
     phrases: Phrases, trace: Trace, span: list[int] | None, k: int
 ) -> str | RefusedError:
     nodes = {node.span: number for number, node in enumerate(trace.nodes)}
@@ -182,63 +180,44 @@ def _like_node(
         known = ", ".join(str(list(node)) for node in sorted(nodes))
         if len(known) > 200:
             known = f"{known[:200]}..."
-        return RefusedError(f"expected a node of the sentence's tree: {known}", "span")
-    found = phrases.nearest(trace.states[nodes[wanted]], phrase_words(trace, wanted), k)
-    return to_json([{"text": text, "score": score} for text, score in found])
+        return RefusedError(f"not a node of the sentence's tree; its nodes are {known}", "span")
+    words = phrase_words(trace, wanted)
+    return _neighbours(phrases.nearest(trace.states[nodes[wanted]], words, k))
 
 
-def _usable(
+def _run_usable(
     model: SentenceModel,
     items: list[Item],
     texts: Callable[[Item], list[str]],
     run: Callable[[list[Item]], Sequence[str | RefusedError]],
 ) -> Answers:
-    """Return what `run` gives for the items whose texts can be used, and what is wrong with others.
+    """Call `run` on the items whose texts are usable; return its results and the other errors.
 
     Args:
         model: whose tokenizer counts words.
-        items: of several requests.
-        texts: gives the texts of an item.
-        run: gets those that can be used.
+        items: from several requests.
+        texts: returns the texts of an item.
+        run: returns one result per item.
     """
-
-    def answers(faults: list[RefusedError | None]) -> Answers:
-        good = [item for item, fault in zip(items, faults, strict=True) if fault is None]
-        found = iter(run(good) if good else [])
-        return [next(found) if fault is None else fault for fault in faults]
-
-    # no text has more words than characters, so that most need not be counted
-    faults = [_fault(model, texts(item), LIMITS.words) for item in items]
-    try:
-        return answers(faults)
-    except ValueError:
-        # perhaps of a text in which the tokenizer finds no word
-        stricter = [_fault(model, texts(item), 0) for item in items]
-        if [fault is None for fault in stricter] == [fault is None for fault in faults]:
-            raise
-        return answers(stricter)
+    errors = [_find_error(model, texts(item)) for item in items]
+    usable = [item for item, error in zip(items, errors, strict=True) if error is None]
+    results = iter(run(usable) if usable else [])
+    return [next(results) if error is None else error for error in errors]
 
 
-def _fault(model: SentenceModel, texts: list[str], trusted: int) -> RefusedError | None:
-    """Return what is wrong with the first text that cannot be used; None if all can.
-
-    Args:
-        model: whose tokenizer counts words.
-        texts: of one item.
-        trusted: texts of so many characters are not counted.
-    """
+def _find_error(model: SentenceModel, texts: list[str]) -> RefusedError | None:
+    """Return an error for the first text that has no words or too many."""
     for text in texts:
-        if len(text) > trusted:
-            words = len(model.tokenizer.encode(text).ids)
-            if words == 0:
-                return RefusedError("expected at least one word, got none")
-            if words > LIMITS.words:
-                return RefusedError(f"expected at most {LIMITS.words} words, got {words}")
+        words = len(model.tokenizer.encode(text).ids)
+        if words == 0:
+            return RefusedError("the text contains no words")
+        if words > LIMITS.words:
+            return RefusedError(f"the text has {words} words; the limit is {LIMITS.words}")
     return None
 
 
 def _description(model: SentenceModel) -> str:
-    """Return what is recorded of a model, or else what it is."""
+    """Return the description in the model's recipe, or else its dimension and input."""
     recipe = model.provenance.get("recipe")
     recorded = recipe.get("description") if isinstance(recipe, Mapping) else None
     if isinstance(recorded, str) and recorded:

@@ -1,7 +1,8 @@
-"""One thread that runs the models: requests that wait for the same thing are answered together."""
+"""The thread that runs the models on batches of requests."""
 
 import asyncio
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -12,11 +13,11 @@ Call: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 
 
 class BusyError(Exception):
-    """As many requests wait as may wait."""
+    """The queue is full."""
 
 
 class LateError(Exception):
-    """A request waited as long as it may."""
+    """A request timed out."""
 
 
 @dataclass(eq=False, repr=False)
@@ -31,20 +32,19 @@ class _Job:
 
 
 class Worker:
-    """A queue, and the thread that works it off.
+    """A queue of requests and the thread that processes them.
 
-    The thread starts with the first request. Nothing but this thread runs a model, so that torch
-    works in one thread at a time.
+    The thread starts with the first request. Only this thread runs models.
 
     Args:
-        limit: most requests that wait.
-        linger: seconds that the first request of a batch waits for others.
-        batch: most items that are answered together, unless one request alone has more.
+        limit: maximum number of waiting requests.
+        linger: seconds to wait for more requests to batch.
+        batch: maximum number of items per batch, unless one request has more.
     """
 
     def __init__(self, limit: int, linger: float, batch: int) -> None:
         self.limit, self.linger, self.batch = limit, linger, batch
-        # in the order in which they came; any of them leaves at once
+        # an ordered set: any request can leave in constant time
         self._jobs: dict[_Job, None] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -52,22 +52,21 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait that have not begun."""
+        """Number of requests that have not started."""
         return len(self._jobs)
 
     async def run(
         self, key: Hashable, call: Call, items: Sequence[Any], deadline: float, again: bool = False
     ) -> list[Any]:
-        """Return what `call` gives for `items`, which it may get among those of other requests.
+        """Return the results of `call` for `items`, batched with other requests.
 
         Args:
-            key: requests of one key are answered together, by the `call` of any of them.
-            call: gets items, returns as many results. If it raises for several requests together,
-                it is called for each of them alone, so that one cannot spoil the others.
+            key: requests with the same key are batched, using the `call` of any of them.
+            call: returns one result per item. If it raises on a batch, it is called again for each
+                request separately, so that one request cannot fail the others.
             items: of this request.
-            deadline: time of the running loop at which `LateError` is raised; what has not begun
-                by then never will.
-            again: whether the request was in the queue before, and so is not one more.
+            deadline: event loop time at which to raise `LateError` and drop the request.
+            again: whether an earlier part of the request was queued; then the limit is ignored.
         """
         loop = asyncio.get_running_loop()
         job = _Job(key, call, list(items), loop, loop.create_future())
@@ -86,12 +85,12 @@ class Worker:
         except TimeoutError:
             raise LateError from None
         finally:
-            # too late, or the client is gone
+            # timed out, or the client disconnected
             with self._changed:
                 self._jobs.pop(job, None)
 
     def close(self) -> None:
-        """Finish what waits, then end the thread; it starts again with the next request."""
+        """Process the waiting requests, then end the thread; a new request restarts it."""
         with self._changed:
             thread, self._thread = self._thread, None
             self._closed = True
@@ -104,7 +103,7 @@ class Worker:
             _settle(list(zip(batch, _outcomes(batch), strict=True)))
 
     def _take(self) -> list[_Job]:
-        """Return the next requests to answer together; none when the thread is to end."""
+        """Return the next batch; an empty one ends the thread."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._jobs or self._closed)
@@ -114,17 +113,17 @@ class Worker:
             if linger:
                 time.sleep(self.linger)
             with self._changed:
-                # the only request may have been given up meanwhile
+                # the only request may have been dropped meanwhile
                 if self._jobs:
                     return self._first()
 
     def _ready(self) -> int:
-        """Return the items that could be answered together with the first request."""
+        """Return the number of items that can be batched with the first request."""
         key = next(iter(self._jobs)).key
         return sum(len(job.items) for job in self._jobs if job.key == key)
 
     def _first(self) -> list[_Job]:
-        """Take the first request from the queue, and those of its key as long as they fit."""
+        """Remove and return the first request and those with its key that fit in the batch."""
         key, size = next(iter(self._jobs)).key, 0
         taken: list[_Job] = []
         for job in self._jobs:
@@ -137,25 +136,22 @@ class Worker:
 
 
 def _outcomes(batch: list[_Job]) -> list[list[Any] | Exception]:
-    """Return the results of each request, or what went wrong with it."""
+    """Return the results of each request, or the error it raised."""
     items = [item for job in batch for item in job.items]
     try:
         results = list(batch[0].call(items))
         if len(results) != len(items):
-            raise RuntimeError(f"expected {len(items)} results, got {len(results)}")
+            raise RuntimeError(f"{len(results)} results for {len(items)} items")
     except Exception as error:
         if len(batch) == 1:
             return [error]
         return [outcome for job in batch for outcome in _outcomes([job])]
-    found: list[list[Any] | Exception] = []
-    for job in batch:
-        found.append(results[: len(job.items)])
-        results = results[len(job.items) :]
-    return found
+    rest = iter(results)
+    return [list(itertools.islice(rest, len(job.items))) for job in batch]
 
 
 def _settle(answers: list[tuple[_Job, list[Any] | Exception]]) -> None:
-    """Hand the answers to the loops that wait for them."""
+    """Pass the results to the event loops that wait for them."""
 
     def deliver(own: list[tuple[_Job, list[Any] | Exception]]) -> None:
         for job, outcome in own:
@@ -167,7 +163,7 @@ def _settle(answers: list[tuple[_Job, list[Any] | Exception]]) -> None:
                 job.future.set_result(outcome)
 
     for loop in {job.loop for job, _ in answers}:
-        # a loop that has ended waits for nothing
+        # the loop may have been closed
         with contextlib.suppress(RuntimeError):
             own = [answer for answer in answers if answer[0].loop is loop]
             loop.call_soon_threadsafe(deliver, own)
