@@ -160,7 +160,7 @@ def merge_orders(model: SentenceModel, split: Split, words: int = BATCH_WORDS) -
 
 def split_of(
     model: SentenceModel,
-    examples: Iterable[Example],
+    examples: Examples | Iterable[Example],
     pretokenized: bool = False,
     counts: TextCounts | None = None,
 ) -> Split:
@@ -173,4 +173,5 @@ def split_of(
         counts: updated with each distinct sentence.
     """
     reader = TextReader(model.tokenizer, model.config.max_words, pretokenized, counts)
-    return Examples(examples).split(reader, model.head.target, model.head.target_type)
+    examples = examples if isinstance(examples, Examples) else Examples(examples)
+    return examples.split(reader, model.head.target, model.head.target_type)

@@ -173,7 +173,9 @@ def read_examples(
     report: Report | None = None,
     skip_bad: bool = False,
 ) -> list[GoldExample]:
-    """Read labelled examples, whole sentences only, with the gold trees of their texts.
+    """Read labelled examples, at least one, with the gold trees of their texts.
+
+    Only whole sentences are read, no phrases.
 
     Args:
         task: see `tree_task`.
@@ -192,8 +194,8 @@ def read_examples(
         task = _Constituents()
     report = Report() if report is None else report
     # as an evaluation split: the training split of SST yields every phrase
-    examples = islice(task.read(Path(path), "test", report, skip_bad), limit)
-    return [
+    read = islice(task.read(Path(path), "test", report, skip_bad), limit)
+    examples = [
         GoldExample(
             example,
             tuple(
@@ -201,8 +203,11 @@ def read_examples(
                 for tree in example.trees
             ),
         )
-        for number, example in enumerate(examples, 1)
+        for number, example in enumerate(read, 1)
     ]
+    if not examples:
+        raise ValueError(f"{path} contains no usable examples: {report}")
+    return examples
 
 
 def distinct(examples: list[GoldExample]) -> list[Gold]:

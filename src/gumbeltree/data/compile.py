@@ -27,7 +27,6 @@ from gumbeltree.text.tokenizer import (
     PAD,
     UNKNOWN,
     treebank_tokenizer,
-    undo_ptb_escapes,
     whitespace_tokenizer,
 )
 from gumbeltree.text.vectors import Coverage, first_words, read_vectors, text_files
@@ -72,7 +71,7 @@ def prepare(
             "with --vectors"
         )
     task = make_task(recipe)
-    examples = _read_splits(task, recipe, data, dev, test, skip_bad, say)
+    examples = read_splits(task, recipe, data, dev, test, skip_bad, say)
     say("building the vocabulary")
     sources = ["train"] if settings.vocabulary == "train" else list(examples)
     texts = [text for name in sources for text in examples[name].sentences]
@@ -146,10 +145,10 @@ def make_task(recipe: Recipe) -> Task:
     """Create the reader that a recipe names."""
     settings, head = recipe.data, recipe.model.head
     if settings.task == "table":
-        if not settings.text or not settings.label:
+        names = ("text", "text2", "label") if HEADS[head.kind].sentences == 2 else ("text", "label")
+        if missing := [f"--{name} COLUMN" for name in names if not getattr(settings, name)]:
             raise ValueError(
-                f"a table needs the names of its columns, but text is {settings.text!r} and label "
-                f"is {settings.label!r}; pass --text and --label"
+                f"a table needs the names of its columns; pass {' and '.join(missing)}"
             )
         labels = getattr(head, "labels", LABELS_FROM_DATA)
         table: Task = TASKS["table"](
@@ -158,8 +157,8 @@ def make_task(recipe: Recipe) -> Task:
             settings.label,
             None if labels == LABELS_FROM_DATA else labels,
             settings.quotes,
+            settings.pretokenized,
         )
-        table.pretokenized = settings.pretokenized
         return table
     task: Task = TASKS[settings.task]()
     # trees are only needed for analysis
@@ -167,14 +166,14 @@ def make_task(recipe: Recipe) -> Task:
     return task
 
 
-def _read_splits(
+def read_splits(
     task: Task,
     recipe: Recipe,
-    data: str | Path | None,
-    dev: str | Path | None,
-    test: str | Path | None,
-    skip_bad: bool,
-    say: Say,
+    data: str | Path | None = None,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    skip_bad: bool = False,
+    say: Say = log.info,
 ) -> dict[str, Examples]:
     """Read every split that has a file, and divide or generate the others."""
     files: dict[str, Path] = {}
@@ -186,7 +185,7 @@ def _read_splits(
     for name in ("train", "dev", "test"):
         if name in files:
             say(f"reading {files[name]}")
-            splits[name] = _read_file(task, files[name], name, skip_bad)
+            splits[name] = read_file(task, files[name], name, skip_bad)
         elif name == "train":
             splits[name] = _generate(task, recipe.data, data, say)
         if name == "train" and task.labels is None and has_classes(recipe):
@@ -207,22 +206,13 @@ def _read_splits(
     return {name: splits[name] for name in ("train", "dev", "test") if name in splits}
 
 
-def _read_file(task: Task, path: Path, name: str, skip_bad: bool) -> Examples:
+def read_file(task: Task, path: Path, split: str, skip_bad: bool) -> Examples:
+    """Read the examples of one file, at least one; see `Task.read`."""
     report = Report()
-    examples = task.read(path, name, report, skip_bad)
-    if task.pretokenized and task.name == "table":
-        examples = (
-            example._replace(texts=tuple(map(_without_escapes, example.texts)))
-            for example in examples
-        )
-    read = Examples(examples, report)
-    if not read.rows:
+    examples = Examples(task.read(path, split, report, skip_bad), report)
+    if not examples.rows:
         raise ValueError(f"{path} contains no usable examples: {report}")
-    return read
-
-
-def _without_escapes(text: str) -> str:
-    return " ".join(map(undo_ptb_escapes, text.split()))
+    return examples
 
 
 def _generate(task: Task, settings: DataConfig, data: Path | None, say: Say) -> Examples:

@@ -16,6 +16,7 @@ from gumbeltree.tasks.checks import (
 )
 from gumbeltree.tasks.task import Example, FileNames, Task
 from gumbeltree.text.files import BadLines, MismatchError, Report, is_blank, read_lines, shown
+from gumbeltree.text.tokenizer import undo_ptb_escapes
 
 _SUFFIXES = (".tsv", ".csv", ".jsonl")
 
@@ -70,7 +71,6 @@ class Table(Task):
     """
 
     name = "table"
-    pretokenized = False
     file_names: ClassVar[FileNames] = {
         "train": _names("train"),
         "dev": _names("dev", "valid", "validation"),
@@ -84,6 +84,7 @@ class Table(Task):
         label: str = "label",
         labels: Iterable[str] | None = None,
         quotes: bool = True,
+        pretokenized: bool = False,
     ) -> None:
         """Describe a table.
 
@@ -94,6 +95,8 @@ class Table(Task):
             label: The column of the label.
             labels: The labels in the order of the classes; None accepts any label.
             quotes: Whether a double quote at the start of a TSV or CSV field encloses it.
+            pretokenized: Whether texts are words separated by white space, possibly with escapes
+                of the Penn Treebank, which are undone.
         """
         self.columns = [text, label] if second is None else [text, second, label]
         numbers = [column.isdecimal() for column in self.columns]
@@ -108,6 +111,7 @@ class Table(Task):
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"labels must be distinct, got {', '.join(self.labels)}")
         self.quotes = quotes
+        self.pretokenized = pretokenized
 
     def read(
         self, path: Path | str, split: str, report: Report, skip_bad: bool = False
@@ -205,6 +209,8 @@ class Table(Task):
             checked_text(text, f"column {name!r}")
             for text, name in zip(texts, self.columns, strict=False)
         )
+        if self.pretokenized:
+            checked = tuple(" ".join(map(undo_ptb_escapes, text.split())) for text in checked)
         return Example(checked, checked_label(label, self.labels), (None,) * len(checked))
 
 
