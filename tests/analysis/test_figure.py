@@ -1,15 +1,12 @@
 """Figures of trees, and the command `draw`."""
 
 import dataclasses
-import io
 import os
 import re
 import struct
 import sys
-from contextlib import redirect_stdout
 from itertools import combinations, pairwise
 from pathlib import Path
-from unittest import mock
 from xml.etree import ElementTree
 
 import numpy as np
@@ -29,13 +26,12 @@ from gumbeltree.analysis.figure import (
     remarks,
 )
 from gumbeltree.analysis.trace import trace
-from gumbeltree.cli.app import app
 from gumbeltree.config import BagConfig
 from gumbeltree.model import SentenceModel
 from gumbeltree.picture import BLUE, ROW, Scene, clip, text_width
 from gumbeltree.tree import Tree
 from tests.analysis.traces import made_trace, random_trace
-from tests.commands import Terminal, run
+from tests.commands import run
 from tests.models import tiny_model
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -317,22 +313,6 @@ def test_command_prints_no_control_characters(models):
     assert result.code == 0
     assert not {"\x1b", "\x07"} & set(result.out)
     assert result.out.splitlines()[-1] == "unknown to the model: \ufffd[31mdog\ufffd"
-
-
-@pytest.mark.parametrize("command", [["draw"], ["parse", "--draw"]])
-def test_command_prints_ascii_to_terminals_without_unicode(models, command):
-    arguments = [*command, str(models / "single"), "the na\u00efve dog \u732b ."]
-    shown = {}
-    for encoding in ("ascii", "latin-1", "utf-8"):
-        stream = Terminal(io.BytesIO(), encoding=encoding, newline="")
-        with redirect_stdout(stream), mock.patch.dict("os.environ", COLUMNS="100"):
-            app(arguments, standalone_mode=False)
-        stream.flush()
-        shown[encoding] = stream.buffer.getvalue().decode(encoding)
-    assert shown["utf-8"] == run(*arguments).out
-    assert "the na?ve dog ? ." in shown["ascii"].splitlines()
-    assert any(set(line) == set(" +-|") for line in shown["ascii"].splitlines())
-    assert "the na\u00efve dog ? ." in shown["latin-1"]
 
 
 def test_command_writes_the_figure(models, tmp_path):

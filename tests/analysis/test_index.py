@@ -466,9 +466,7 @@ def test_index_command_reports_bad_lines(models, tmp_path):
     options = ["index", models / "pair", "--out", out]
     assert "no texts" in run(*options, stdin=b"").refused()
     assert "line 2" in run(*options, stdin=b"now\n\n").refused()
-    message = run(*options, "--skip-bad", stdin=b" \n\n").refused()
-    assert "2 bad lines" in message
-    assert "line 1" in message
+    assert "no texts" in run(*options, "--skip-bad", stdin=b" \n\n").refused()
     assert list(tmp_path.iterdir()) == []
     assert "1 bad line skipped" in run(*options, "--skip-bad", stdin=b"now\n\n").err
     assert Index.open(out).texts([0]) == ["now"]

@@ -24,7 +24,7 @@ def test_rejects_folders_without_permission_before_loading(tmp_path, monkeypatch
 def test_characters_that_a_terminal_lacks_are_replaced(monkeypatch):
     stream = Terminal(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    streams.write_blocks(None, [["caf\u00e9", "tea"]])
+    streams.write_lines(None, ["caf\u00e9", "tea"])
     assert stream.buffer.getvalue().split() == [b"caf?", b"tea"]
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
 
 
@@ -14,7 +15,7 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="A tiny model that learns nothing; to test the set-up.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Hide progress.")] = False,
+    quiet: streams.Quiet = False,
 ) -> None:
     """Train on synthetic reviews, compare with two baselines and draw trees; takes 1-2 minutes.
 

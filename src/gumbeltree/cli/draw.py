@@ -73,35 +73,35 @@ def draw(
     from gumbeltree.model import load
 
     check_temperature(temperature)
-    place = streams.pick_device(device)
-    options = {"seed": seed, "temperature": temperature, "pretokenized": pretokenized}
+    device = streams.pick_device(device)
     traces = []
     for name in models:
         try:
-            model = load(name, place)
+            model = load(name, device)
         except (OSError, ValueError) as error:
             if len(models) == 1:
                 raise
             hint = f"only the last argument, {text!r}, is read as the text; put the text in quotes"
             raise type(error)(f"{str(error).rstrip('.')}; {hint}") from error
         try:
-            traces.append((name, trace(model, text, **options)))
+            found = trace(
+                model, text, seed=seed, temperature=temperature, pretokenized=pretokenized
+            )
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        found = traces[-1][1]
-        if found.cut and not quiet:
-            typer.echo(f"{name}: text truncated to {len(found.tree):,} words", err=True)
+        traces.append((name, found))
+        if found.cut:
+            streams.say(f"{name}: text truncated to {len(found.tree):,} words", quiet)
     if out is None and film is None:
         width = shutil.get_terminal_size().columns
-        blocks = [["", *printed(name, found, width)] for name, found in traces]
-        streams.write_blocks(None, [blocks[0][1:], *blocks[1:]])
+        texts = ("\n".join(printed(name, found, width)) for name, found in traces)
+        streams.write_lines(None, streams.separated(texts))
     # make both before writing either, so that an error leaves no file behind
     figures = [(film, draw_film(traces))] if film is not None else []
     figures += [(out, draw_trees(traces))] if out is not None else []
     for file, figure in figures:
         figure.save(file)
-        if not quiet:
-            typer.echo(f"{file}: {file.stat().st_size:,} bytes", err=True)
+        streams.say(f"{file}: {file.stat().st_size:,} bytes", quiet)
 
 
 def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:

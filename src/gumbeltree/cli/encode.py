@@ -1,17 +1,12 @@
 """The command `encode`: sentence vectors."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @app.command()
@@ -38,28 +33,18 @@ def encode(
     """
     from gumbeltree.array_file import write_rows, writer_for
     from gumbeltree.model import load
-    from gumbeltree.text.files import Report
-    from gumbeltree.text.ids import TextCounts
 
     if out is None:
         raise ValueError("pass a file for the vectors, such as --out vectors.npy")
     writer_for(out)
     streams.check_out(out)
     loaded = load(model, streams.pick_device(device))
-    counts, report = TextCounts(), Report()
-
-    def blocks() -> Iterator["NDArray[np.float32]"]:
-        with streams.progress(quiet, to_terminal=False) as advance:
-            for chunk in streams.take_texts(text, input_file, report, False, skip_bad):
-                yield loaded.encode(
-                    [line.texts[0] for line in chunk],
-                    batch_size,
-                    pretokenized=pretokenized,
-                    counts=counts,
-                )
-                advance(len(chunk))
-
-    rows = write_rows(out, loaded.encoder.vector_dim, blocks())
-    if not quiet:
-        typer.echo(f"{out}: {rows:,} x {loaded.encoder.vector_dim}, float32", err=True)
-    streams.summarize(counts, report, quiet)
+    width = loaded.encoder.vector_dim
+    with streams.open_texts(
+        text, input_file, out, pretokenized, batch_size, skip_bad, quiet
+    ) as source:
+        vectors = (
+            loaded.encode(streams.singles(chunk), **source.options) for chunk in source.chunks()
+        )
+        rows = write_rows(out, width, vectors)
+        streams.say(f"{out}: {rows:,} x {width}, float32", quiet)

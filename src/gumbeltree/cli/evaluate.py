@@ -9,6 +9,7 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import Json, app
+from gumbeltree.cli.train import Label, Text, Text2
 
 
 @app.command()
@@ -21,16 +22,14 @@ def evaluate(
             "listops)."
         ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Split of the folder: train, dev or test (default).")
-    ] = None,
+    split: streams.Split = None,
     task: Annotated[
         str | None,
         typer.Option(help="snli, sst2, sst5, listops, sick, demo or table; default: as trained."),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Text column of a table.")] = None,
-    text2: Annotated[str | None, typer.Option(help="Column of the second text of pairs.")] = None,
-    label: Annotated[str | None, typer.Option(help="Label column.")] = None,
+    text: Text = None,
+    text2: Text2 = None,
+    label: Label = None,
     as_json: Json = False,
     predictions: Annotated[
         Path | None,
@@ -54,55 +53,46 @@ def evaluate(
 
     gumbeltree evaluate demo
     """
-    from rich.console import Console
-
-    from gumbeltree.cli import scores
+    from gumbeltree.cli import scores, tables
+    from gumbeltree.data.compile import make_task, read_file
     from gumbeltree.evaluate import evaluate as run
     from gumbeltree.evaluate import split_of
     from gumbeltree.model import load
-    from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 
-    if split not in (None, "train", "dev", "test"):
-        raise ValueError(f"`--split` must be train, dev or test, got {split!r}")
     streams.check_out(predictions)
     loaded = load(model, streams.pick_device(device))
-    reader = scores.find_task(loaded, task, {"text": text, "text2": text2, "label": label})
-    counts, report = TextCounts(), Report()
-    with streams.progress(quiet, False) as advance:
+    recipe = scores.recipe_of(loaded, task, {"text": text, "text2": text2, "label": label})
+    reader = make_task(recipe)
+    scores.check_fit(loaded, reader)
+    counts = TextCounts()
+    with streams.progress(quiet) as advance:
         if data is None:
-            split = split or "test"
-            path, examples = scores.generated(loaded, reader, split)
-            report.examples = len(examples)
+            split = split or streams.SplitName.test
+            path = Path(f"generated-{reader.name}")
+            examples = scores.generated(loaded, recipe, reader, split)
         else:
             path = scores.find_file(reader, data, split)
-            if data.is_dir():
-                split = split or "test"
-            examples = []
+            split = split or (streams.SplitName.test if data.is_dir() else None)
             # a single file is evaluated as a whole
-            for example in reader.read(path, split or "test", report, skip_bad):
-                examples.append(example)
-                advance(1)
-        if not examples:
-            raise ValueError(f"{path} contains no usable examples: {report}")
+            examples = read_file(reader, path, split or streams.SplitName.test, skip_bad)
+        advance(len(examples.rows))
         ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)
         evaluation = run(loaded, ids, batch_words)
     if predictions is not None:
-        columns = ["text", "text2"][: len(examples[0].texts)]
-        rows = (
-            "\t".join(map(streams.one_line, (example.label, guess, *example.texts)))
-            for example, guess in zip(examples, evaluation.answers(), strict=True)
-        )
-        streams.write_blocks(predictions, [["\t".join(["gold", "predicted", *columns])], rows])
+        columns = ["text", "text2"][: loaded.head.sentences]
+        rows = zip(examples.labels, evaluation.answers(), examples.texts(), strict=True)
+        table = [("gold", "predicted", *columns)]
+        table += [(gold, guess, *texts) for gold, guess, texts in rows]
+        lines = ("\t".join(map(streams.one_line, row)) for row in table)
+        streams.write_lines(predictions, lines)
     if as_json:
         about = {
             **{"model": model, "task": reader.name, "file": str(path), "split": split},
             **evaluation.as_dict(),
-            **{"texts": dataclasses.asdict(counts), "bad_lines": report.bad},
+            **{"texts": dataclasses.asdict(counts), "bad_lines": examples.report.bad},
         }
         typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
     else:
-        scores.print_scores(Console(), evaluation)
-    if not quiet:
-        typer.echo(f"{path}: {report}", err=True)
-        typer.echo(str(counts), err=True)
+        tables.print_results([evaluation.summary(), *evaluation.tables()])
+    streams.say(f"{path}: {examples.report}\n{counts}", quiet)

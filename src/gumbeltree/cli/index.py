@@ -1,6 +1,5 @@
 """The command `index`: encode sentences once, to search them later."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -35,47 +34,18 @@ def index(
     """
     from gumbeltree.analysis.index import Index
     from gumbeltree.model import load
-    from gumbeltree.text.files import Report, counted
-    from gumbeltree.text.ids import TextCounts
+    from gumbeltree.text.files import counted
 
     loaded = load(model, streams.pick_device(device))
-    counts, report = TextCounts(), Report()
-    with streams.progress(quiet, to_terminal=False) as advance:
-
-        def texts() -> Iterator[str]:
-            chunk = None
-            for chunk in streams.take_texts(None, input_file, report, False, skip_bad):
-                yield from (line.texts[0] for line in chunk)
-                advance(len(chunk))
-            if report.bad and chunk is None:
-                raise ValueError(
-                    f"there are no texts to index: {counted(report.bad, 'bad line')} skipped, the "
-                    f"first being {report.first_bad[0]}"
-                )
-
+    # a path must be valid from any working directory
+    name = str(Path(model).resolve()) if Path(model).is_dir() else model
+    with streams.open_texts(
+        None, input_file, out, pretokenized, batch_size, skip_bad, quiet
+    ) as source:
+        texts = (text for chunk in source.chunks() for text in streams.singles(chunk))
         built = Index.build(
-            out,
-            loaded,
-            texts(),
-            name=_absolute_name(model),
-            unique=unique,
-            batch_size=batch_size,
-            pretokenized=pretokenized,
-            replace=replace,
-            counts=counts,
+            out, loaded, texts, name=name, unique=unique, replace=replace, **source.options
         )
-    if not quiet:
-        typer.echo(f"{out}: {len(built):,} x {built.header.width}, float32", err=True)
+        streams.say(f"{out}: {len(built):,} x {built.header.width}, float32", quiet)
         if built.header.repeated:
-            typer.echo(f"{counted(built.header.repeated, 'repeated text')} skipped", err=True)
-    streams.summarize(counts, report, quiet)
-
-
-def _absolute_name(name: str) -> str:
-    """Return a model's name in a form that is valid from any working directory."""
-    from gumbeltree.packaged import packaged_folder
-    from gumbeltree.store import find_model
-
-    if name.startswith("hub:") or (packaged_folder(name) is not None and not Path(name).is_dir()):
-        return name
-    return str(find_model(name).resolve())
+            streams.say(f"{counted(built.header.repeated, 'repeated text')} skipped", quiet)

@@ -3,9 +3,6 @@
 import json
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from gumbeltree.cli.app import Json, app
 from gumbeltree.cli.info import accuracy_of, data_of
@@ -19,6 +16,7 @@ def models(as_json: Json = False) -> None:
 
     Example: gumbeltree parse sst2-100d --draw "i love this very much ."
     """
+    from gumbeltree.cli.tables import print_list
     from gumbeltree.packaged import pretrained_models
     from gumbeltree.parts import HEADS
 
@@ -29,17 +27,10 @@ def models(as_json: Json = False) -> None:
     if not listed:
         typer.echo("This package contains no models; train one of `gumbeltree recipes`")
         return
-    table = Table(box=None)
-    for column in ("model", "classifies", "trained on", "accuracy", "size"):
-        table.add_column(column)
+    rows = []
     for about in listed:
         kind = "pairs" if HEADS[about["kind"]].sentences == 2 else "sentences"
-        labels = Text(f"{kind}: {', '.join(about['labels'])}")
-        table.add_row(
-            about["name"],
-            labels,
-            data_of(about),
-            accuracy_of(about),
-            f"{about['bytes'] / 1e6:.1f} MB",
-        )
-    Console().print(table)
+        labels = f"{kind}: {', '.join(about['labels'])}"
+        size = f"{about['bytes'] / 1e6:.1f} MB"
+        rows.append((about["name"], labels, data_of(about), accuracy_of(about), size))
+    print_list(("model", "classifies", "trained on", "accuracy", "size"), rows)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -46,39 +46,23 @@ def neighbours(
     gumbeltree neighbours texts.index --input queries.txt --json
     """
     from gumbeltree.analysis.index import Index
-    from gumbeltree.text.files import Report
-    from gumbeltree.text.ids import TextCounts
 
     index = Index.open(folder)
     loaded = _load(index, model, streams.pick_device(device))
-    counts, report = TextCounts(), Report()
+    show = _json_line if as_json else _table
+    with streams.open_texts(
+        text, input_file, None, pretokenized, batch_size, skip_bad, quiet
+    ) as source:
 
-    def lines() -> Iterator[list[str]]:
-        separator = ""
-        with streams.progress(quiet, streams.to_terminal(None)) as advance:
-            for chunk in streams.take_texts(text, input_file, report, False, skip_bad):
-                queries = [line.texts[0] for line in chunk]
-                vectors = loaded.encode(
-                    queries, batch_size, pretokenized=pretokenized, counts=counts
-                )
-                rows, scores = index.search(vectors, k)
-                for query, near, cosines in zip(queries, rows, scores, strict=True):
-                    found = [
-                        {"row": row, "score": score, "text": neighbour}
-                        for row, score, neighbour in zip(
-                            near.tolist(), cosines.tolist(), index.texts(near), strict=True
-                        )
-                    ]
-                    if as_json:
-                        result = {"text": query, "neighbours": found}
-                        yield [json.dumps(result, ensure_ascii=False)]
-                    else:
-                        yield [separator + _table(query, found)]
-                        separator = "\n"
-                    advance(1)
+        def lines() -> Iterator[str]:
+            for chunk in source.chunks():
+                queries = streams.singles(chunk)
+                found = index.search(loaded.encode(queries, **source.options), k)
+                for query, rows, scores in zip(queries, *found, strict=True):
+                    columns = (rows.tolist(), scores.tolist(), index.texts(rows))
+                    yield show(query, *columns)
 
-    streams.write_blocks(None, lines())
-    streams.summarize(counts, report, quiet)
+        streams.write_lines(None, lines() if as_json else streams.separated(lines()))
 
 
 def _load(index: "Index", name: str | None, device: str) -> "SentenceModel":
@@ -101,9 +85,18 @@ def _load(index: "Index", name: str | None, device: str) -> "SentenceModel":
     return loaded
 
 
-def _table(query: str, found: list[dict[str, Any]]) -> str:
+def _json_line(query: str, rows: list[int], scores: list[float], texts: list[str]) -> str:
+    near = [
+        {"row": row, "score": score, "text": text}
+        for row, score, text in zip(rows, scores, texts, strict=True)
+    ]
+    return json.dumps({"text": query, "neighbours": near}, ensure_ascii=False)
+
+
+def _table(query: str, rows: list[int], scores: list[float], texts: list[str]) -> str:
     from gumbeltree.picture import clean
 
     # control characters in a text must not reach the terminal
-    lines = [f"{near['score']:8.4f}  {clean(streams.one_line(near['text']))}" for near in found]
-    return "\n".join([clean(streams.one_line(query)), *lines])
+    cells = [clean(streams.one_line(text)) for text in (query, *texts)]
+    lines = [f"{score:8.4f}  {cell}" for score, cell in zip(scores, cells[1:], strict=True)]
+    return "\n".join([cells[0], *lines])

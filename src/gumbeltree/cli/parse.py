@@ -2,14 +2,13 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gumbeltree.atomic import replace_file
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
 
@@ -17,16 +16,7 @@ if TYPE_CHECKING:
     from gumbeltree.text.lines import Line
     from gumbeltree.tree import Tree
 
-Parsed: TypeAlias = "list[tuple[Line, Tree]]"
-
-
-class Format(StrEnum):
-    """Output formats of `parse`."""
-
-    brackets = "brackets"
-    draw = "draw"
-    json = "json"
-    svg = "svg"
+Format = StrEnum("Format", ["brackets", "draw", "json", "svg"])
 
 
 @app.command()
@@ -61,8 +51,6 @@ def parse(
     gumbeltree parse demo/model --format svg --out tree.svg "i love this very much ."
     """
     from gumbeltree.model import load
-    from gumbeltree.text.files import Report
-    from gumbeltree.text.ids import TextCounts
 
     if draw and form not in (Format.brackets, Format.draw):
         raise ValueError(f"--draw and --format {form} exclude each other; pass one of them")
@@ -72,75 +60,54 @@ def parse(
         streams.check_out(out)
     loaded = load(model, streams.pick_device(device))
     loaded.check_builds_trees(model)
-    counts, report = TextCounts(), Report()
-    lines = streams.take_texts(text, input_file, report, False, skip_bad)
-    if form == Format.svg and folder is None:
-        lines = _single(lines)
+    with streams.open_texts(
+        text, input_file, out, pretokenized, batch_size, skip_bad, quiet
+    ) as source:
+        chunks = source.chunks()
+        if form == Format.svg and folder is None:
+            chunks = _single(chunks)
 
-    def parsed() -> Iterator[Parsed]:
-        with streams.progress(quiet, streams.to_terminal(out)) as advance:
-            for chunk in lines:
-                texts = [line.texts[0] for line in chunk]
-                trees = loaded.parse_many(
-                    texts, batch_size, pretokenized=pretokenized, counts=counts
-                )
-                yield list(zip(chunk, trees, strict=True))
-                advance(len(chunk))
+        def parsed() -> Iterator[tuple["Line", "Tree"]]:
+            for chunk in chunks:
+                trees = loaded.parse_many(streams.singles(chunk), **source.options)
+                yield from zip(chunk, trees, strict=True)
 
-    if folder is not None:
-        _write_images(folder, parsed())
-    else:
-        streams.write_blocks(out, _formatted(parsed(), form))
-    streams.summarize(counts, report, quiet)
+        if folder is not None:
+            _write_images(folder, parsed())
+        elif form == Format.draw:
+            streams.write_lines(out, streams.separated(tree.draw() for _, tree in parsed()))
+        else:
+            streams.write_lines(out, (_line(line, tree, form) for line, tree in parsed()))
 
 
-def _formatted(chunks: Iterable[Parsed], form: Format) -> Iterator[list[str]]:
-    """Yield the lines to print for each chunk of trees."""
-    first = True
-    for chunk in chunks:
-        lines = []
-        for line, tree in chunk:
-            if form == Format.draw:
-                # an empty line between drawings
-                lines.append(tree.draw() if first else f"\n{tree.draw()}")
-                first = False
-            elif form == Format.json:
-                fields = {
-                    "text": line.texts[0],
-                    "words": tree.words,
-                    "order": tree.order,
-                    "spans": tree.spans,
-                    "brackets": str(tree),
-                }
-                lines.append(json.dumps(fields, ensure_ascii=False))
-            else:
-                lines.append(tree.svg() if form == Format.svg else str(tree))
-        yield lines
+def _line(line: "Line", tree: "Tree", form: Format) -> str:
+    if form == Format.json:
+        fields = {
+            "text": line.texts[0],
+            "words": tree.words,
+            "order": tree.order,
+            "spans": tree.spans,
+            "brackets": str(tree),
+        }
+        return json.dumps(fields, ensure_ascii=False)
+    return tree.svg() if form == Format.svg else str(tree)
 
 
-def _single(chunks: Iterable[list["Line"]]) -> Iterator[list["Line"]]:
+def _single(chunks: Iterator[list["Line"]]) -> Iterator[list["Line"]]:
     """Yield the only text, or raise: an SVG document holds one tree."""
-    lines: list[Line] = []
-    for chunk in chunks:
-        lines += chunk
-        if len(lines) > 1:
-            raise ValueError(
-                "one SVG document holds one tree, but there are several texts; pass --out FOLDER "
-                "to write one file per text (0001.svg, ...)"
-            )
-    if lines:
-        yield lines
+    lines = list(itertools.islice(itertools.chain.from_iterable(chunks), 2))
+    if len(lines) > 1:
+        raise ValueError(
+            "one SVG document holds one tree, but there are several texts; pass --out FOLDER to "
+            "write one file per text (0001.svg, ...)"
+        )
+    yield lines
 
 
-def _write_images(folder: Path, chunks: Iterable[Parsed]) -> None:
+def _write_images(folder: Path, parsed: Iterator[tuple["Line", "Tree"]]) -> None:
     """Write one SVG file per tree, named after the number of its line."""
-    # read the first chunk before creating the folder: an error in it leaves nothing behind
-    for chunk in itertools.chain(chunks, [[]]):
-        folder.mkdir(parents=True, exist_ok=True)
-        for line, tree in chunk:
-            _write_image(folder / f"{line.number:04d}.svg", tree)
-
-
-def _write_image(file: Path, tree: "Tree") -> None:
-    text = tree.svg() + "\n"
-    replace_file(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    # parse before creating the folder: an error in the first chunk leaves nothing behind
+    first = list(itertools.islice(parsed, 1))
+    folder.mkdir(parents=True, exist_ok=True)
+    for line, tree in itertools.chain(first, parsed):
+        streams.write_lines(folder / f"{line.number:04d}.svg", [tree.svg()])

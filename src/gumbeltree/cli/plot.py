@@ -47,5 +47,4 @@ def draw_curves(
 
     streams.check_out(out)
     drawn = curves.draw(runs, out, x.value)
-    if not quiet:
-        typer.echo(f"{out}: {', '.join(curve.label for curve in drawn)}", err=True)
+    streams.say(f"{out}: {', '.join(curve.label for curve in drawn)}", quiet)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -40,29 +40,23 @@ def predict(
     gumbeltree predict demo/model --input texts.txt --json --out labels.jsonl
     """
     from gumbeltree.model import load
-    from gumbeltree.text.files import Report
-    from gumbeltree.text.ids import TextCounts
 
     streams.check_out(out)
     loaded = load(model, streams.pick_device(device))
     pair = loaded.head.sentences == 2
-    counts, report = TextCounts(), Report()
+    show = _json_line if as_json else _text_line
+    with streams.open_texts(
+        text, input_file, out, pretokenized, batch_size, skip_bad, quiet
+    ) as source:
 
-    def lines() -> Iterator[Iterator[str]]:
-        with streams.progress(quiet, streams.to_terminal(out)) as advance:
-            for chunk in streams.take_texts(text, input_file, report, pair, skip_bad):
-                predictions = loaded.predict(
-                    [line.texts[0] for line in chunk],
-                    [line.texts[1] for line in chunk] if pair else None,
-                    batch_size,
-                    pretokenized=pretokenized,
-                    counts=counts,
+        def lines() -> Iterator[str]:
+            for chunk in source.chunks(pair):
+                texts: list[Any] = (
+                    [line.texts for line in chunk] if pair else streams.singles(chunk)
                 )
-                yield map(_json_line if as_json else _text_line, chunk, predictions)
-                advance(len(chunk))
+                yield from map(show, chunk, loaded.predict(texts, **source.options))
 
-    streams.write_blocks(out, lines())
-    streams.summarize(counts, report, quiet)
+        streams.write_lines(out, lines())
 
 
 def _text_line(line: "Line", answer: "Answer") -> str:

@@ -1,9 +1,5 @@
 """The command `recipes`: list what can be trained."""
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from gumbeltree.cli.app import app
 
 
@@ -13,11 +9,8 @@ def recipes() -> None:
 
     Example: gumbeltree recipes
     """
+    from gumbeltree.cli.tables import print_list
     from gumbeltree.config import load_recipe, recipe_names
 
-    table = Table(box=None)
-    table.add_column("recipe")
-    table.add_column("description")
-    for name in recipe_names():
-        table.add_row(name, Text(load_recipe(name).description))
-    Console().print(table)
+    rows = [(name, load_recipe(name).description) for name in recipe_names()]
+    print_list(("recipe", "description"), rows)

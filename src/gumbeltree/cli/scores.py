@@ -1,47 +1,52 @@
-"""Input and output of the command `evaluate`."""
+"""Find labelled data that fits a model, for `evaluate` and `trees`."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
-
-from gumbeltree.nn.heads.head import Evaluation
+from gumbeltree.config import DataConfig, Recipe
+from gumbeltree.data.compile import read_splits
+from gumbeltree.data.examples import Examples
 from gumbeltree.tasks import TASKS
-from gumbeltree.tasks.table import split as divide
-from gumbeltree.tasks.task import Example, Task
+from gumbeltree.tasks.task import Task
 
 if TYPE_CHECKING:
     from gumbeltree.model import SentenceModel
 
 
-def find_task(model: "SentenceModel", name: str | None, columns: Mapping[str, str | None]) -> Task:
-    """Return the reader that the options name, by default that of the training data.
+def data_settings(model: "SentenceModel") -> dict[str, Any]:
+    """Return the settings of a model's training data; empty if they are not recorded."""
+    recipe = model.provenance.get("recipe")
+    settings = recipe.get("data") if isinstance(recipe, dict) else None
+    return settings if isinstance(settings, dict) else {}
+
+
+def recipe_of(
+    model: "SentenceModel", task: str | None, columns: Mapping[str, str | None]
+) -> Recipe:
+    """Return settings to read data for a model: those of its training data, changed by options.
 
     Args:
         model: its provenance includes the settings of the training data.
-        name: name of the task, from the options.
+        task: name of the task, from the options.
         columns: text, text2 and label, from the options; they imply a table.
     """
-    trained = _data_settings(model)
     options = {key: value for key, value in columns.items() if value}
-    name = name or ("table" if options else trained.get("task"))
-    if not isinstance(name, str):
+    trained = data_settings(model)
+    task = task or ("table" if options else trained.get("task"))
+    if task is None:
         raise ValueError(
             f"the model does not record its task; pass --task with one of {', '.join(TASKS)}"
         )
-    if name != "table" and options:
+    if task != "table" and options:
         raise ValueError(
-            f"--{next(iter(options))} names a column of a table, but --task is {name}; pass only "
+            f"--{next(iter(options))} names a column of a table, but --task is {task}; pass only "
             "one of them"
         )
-    task = _table(model, {**trained, **options}) if name == "table" else TASKS[name]()
-    # gold trees are only needed for analysis
-    task.trees = False
-    check_fit(model, task)
-    return task
+    known = {field.name for field in dataclasses.fields(DataConfig)}
+    settings = {key: value for key, value in trained.items() if key in known}
+    return Recipe("", model.config, DataConfig(**{**settings, **options, "task": task}))
 
 
 def check_fit(model: "SentenceModel", task: Task) -> None:
@@ -58,30 +63,6 @@ def check_fit(model: "SentenceModel", task: Task) -> None:
             f"the task {task.name} has the labels {', '.join(task.labels or ())}, but the model "
             f"knows {', '.join(model.labels)}; pass another model or --task"
         )
-
-
-def _data_settings(model: "SentenceModel") -> dict[str, Any]:
-    recipe = model.provenance.get("recipe")
-    settings = recipe.get("data") if isinstance(recipe, dict) else None
-    return settings if isinstance(settings, dict) else {}
-
-
-def _table(model: "SentenceModel", columns: Mapping[str, Any]) -> Task:
-    missing = [key for key in ("text", "label") if not columns.get(key)]
-    if model.head.sentences == 2 and not columns.get("text2"):
-        missing.append("text2")
-    if missing:
-        options = " and ".join(f"--{key} COLUMN" for key in missing)
-        raise ValueError(f"a table needs the names of its columns; pass {options}")
-    task: Task = TASKS["table"](
-        columns["text"],
-        columns.get("text2") or None,
-        columns["label"],
-        model.labels,
-        columns.get("quotes", True),
-    )
-    task.pretokenized = columns.get("pretokenized", False)
-    return task
 
 
 def find_file(task: Task, data: Path, split: str | None) -> Path:
@@ -103,24 +84,20 @@ def find_file(task: Task, data: Path, split: str | None) -> Path:
     return files[split]
 
 
-def generated(model: "SentenceModel", task: Task, split: str) -> tuple[Path, list[Example]]:
+def generated(model: "SentenceModel", recipe: Recipe, task: Task, split: str) -> Examples:
     """Generate the data of a model again and return one split of it.
 
     Args:
-        model: its provenance records how much was generated and how it was divided.
+        model: its provenance records the sizes of its splits.
+        recipe: how much to generate and how to divide it.
         task: the reader.
         split: train, dev or test.
     """
-    trained = _data_settings(model)
-    if not hasattr(task, "generate") or not trained.get("generate"):
+    if not hasattr(task, "generate") or not recipe.data.generate:
         raise ValueError(f"the task {task.name} reads files; pass a folder or a file with --data")
-    shares = {name: trained[f"{name}_fraction"] for name in ("dev", "test")}
-    shares = {"train": 1 - sum(shares.values()), **shares}
-    examples = list(task.generate(trained["generate"], trained["split_seed"]))
-    parts = divide(len(examples), list(shares.values()), trained["split_seed"])
-    splits = {name: rows for name, rows in zip(shares, parts, strict=True) if rows}
+    splits = read_splits(task, recipe)
     recorded = model.provenance.get("data", {}).get("splits", {})
-    if {name: len(rows) for name, rows in splits.items()} != {
+    if {name: len(part.rows) for name, part in splits.items()} != {
         name: counts["examples"] for name, counts in recorded.items()
     }:
         # with a test file, the rest was divided differently: training examples might come back
@@ -130,17 +107,4 @@ def generated(model: "SentenceModel", task: Task, split: str) -> tuple[Path, lis
         )
     if split not in splits:
         raise ValueError(f"there is no split {split}; pass --split with one of {', '.join(splits)}")
-    return Path(f"generated-{task.name}"), [examples[row] for row in splits[split]]
-
-
-def print_scores(console: Console, evaluation: Evaluation) -> None:
-    """Print the summary and the tables of an evaluation."""
-    console.print(evaluation.summary(), highlight=False, soft_wrap=True)
-    for table in evaluation.tables():
-        console.print(f"\n{table.title}", highlight=False, soft_wrap=True)
-        grid = Grid()
-        for place, name in enumerate(table.header):
-            grid.add_column(Text(name), justify="right" if place or name else "left")
-        for row in table.rows:
-            grid.add_row(*map(Text, row))
-        console.print(grid)
+    return splits[split]

@@ -4,6 +4,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,6 @@ from gumbeltree.atomic import replace_file
 
 if TYPE_CHECKING:
     from gumbeltree.text.files import Report
-    from gumbeltree.text.ids import TextCounts
     from gumbeltree.text.lines import Line
 
 Model = Annotated[
@@ -42,6 +43,10 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of sentences
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Skip malformed lines and report how many there were.")
 ]
+SplitName = StrEnum("SplitName", ["train", "dev", "test"])
+Split = Annotated[
+    SplitName | None, typer.Option("--split", help="Split of the folder of --data; default: test.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but results and errors.")]
 
 
@@ -63,36 +68,87 @@ def pick_device(name: str) -> str:
     return name
 
 
-def take_texts(
-    texts: list[str] | None, path: Path | None, report: "Report", pair: bool, skip_bad: bool
-) -> Iterator[list["Line"]]:
-    """Yield the texts of the arguments, of a file or of standard input, chunk by chunk.
+@dataclass
+class TextSource:
+    """Texts of a command: its arguments, or the lines of a file or of standard input.
 
-    Args:
+    Attributes:
         texts: the arguments; two per pair.
         path: the file of `--input`.
-        report: updated with malformed lines.
-        pair: whether each line holds two texts.
         skip_bad: skip malformed lines instead of raising.
+        advance: called with the number of texts that are done.
+        options: keyword arguments for the methods of a model.
+        report: updated with malformed lines.
     """
-    from gumbeltree.text.lines import Line, read_texts
 
-    if not texts:
-        if path is None and sys.stdin is not None and sys.stdin.isatty():
+    texts: list[str] | None
+    path: Path | None
+    skip_bad: bool
+    advance: Callable[[int], None]
+    options: dict[str, Any]
+    report: "Report"
+
+    def chunks(self, pair: bool = False) -> Iterator[list["Line"]]:
+        """Yield the texts chunk by chunk, as they arrive; with `pair`, two texts per line."""
+        for chunk in self._arguments(self.texts, pair) if self.texts else self._lines(pair):
+            yield chunk
+            self.advance(len(chunk))
+
+    def _arguments(self, texts: list[str], pair: bool) -> Iterator[list["Line"]]:
+        from gumbeltree.text.lines import Line
+
+        if self.path is not None:
+            raise ValueError("pass texts either as arguments or with --input, not both")
+        size = 2 if pair else 1
+        if len(texts) % size:
+            raise ValueError(
+                f"this model classifies pairs: pass two texts per pair, got {len(texts)}; put each "
+                "one in quotes"
+            )
+        starts = range(0, len(texts), size)
+        yield [Line(start // size + 1, tuple(texts[start : start + size])) for start in starts]
+
+    def _lines(self, pair: bool) -> Iterator[list["Line"]]:
+        from gumbeltree.text.lines import read_texts
+
+        if self.path is None and sys.stdin is not None and sys.stdin.isatty():
             items = "one tab-separated pair" if pair else "one sentence"
             typer.echo(f"Type {items} per line; end with Ctrl-D.", err=True)
-        yield from read_texts(path, report, pair=pair, skip_bad=skip_bad)
-        return
-    if path is not None:
-        raise ValueError("pass texts either as arguments or with --input, not both")
-    size = 2 if pair else 1
-    if len(texts) % size:
-        raise ValueError(
-            f"this model classifies pairs: pass two texts per pair, got {len(texts)}; put each one "
-            "in quotes"
-        )
-    starts = range(0, len(texts), size)
-    yield [Line(start // size + 1, tuple(texts[start : start + size])) for start in starts]
+        return read_texts(self.path, self.report, pair=pair, skip_bad=self.skip_bad)
+
+
+@contextmanager
+def open_texts(
+    texts: list[str] | None,
+    path: Path | None,
+    out: Path | None,
+    pretokenized: bool,
+    batch_size: int,
+    skip_bad: bool,
+    quiet: bool,
+) -> Iterator[TextSource]:
+    """Yield the texts of a command, show progress, and at the end print what was read.
+
+    The arguments are the options of the command; without `out`, results go to standard output.
+    """
+    from gumbeltree.text.files import Report, counted
+    from gumbeltree.text.ids import TextCounts
+
+    counts, report = TextCounts(), Report()
+    options = {"batch_size": batch_size, "pretokenized": pretokenized, "counts": counts}
+    # results on a terminal show progress themselves
+    visible = out is not None or sys.stdout is None or not sys.stdout.isatty()
+    with progress(quiet or not visible) as advance:
+        yield TextSource(texts, path, skip_bad, advance, options, report)
+    say(str(counts), quiet)
+    if report.bad:
+        skipped = f"{counted(report.bad, 'bad line')} skipped:"
+        say("\n  ".join([skipped, *report.first_bad]), quiet)
+
+
+def singles(chunk: list["Line"]) -> list[str]:
+    """Return the texts of lines that hold one text each."""
+    return [line.texts[0] for line in chunk]
 
 
 def check_out(path: Path | None) -> None:
@@ -110,15 +166,10 @@ def check_out(path: Path | None) -> None:
         raise PermissionError(f"{path}: no permission to write to {path.parent}")
 
 
-def write_blocks(path: Path | None, blocks: Iterable[Iterable[str]]) -> None:
-    """Write lines to a file atomically, or to standard output block by block.
-
-    Args:
-        path: the file; None is standard output.
-        blocks: lines without line ends.
-    """
+def write_lines(path: Path | None, lines: Iterable[str]) -> None:
+    """Write lines to a file atomically, or if it is None, to standard output as they arrive."""
     if path is not None:
-        replace_file(path, lambda temporary: _write_file(temporary, blocks))
+        replace_file(path, lambda temporary: _write_file(temporary, lines))
         return
     if sys.stdout is None:
         raise OSError("standard output is closed; redirect it to a file or another program")
@@ -127,15 +178,20 @@ def write_blocks(path: Path | None, blocks: Iterable[Iterable[str]]) -> None:
             # files and pipes are UTF-8 on every system
             sys.stdout.reconfigure(encoding="utf-8")
         sys.stdout.reconfigure(errors="replace")
-    for block in blocks:
-        sys.stdout.write("".join(f"{line}\n" for line in block))
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
 
-def _write_file(path: Path, blocks: Iterable[Iterable[str]]) -> None:
+def _write_file(path: Path, lines: Iterable[str]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for block in blocks:
-            file.writelines(f"{line}\n" for line in block)
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def separated(texts: Iterable[str]) -> Iterator[str]:
+    """Put an empty line between texts."""
+    for number, text in enumerate(texts):
+        yield f"\n{text}" if number else text
 
 
 def one_line(text: str) -> str:
@@ -144,41 +200,20 @@ def one_line(text: str) -> str:
 
 
 @contextmanager
-def progress(
-    quiet: bool, to_terminal: bool, what: str = "texts", total: int | None = None
-) -> Iterator[Callable[[int], None]]:
-    """Show progress on a terminal; yield a function to call with the number of finished items.
-
-    Args:
-        quiet: show nothing.
-        to_terminal: whether results go to the terminal too; then show nothing.
-        what: name of the items.
-        total: number of items, if known.
-    """
+def progress(hidden: bool) -> Iterator[Callable[[int], None]]:
+    """Show progress on a terminal; yield a function to call with the number of finished texts."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    sign: Any = SpinnerColumn() if total is None else BarColumn()
-    bound = "" if total is None else f" of {total:,}"
-    columns = (sign, TextColumn(f"{{task.completed:,}}{bound} {what}"), TimeElapsedColumn())
-    hidden = quiet or to_terminal or not console.is_terminal
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} texts"), TimeElapsedColumn())
+    hidden = hidden or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=total)
+        task = bar.add_task("", total=None)
         yield lambda count: bar.advance(task, count)
 
 
-def to_terminal(out: Path | None) -> bool:
-    """Return whether results are printed on a terminal."""
-    return out is None and sys.stdout is not None and sys.stdout.isatty()
-
-
-def summarize(counts: "TextCounts", report: "Report", quiet: bool) -> None:
-    """Print on standard error how many texts were read, truncated and skipped."""
-    if quiet:
-        return
-    typer.echo(str(counts), err=True)
-    if report.bad:
-        skipped = "1 bad line" if report.bad == 1 else f"{report.bad:,} bad lines"
-        messages = "".join(f"\n  {message}" for message in report.first_bad)
-        typer.echo(f"{skipped} skipped:{messages}", err=True)
+def say(text: str, quiet: bool) -> None:
+    """Print a message on standard error, unless `quiet`."""
+    if not quiet:
+        typer.echo(text, err=True)

@@ -1,61 +1,37 @@
 """The tables that the command `trees` prints."""
 
-from collections.abc import Iterable, Sequence
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Iterator, Sequence
 
 from gumbeltree.analysis.metrics import BASELINES
 from gumbeltree.analysis.metrics.report import Accuracy, Comparison, Row
 from gumbeltree.nn.heads.class_evaluation import Bucket
-
-NARROWEST = 72
-"""Columns that the tables need for every figure to fit."""
+from gumbeltree.nn.heads.head import ResultTable
 
 
-def show(console: Console, comparison: Comparison, accuracies: Sequence[Accuracy]) -> None:
-    """Print F1, shape and agreement of the trees, and accuracy by length and depth."""
-    console.width = max(console.width, NARROWEST)
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        grid = Table()
-        grid.add_column(header[0], overflow="fold", min_width=8)
-        for name in header[1:]:
-            grid.add_column(Text(name), justify="right", overflow="fold", min_width=5)
-        for row in rows:
-            grid.add_row(*map(Text, row))
-        console.print(grid)
-
+def results(comparison: Comparison, accuracies: Sequence[Accuracy]) -> Iterator[str | ResultTable]:
+    """Yield F1, shape and agreement of the trees, and accuracy by length and depth."""
     kept = {True: "kept", False: "dropped"}
-    say(
+    yield (
         f"sentences: {comparison.sentences:,}; punctuation {kept[comparison.keep_punctuation]}, "
         f"trivial spans {kept[comparison.keep_trivial]}; all figures but depth in percent"
     )
     models = comparison.of("model")
     shape = ("depth", "left", "right", "both")
     if comparison.of("gold"):
-        rows = ((row.name, *_scores(row), *_shape(row)) for row in comparison.rows)
-        table(("trees", "F1", "corpus F1", *shape), rows)
+        rows = [(row.name, *_scores(row), *_shape(row)) for row in comparison.rows]
+        yield ResultTable("", ("trees", "F1", "corpus F1", *shape), rows)
     else:
-        say("\nF1 with the trees of each baseline:")
-        table(
-            ("trees", *BASELINES),
-            ((m.name, *(_percent(m.f1_with[kind].sentence) for kind in BASELINES)) for m in models),
-        )
-        say("\nShape:")
-        table(("trees", *shape), ((row.name, *_shape(row)) for row in comparison.rows))
+        f1 = [(m.name, *(_percent(m.f1_with[kind].sentence) for kind in BASELINES)) for m in models]
+        yield ResultTable("F1 with the trees of each baseline:", ("trees", *BASELINES), f1)
+        shapes = [(row.name, *_shape(row)) for row in comparison.rows]
+        yield ResultTable("Shape:", ("trees", *shape), shapes)
     if comparison.self_f1 is not None:
-        say(f"\nF1 between the models: {_percent(comparison.self_f1.sentence) or 'no spans'}")
-        say(
-            f"F1 between random trees: {_percent(comparison.random_self_f1.sentence) or 'no spans'}"
-        )
+        random = comparison.random_self_f1.sentence
+        yield f"\nF1 between the models: {_percent(comparison.self_f1.sentence) or 'no spans'}"
+        yield f"F1 between random trees: {_percent(random) or 'no spans'}"
         if len(models) > 2:
             for pair in comparison.self_f1.pairs:
-                say(f"  {pair.first}, {pair.second}: {_percent(pair.sentence) or 'no spans'}")
+                yield f"  {pair.first}, {pair.second}: {_percent(pair.sentence) or 'no spans'}"
     for title, key in (
         ("number of words", "by_length"),
         ("depth of the model's tree", "by_depth"),
@@ -64,14 +40,11 @@ def show(console: Console, comparison: Comparison, accuracies: Sequence[Accuracy
         bins = {x.model: {b.name: b for b in getattr(x, key)} for x in accuracies}
         order = {b.name: b.shortest for buckets in bins.values() for b in buckets.values()}
         if order:
-            say(f"\nAccuracy by {title}, and examples:")
-            table(
-                ("", *bins),
-                (
-                    (name, *(_accuracy(buckets.get(name)) for buckets in bins.values()))
-                    for name in sorted(order, key=order.__getitem__)
-                ),
-            )
+            cells = [
+                (name, *(_accuracy(buckets.get(name)) for buckets in bins.values()))
+                for name in sorted(order, key=order.__getitem__)
+            ]
+            yield ResultTable(f"Accuracy by {title}, and examples:", ("", *bins), cells)
 
 
 def _percent(share: float | None) -> str:

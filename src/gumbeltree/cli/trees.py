@@ -1,8 +1,8 @@
 """The command `trees`: compare a model's trees with gold trees, baselines and other models."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +13,7 @@ from gumbeltree.cli import streams
 from gumbeltree.cli.app import Json, app
 
 if TYPE_CHECKING:
-    from gumbeltree.analysis.gold import Gold, GoldExample
     from gumbeltree.model import SentenceModel
-    from gumbeltree.tasks.task import Task
-    from gumbeltree.text.files import Report
 
 
 class Parses(StrEnum):
@@ -24,17 +21,6 @@ class Parses(StrEnum):
 
     binary = "binary"
     full = "full"
-
-
-@dataclass
-class Inputs:
-    """Gold trees, and the labelled examples of --data."""
-
-    trees: list["Gold"] = field(default_factory=list)
-    task: "Task | None" = None
-    file: Path | None = None
-    examples: list["GoldExample"] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 @app.command("trees")
@@ -61,9 +47,7 @@ def show_trees(
             "trees of --data."
         ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="File of the folder: train, dev or test (default).")
-    ] = None,
+    split: streams.Split = None,
     parses: Annotated[
         Parses,
         typer.Option(
@@ -102,137 +86,121 @@ def show_trees(
 
     gumbeltree trees runs/a/seed-0/dev_orders.npz runs/a/seed-1/dev_orders.npz
     """
-    from rich.console import Console
-
+    from gumbeltree.analysis import gold as gold_trees
     from gumbeltree.analysis.metrics import plot as metrics_plot
     from gumbeltree.analysis.metrics import report as metrics_report
-    from gumbeltree.cli import scores, tree_tables
+    from gumbeltree.cli import scores, tables, tree_tables
     from gumbeltree.model import load
     from gumbeltree.plots import check_picture
     from gumbeltree.text.files import Report
 
-    if data is None and (task or split or parses != Parses.binary):
-        raise ValueError("--task, --split and --parses select trees of --data; pass --data")
-    paths = [str(Path(name).resolve()) if Path(name).exists() else name for name in models]
-    repeated = next((path for path in paths if paths.count(path) > 1), None)
-    if repeated is not None:
-        raise ValueError(f"{repeated} is given more than once; pass each model once")
+    _check_arguments(models, data, gold, task or split or parses != Parses.binary)
     if plot is not None:
         streams.check_out(plot)
         check_picture(plot)
     names = metrics_report.short_names(models)
-    report, inputs = Report(), Inputs()
+    report, reader, file = Report(), None, None
+    notes: list[str] = []
     accuracies = []
-    if any(name.lower().endswith(".npz") for name in models):
-        if data or gold or not all(name.lower().endswith(".npz") for name in models):
-            raise ValueError(
-                "dev_orders.npz files contain trees of sentences without the words; pass them "
-                "without models, --data and --gold"
-            )
+    if _is_npz(models[0]):
         runs = metrics_report.read_orders(models)
         parsed = {name: trees[:limit] for name, trees in zip(names, runs, strict=True)}
         comparison = metrics_report.compare(parsed, None, True, keep_trivial)
     else:
-        with streams.progress(quiet, to_terminal=False) as advance:
-            loaded = {
-                name: load(model, streams.pick_device(device))
-                for name, model in zip(names, models, strict=True)
-            }
-            inputs = _read(loaded, data, task, split, parses, gold, limit, report, skip_bad)
-            parsed = {
-                name: metrics_report.parse_gold(model, inputs.trees, name, advance)
-                for name, model in loaded.items()
-            }
-            if gold is None and inputs.task is not None and inputs.task.name == "listops":
+        with streams.progress(quiet) as advance:
+            device = streams.pick_device(device)
+            loaded = {name: load(model, device) for name, model in zip(names, models, strict=True)}
+            examples = []
+            if data is not None:
+                reader = gold_trees.tree_task(task or _trained_on(loaded.values()))
+                file = scores.find_file(reader, data, split)
+                examples = gold_trees.read_examples(
+                    reader, file, parses.value, limit, report, skip_bad
+                )
+            if gold is not None:
+                trees = gold_trees.read_trees(gold, limit, report, skip_bad)
+            else:
+                trees = gold_trees.distinct(examples)
+            if gold is None and reader is not None and reader.name == "listops":
                 # closing brackets are structure, not punctuation
                 keep_punctuation = True
-            comparison = metrics_report.compare(
-                parsed, inputs.trees, keep_punctuation, keep_trivial
-            )
+            longest = min(model.config.max_words for model in loaded.values())
+            if skip_bad and (count := sum(len(tree.words) > longest for tree in trees)):
+                trees = [tree for tree in trees if len(tree.words) <= longest]
+                notes.append(f"{count:,} trees of more than {longest} words skipped")
+            if not trees:
+                raise ValueError(
+                    f"{gold or file} contains no gold trees of at most {longest} words, which is "
+                    "the limit of the model; pass another file with --data or --gold"
+                )
+            parsed = {
+                name: metrics_report.parse_gold(model, trees, name, advance)
+                for name, model in loaded.items()
+            }
+            comparison = metrics_report.compare(parsed, trees, keep_punctuation, keep_trivial)
             for name, model in loaded.items():
-                if inputs.task is None:
+                if reader is None:
                     break
                 try:
-                    scores.check_fit(model, inputs.task)
+                    scores.check_fit(model, reader)
                 except ValueError as error:
-                    inputs.notes.append(f"no accuracy for {name}: {error}")
+                    notes.append(f"no accuracy for {name}: {error}")
                     continue
-                accuracies.append(
-                    metrics_report.accuracy(model, inputs.task, inputs.examples, name)
-                )
-                advance(len(inputs.examples))
+                accuracies.append(metrics_report.accuracy(model, reader, examples, name))
+                advance(len(examples))
     if as_json:
         result = {
             "models": models,
-            "task": inputs.task.name if inputs.task else None,
-            "file": str(inputs.file) if inputs.file else None,
+            "task": reader.name if reader else None,
+            "file": str(file) if file else None,
             "gold": str(gold) if gold else None,
-            "parses": parses.value if inputs.task and not gold else None,
+            "parses": parses.value if reader and not gold else None,
             **asdict(comparison),
             "accuracy": [accuracy.as_dict() for accuracy in accuracies],
             "bad_lines": report.bad,
-            "notes": inputs.notes,
+            "notes": notes,
         }
         typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        tree_tables.show(Console(), comparison, accuracies)
+        tables.print_results(tree_tables.results(comparison, accuracies))
     if plot is not None:
         metrics_plot.draw(plot, comparison, accuracies)
-        inputs.notes.append(f"image written to {plot}")
-    if not quiet:
-        if report.examples:
-            files = " and ".join(str(path) for path in (inputs.file, gold) if path)
-            typer.echo(f"{files}: {report}", err=True)
-        for note in inputs.notes:
-            typer.echo(note, err=True)
+        notes.append(f"image written to {plot}")
+    if report.examples:
+        files = " and ".join(str(path) for path in (file, gold) if path)
+        notes.insert(0, f"{files}: {report}")
+    for note in notes:
+        streams.say(note, quiet)
 
 
-def _read(
-    models: Mapping[str, "SentenceModel"],
-    data: Path | None,
-    task: str | None,
-    split: str | None,
-    parses: Parses,
-    gold: Path | None,
-    limit: int | None,
-    report: "Report",
-    skip_bad: bool,
-) -> Inputs:
-    """Read gold trees and labelled examples; with `skip_bad`, skip trees that are too long."""
-    from gumbeltree.analysis import gold as reader
-    from gumbeltree.cli import scores
+def _is_npz(name: str) -> bool:
+    return name.lower().endswith(".npz")
 
-    if data is None and gold is None:
+
+def _check_arguments(
+    models: list[str], data: Path | None, gold: Path | None, selects: object
+) -> None:
+    """Raise if arguments exclude each other; `selects` is true if an option needs --data."""
+    if data is None and selects:
+        raise ValueError("--task, --split and --parses select trees of --data; pass --data")
+    paths = [str(Path(name).resolve()) if Path(name).exists() else name for name in models]
+    if repeated := [path for path in paths if paths.count(path) > 1]:
+        raise ValueError(f"{repeated[0]} is given more than once; pass each model once")
+    if any(map(_is_npz, models)):
+        if data or gold or not all(map(_is_npz, models)):
+            raise ValueError(
+                "dev_orders.npz files contain trees of sentences without the words; pass them "
+                "without models, --data and --gold"
+            )
+    elif data is None and gold is None:
         raise ValueError("no gold trees: pass files of a task with --data, or trees with --gold")
-    inputs = Inputs()
-    if data is not None:
-        inputs.task = reader.tree_task(task or _trained_on(models))
-        inputs.file = scores.find_file(inputs.task, data, split)
-        inputs.examples = reader.read_examples(
-            inputs.task, inputs.file, parses.value, limit, report, skip_bad
-        )
-        if not inputs.examples:
-            raise ValueError(f"{inputs.file} contains no usable examples: {report}")
-        inputs.trees = reader.distinct(inputs.examples)
-    if gold is not None:
-        inputs.trees = reader.read_trees(gold, limit, report, skip_bad)
-    longest = min(model.config.max_words for model in models.values())
-    if skip_bad and (count := sum(len(tree.words) > longest for tree in inputs.trees)):
-        inputs.trees = [tree for tree in inputs.trees if len(tree.words) <= longest]
-        inputs.notes.append(f"{count:,} trees of more than {longest} words skipped")
-    if not inputs.trees:
-        raise ValueError(
-            f"{gold or inputs.file} contains no gold trees of at most {longest} words, which is "
-            "the limit of the model; pass another file with --data or --gold"
-        )
-    return inputs
 
 
-def _trained_on(models: Mapping[str, "SentenceModel"]) -> str:
+def _trained_on(models: Iterable["SentenceModel"]) -> str:
     """Return the task that all models were trained on."""
-    tasks = {
-        model.provenance.get("recipe", {}).get("data", {}).get("task") for model in models.values()
-    }
+    from gumbeltree.cli.scores import data_settings
+
+    tasks = {data_settings(model).get("task") for model in models}
     if len(tasks) > 1 or None in tasks:
         known = ", ".join(sorted(task or "an unknown task" for task in tasks))
         raise ValueError(f"the models were trained on {known}; pass --task for the task of --data")

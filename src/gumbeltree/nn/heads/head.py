@@ -27,7 +27,7 @@ class ResultTable(NamedTuple):
 
     title: str
     header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 class Part(NamedTuple):
