@@ -18,7 +18,7 @@ from gumbeltree import Encoding
 from gumbeltree.captured import CapturedEncoder, placed
 from gumbeltree.device import triton_support
 from gumbeltree.device.graphs import Graphs
-from gumbeltree.layout import in_parts
+from gumbeltree.layout import unpack_numbers
 from gumbeltree.model import SentenceModel
 from tests.models import TEXTS, tiny_model
 
@@ -29,7 +29,7 @@ interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are 
 def test_placed_sentences_keep_their_words(ids):
     bounds, numbers = placed(ids)
     sizes = (bounds.cap, len(ids), len(ids), len(ids), bounds.T + 1)
-    parts = in_parts(torch.from_numpy(numbers), *sizes)
+    parts = unpack_numbers(torch.from_numpy(numbers), *sizes)
     rows, lengths, order, rank, start = (part.numpy() for part in parts)
     assert all(part.storage_offset() % 2 == 0 for part in parts)
     for sentence, place in zip(ids, rank, strict=True):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split
-from gumbeltree.device.find_rows import _find, _find_fast
+from gumbeltree.device.find_rows import _find, _find_by_kernel
 from gumbeltree.layout import (
     Arrangement,
     Bounds,
@@ -105,7 +105,7 @@ def test_words_and_nodes_are_laid_out(lengths, more_T):
 @given(LENGTHS, st.integers(0, 3), st.integers(0, 5))
 def test_what_kernels_read(lengths, more_T, more_rows):
     layout = layout_of(lengths, more_T, more_rows, known=False)
-    found, cap, T = layout.found, layout.cap, layout.T
+    found, cap, T = layout.tables, layout.cap, layout.T
     rows = rows_by_hand(lengths)
     assert torch.equal(found.start.long(), layout.start)
     assert torch.equal(found.lengths.long(), layout.lengths)
@@ -129,13 +129,13 @@ def test_what_kernels_read(lengths, more_T, more_rows):
 def test_what_was_found_in_inference_mode_serves_training_too():
     with torch.inference_mode():
         layout = layout_of([3, 2], known=False)
-        assert not layout.found.start.is_inference()
+        assert not layout.tables.start.is_inference()
 
 
 def test_in_a_graph_the_host_knows_no_numbers():
     layout = layout_of([3, 2], known=False)
     for name in ("active", "steps", "starts", "merged", "N", "nodes"):
-        with pytest.raises(RuntimeError, match="must not be captured"):
+        with pytest.raises(RuntimeError, match="cannot be captured"):
             getattr(layout, name)
 
 
@@ -150,7 +150,7 @@ def test_the_kernel_finds_the_same(lengths, more_T, more_rows, with_words):
         words = torch.randint(100, (300,), generator=generator, dtype=torch.int32)
         firsts = torch.randint(300 - max(lengths), (layout.B,), generator=generator)
     expected = _find(cap, layout.start, layout.lengths, words, firsts)
-    found = _find_fast(cap, layout.start, layout.lengths, words, firsts)
+    found = _find_by_kernel(cap, layout.start, layout.lengths, words, firsts)
     for name, x, y in zip(expected._fields, expected, found, strict=True):
         # what stands beyond the words, and before first words, is never used
         inside = slice(layout.B, layout.N) if name == "previous" else slice(None)

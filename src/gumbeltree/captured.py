@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from gumbeltree.device.find_rows import find_rows
 from gumbeltree.device.graphs import Graphs, torch_settings
-from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, in_one, in_parts, joined
+from gumbeltree.layout import (
+    Arrangement,
+    Bounds,
+    Layout,
+    Sentences,
+    concatenate_ids,
+    pack_numbers,
+    unpack_numbers,
+)
 from gumbeltree.states import VECTORS, Draw, Encoding, Keep
 
 
@@ -43,9 +51,9 @@ class CapturedEncoder:
 
         def function(numbers: Tensor) -> Encoding:
             B, T, cap = bounds
-            words, lengths, sentence, rank, start = in_parts(numbers, cap, B, B, B, T + 1)
-            found = find_rows(cap, start, lengths)
-            layout = Layout(cap, start, lengths, sentence, rank, found=found)
+            words, lengths, sentence, rank, start = unpack_numbers(numbers, cap, B, B, B, T + 1)
+            tables = find_rows(cap, start, lengths)
+            layout = Layout(cap, start, lengths, sentence, rank, tables=tables)
             encoding: Encoding = model.encode_batch(Sentences(words, layout), Draw(), keep)
             return encoding
 
@@ -62,8 +70,8 @@ def placed(ids: Sequence[Sequence[int]]) -> tuple[Bounds, NDArray[np.int64]]:
     bounds = Bounds.of(lengths)
     arrangement = Arrangement.of(lengths, bounds.T)
     rows = np.zeros(bounds.cap, dtype=np.int64)
-    rows[: int(lengths.sum())] = arrangement.rows(*joined(ids, arrangement))
-    return bounds, in_one(rows, *arrangement)
+    rows[: int(lengths.sum())] = arrangement.rows(*concatenate_ids(ids, arrangement))
+    return bounds, pack_numbers(rows, *arrangement)
 
 
 def places(model: nn.Module) -> tuple[int, ...]:

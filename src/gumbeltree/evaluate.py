@@ -74,7 +74,7 @@ class Evaluator:
         if captured and split.orders is None:
             self.on_device = DeviceSplit(part, self.device)
             # one graph per batch: with fewer, each would be dropped before it is used again
-            self.graphs = Graphs(self.device, most=len(self.batches))
+            self.graphs = Graphs(self.device, max_graphs=len(self.batches))
             self.placed = [self.on_device.place(rows, rounded=False) for rows in self.batches]
 
     def __call__(self) -> Evaluation:

@@ -429,7 +429,7 @@ def test_settings_that_decide_which_kernels_run():
 
 
 def test_the_least_recently_used_go_first(log):
-    graphs = Graphs(torch.device("cuda"), most=2)
+    graphs = Graphs(torch.device("cuda"), max_graphs=2)
     for key in "aabbacc":
         call(graphs, key, 1)
     # a was used after b
@@ -494,7 +494,7 @@ def test_gpu_results_are_those_of_the_function():
 @pytest.mark.gpu
 def test_gpu_memory_is_bounded():
     device = torch.device("cuda")
-    graphs = Graphs(device, most=4)
+    graphs = Graphs(device, max_graphs=4)
     big = torch.zeros((), device=device)
 
     def function(numbers):

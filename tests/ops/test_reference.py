@@ -234,16 +234,18 @@ def test_soft_weights_tend_to_one_hot_as_the_temperature_falls() -> None:
 
 def test_choice_explains_itself() -> None:
     cell, st = TreeLSTMCell(2), StraightThroughGumbel()
-    why = "not 'fused': its kernels run on CUDA devices, the weights are on cpu"
-    assert choose("auto", cell, st, True) == ("exact", why)
-    assert choose("reference", cell, st, True) == ("reference", "asked for by name")
+    name, reason = choose("auto", cell, st, True)
+    assert name == "exact"
+    assert "not 'fused'" in reason
+    assert "cpu" in reason
+    assert choose("reference", cell, st, True).name == "reference"
     soft = GumbelTreeEncoder(EncoderConfig(2, 2, estimator="soft"))
     name, reason = soft.explain(sample=True)
     assert name == "reference"
     assert "not 'exact'" in reason
     assert "the estimator SoftGumbel mixes candidates" in reason
     assert soft.explain(sample=False).name == "exact"
-    with pytest.raises(NotImplementedError, match=r"impl='exact' cannot run this: .*mixes"):
+    with pytest.raises(NotImplementedError, match=r"impl='exact'.*mixes"):
         choose("exact", cell, soft.estimator, True)
     with pytest.raises(ValueError, match=r"unknown implementation 'exat'.*Did you mean 'exact'"):
         choose("exat", cell, st, True)

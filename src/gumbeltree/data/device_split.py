@@ -8,7 +8,7 @@ from torch import Tensor
 from gumbeltree.data.split import Batch, Split
 from gumbeltree.device.find_rows import find_rows
 from gumbeltree.device.overlap import Overlap
-from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, in_one, in_parts
+from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, pack_numbers, unpack_numbers
 
 
 class DeviceSplit:
@@ -34,13 +34,13 @@ class DeviceSplit:
         bounds = Bounds.of(lengths, rounded)
         arrangement = Arrangement.of(lengths, bounds.T)
         firsts = self.split.starts[sentences[arrangement.sentence]]
-        return bounds, in_one(self.split.own(rows), firsts, *arrangement)
+        return bounds, pack_numbers(self.split.own(rows), firsts, *arrangement)
 
     def read(self, numbers: Tensor, bounds: Bounds, overlap: Overlap | None = None) -> Batch:
         """Return the batch that `place` described, without waiting for the device."""
         B, T, cap = bounds
-        own, firsts, lengths, sentence, rank, start = in_parts(numbers, B, B, B, B, B, T + 1)
-        found = find_rows(cap, start, lengths, self.words, firsts)
-        layout = Layout(cap, start, lengths, sentence, rank, found=found, overlap=overlap)
+        own, firsts, lengths, sentence, rank, start = unpack_numbers(numbers, *[B] * 5, T + 1)
+        tables = find_rows(cap, start, lengths, self.words, firsts)
+        layout = Layout(cap, start, lengths, sentence, rank, tables=tables, overlap=overlap)
         examples = B // self.split.sentences.shape[1]
-        return Batch(own, Sentences(found.ids, layout), self.targets[own[:examples]])
+        return Batch(own, Sentences(tables.ids, layout), self.targets[own[:examples]])

@@ -1,1 +1,1 @@
-"""What a CUDA device can do: Triton's kernels, captured graphs, a second stream."""
+"""CUDA support: Triton kernels, captured graphs, a second stream."""

@@ -1,4 +1,4 @@
-"""Where the words of a batch stand, looked up on the device: nothing is read back from it."""
+"""Compute the row tables of a batch on the device, without a transfer back to the host."""
 
 from typing import NamedTuple
 
@@ -8,23 +8,19 @@ from torch import Tensor
 from gumbeltree.device.triton_support import why_not_triton
 
 
-class Found(NamedTuple):
-    """What kernels read of a layout.
-
-    Attributes:
-        start: row of the first word at each position, and the number of words, int32 `[T + 1]`.
-        lengths: words of each sentence, longest first, int32 `[B]`.
-        previous: row of the word before each word, int32 `[cap]`; anything for first words.
-        roots: root node of each sentence by rank, int64 `[B]`, by the numbers of
-            ops/merge/fused/forward.py.
-        ids: id of each row, int64 `[cap]`, 0 beyond the words; empty unless there are words.
-    """
+class RowTables(NamedTuple):
+    """Indices that the kernels read to locate words and nodes."""
 
     start: Tensor
+    """First row of each position, then the total number of words, int32 `[T + 1]`."""
     lengths: Tensor
+    """Length of each sentence, longest first, int32 `[B]`."""
     previous: Tensor
+    """Row of the preceding word of each word, int32 `[cap]`; undefined for first words."""
     roots: Tensor
+    """Root node of each sorted sentence, int64 `[B]`, numbered as in ops/merge/fused/forward.py."""
     ids: Tensor
+    """Word id of each row, int64 `[cap]`, 0 past the last word; empty without `words`."""
 
 
 def find_rows(
@@ -33,24 +29,24 @@ def find_rows(
     lengths: Tensor,
     words: Tensor | None = None,
     firsts: Tensor | None = None,
-) -> Found:
-    """Look up on the device what kernels read of a layout.
+) -> RowTables:
+    """Compute the row tables of a batch on the device.
 
     Args:
-        cap: rows for words.
-        start: row of the first word at each position, and the number of words, int `[T + 1]`.
-        lengths: words of each sentence, longest first, int `[B]`.
-        words: ids of all sentences of a data set, one after the other, int32; None: no ids.
-        firsts: where each sentence begins there, by rank, int64 `[B]`.
+        cap: Number of rows for words.
+        start: First row of each position, then the total number of words, integers `[T + 1]`.
+        lengths: Length of each sentence, longest first, integers `[B]`.
+        words: Concatenated word ids of a data set, int32; None to leave `ids` empty.
+        firsts: Index in `words` of the first word of each sorted sentence, int64 `[B]`.
     """
-    find = _find_fast if start.is_cuda and why_not_triton() is None else _find
+    find = _find_by_kernel if start.is_cuda and why_not_triton() is None else _find
     return find(cap, start, lengths, words, firsts)
 
 
 def _find(
     cap: int, start: Tensor, lengths: Tensor, words: Tensor | None, firsts: Tensor | None
-) -> Found:
-    """Look up rows by operations of torch."""
+) -> RowTables:
+    """Compute the tables with PyTorch operations."""
     start, device = start.int(), start.device
     B, T = len(lengths), len(start) - 1
     row = torch.arange(cap, dtype=torch.int32, device=device)
@@ -60,18 +56,18 @@ def _find(
     ids = torch.zeros(cap if words is not None else 0, dtype=torch.int64, device=device)
     if words is not None and firsts is not None:
         inside = row < start[T]
-        place = torch.where(inside, firsts[rank.clamp(0, B - 1)] + position, 0)
-        ids = torch.where(inside, words[place].long(), 0)
+        index = torch.where(inside, firsts[rank.clamp(0, B - 1)] + position, 0)
+        ids = torch.where(inside, words[index].long(), 0)
     order = torch.arange(B, device=device)
     made = cap + start[(lengths - 1).clamp(min=0)] + order
     roots = torch.where(lengths > 1, made, order)
-    return Found(start, lengths.int(), previous.int(), roots, ids)
+    return RowTables(start, lengths.int(), previous.int(), roots, ids)
 
 
-def _find_fast(
+def _find_by_kernel(
     cap: int, start: Tensor, lengths: Tensor, words: Tensor | None, firsts: Tensor | None
-) -> Found:
-    """Look up the same by one kernel."""
+) -> RowTables:
+    """Compute the tables with one kernel."""
     from gumbeltree.device.find_rows_kernels import BLOCK, find_rows_kernel
 
     B, T, device = len(lengths), len(start) - 1, start.device
@@ -79,7 +75,7 @@ def _find_fast(
     def integers(size: int) -> Tensor:
         return torch.empty(size, dtype=torch.int32, device=device)
 
-    found = Found(
+    tables = RowTables(
         integers(T + 1),
         integers(B),
         integers(cap),
@@ -89,7 +85,7 @@ def _find_fast(
     with torch.cuda.device_of(start):
         find_rows_kernel[(-(-max(cap, B, T + 1) // BLOCK),)](
             start, lengths, start if words is None else words, start if firsts is None else firsts,
-            *found, B, T, cap, BT=max(64, 1 << (T - 1).bit_length()), BLOCK=BLOCK,
+            *tables, B, T, cap, BT=max(64, 1 << (T - 1).bit_length()), BLOCK=BLOCK,
             HAS_WORDS=words is not None,
         )  # fmt: skip
-    return found
+    return tables

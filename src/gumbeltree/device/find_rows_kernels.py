@@ -1,4 +1,4 @@
-"""The Triton kernel that lays out a batch, and one that shows whether kernels run at all."""
+"""Triton kernels that compute row tables and that test whether kernels run at all."""
 
 import triton
 import triton.language as tl
@@ -6,7 +6,7 @@ import triton.language as tl
 BLOCK = 256
 
 
-# parts of one buffer, which callers may align as they like
+# slices of one buffer at any alignment
 @triton.jit(
     do_not_specialize=["B", "T", "cap"],
     do_not_specialize_on_alignment=["start", "lengths", "words", "firsts"],
@@ -15,10 +15,7 @@ def find_rows_kernel(
     start, lengths, words, firsts, out_start, out_lengths, out_previous, out_roots, out_ids,
     B, T, cap, BT: tl.constexpr, BLOCK: tl.constexpr, HAS_WORDS: tl.constexpr,
 ):  # fmt: skip
-    """Fill the fields of a `Found`; see `find_rows._find`.
-
-    BT is a bound of T.
-    """
+    """Fill a `RowTables`, as `find_rows._find` does; BT >= T."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_start + i, tl.load(start + i, mask=i <= T, other=0).to(tl.int32), mask=i <= T)
     m_b = i < B
@@ -26,7 +23,7 @@ def find_rows_kernel(
     tl.store(out_lengths + i, length, mask=m_b)
     last = tl.load(start + length - 1, mask=m_b, other=0).to(tl.int64)
     tl.store(out_roots + i, tl.where(length > 1, cap + last + i, i), mask=m_b)
-    # the position of a row: how many later positions begin at or before it
+    # the position of a row is the number of later positions that begin at or before it
     position = tl.full((BLOCK,), 0, dtype=tl.int32)
     for first in range(0, BT, 64):
         t = 1 + first + tl.arange(0, 64)
@@ -38,8 +35,8 @@ def find_rows_kernel(
     tl.store(out_previous + i, rank + before, mask=m)
     if HAS_WORDS:
         inside = i < tl.load(start + T)
-        place = tl.load(firsts + rank, mask=m & inside, other=0) + position
-        word = tl.load(words + place, mask=m & inside, other=0)
+        index = tl.load(firsts + rank, mask=m & inside, other=0) + position
+        word = tl.load(words + index, mask=m & inside, other=0)
         tl.store(out_ids + i, word.to(tl.int64), mask=m)
 
 

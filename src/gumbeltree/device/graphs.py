@@ -1,4 +1,4 @@
-"""Functions on a CUDA device captured as graphs, so that Python costs nothing a call."""
+"""Capture functions as CUDA graphs, which removes the cost of Python and of kernel launches."""
 
 import dataclasses
 import threading
@@ -15,16 +15,16 @@ from torch import Tensor
 
 from gumbeltree.device.triton_support import float32_products
 
-MOST = 128
-"""Graphs that are kept, the least recently used go first."""
+MAX_GRAPHS = 128
+"""Default number of graphs kept; the least recently used is dropped first."""
 
 MODE = "relaxed"
-"""Kernels may be loaded in the middle of a capture, which stricter modes may forbid."""
+"""Capture mode; stricter modes can forbid loading a kernel during capture."""
 
 Function = Callable[[Tensor], Any]
 
 _STREAM_LOCK = threading.RLock()
-"""Held while something runs or is captured on a stream of `capture_stream`, which all share."""
+"""Held while a function runs or is captured on the shared stream of `capture_stream`."""
 
 
 class _Captured(NamedTuple):
@@ -34,25 +34,27 @@ class _Captured(NamedTuple):
 
 
 class Graphs:
-    """CUDA graphs of a function, one for each shape.
+    """CUDA graphs of a function, one per key.
 
-    A call hands a function some numbers, int64. The first call with a key runs it as it is, the
-    second captures it, later ones replay what was captured with the new numbers. Everything else
-    that the function reads must stay where it is in memory. Graphs share their memory: what one
-    returns is overwritten by the next call, so use it up or copy it before.
+    The first call with a key runs the function eagerly, the second captures it, and later calls
+    replay the graph with new input numbers. All other memory that the function reads must stay
+    at the same address. Graphs share a memory pool, so each call overwrites the previous output;
+    use or copy it before the next call.
 
-    Where there is no room for a graph, the function goes on running as it is.
+    If there is not enough memory for a graph, the function keeps running eagerly.
 
     Args:
-        device: where the function runs; on others than CUDA devices nothing is captured.
-        most: graphs kept.
-        at_once: run only the very first call as it is and capture other keys when they first come.
-            Calls outside of graphs need as much memory as the graphs share: this saves it, for
-            functions of which most keys come again.
+        device: Where the function runs; nothing is captured unless it is a CUDA device.
+        max_graphs: Number of graphs kept.
+        at_once: Run only the very first call eagerly, and capture other keys on their first call.
+            This saves the memory of eager calls, which is as much as all graphs share, and suits
+            functions for which most keys recur.
     """
 
-    def __init__(self, device: torch.device, most: int = MOST, at_once: bool = False) -> None:
-        self.device, self.most, self.at_once = device, most, at_once
+    def __init__(
+        self, device: torch.device, max_graphs: int = MAX_GRAPHS, at_once: bool = False
+    ) -> None:
+        self.device, self.max_graphs, self.at_once = device, max_graphs, at_once
         self.seen: set[Hashable] = set()
         self.refused: set[Hashable] = set()
         self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()
@@ -62,10 +64,10 @@ class Graphs:
         """Return ``function(numbers)`` with the numbers on the device.
 
         Args:
-            key: calls with one key run the same operations on the same shapes.
-            function: takes the numbers as a tensor and returns None, a tensor, or a tuple or
-                dataclass of them; reads nothing back from the device.
-            numbers: what differs from call to call, of one size for each key.
+            key: Calls with the same key run the same operations on the same shapes.
+            function: Takes the numbers as a tensor and returns None, a tensor, or a tuple or
+                dataclass of tensors. It must not synchronize with the device.
+            numbers: The input, int64, of the same size in every call with this key.
         """
         values = torch.from_numpy(numbers)
         if self.device.type != "cuda":
@@ -78,7 +80,7 @@ class Graphs:
                 self._add(key, function, values)
             if key not in self.captured:
                 out = self._run(function, values)
-                # a function that failed has not compiled and allocated what a capture needs
+                # only after success: a capture needs compiled kernels and allocated workspaces
                 self.seen.add(key)
                 return out
             captured = self.captured[key]
@@ -87,7 +89,7 @@ class Graphs:
             return captured.out
 
     def _run(self, function: Function, values: Tensor) -> Any:
-        """Run the function as it is, where it will be captured."""
+        """Run the function eagerly, on the stream where it will be captured."""
         stream, caller = capture_stream(self.device), torch.cuda.current_stream(self.device)
         with _STREAM_LOCK:
             stream.wait_stream(caller)
@@ -96,7 +98,7 @@ class Graphs:
                     out = function(values.to(self.device))
             finally:
                 caller.wait_stream(stream)
-        used_on(caller, out)
+        record_use(caller, out)
         return out
 
     def _may_capture(self, key: Hashable) -> bool:
@@ -104,7 +106,7 @@ class Graphs:
         return ran and key not in self.refused
 
     def _add(self, key: Hashable, function: Function, values: Tensor) -> None:
-        """Capture the function, if there is room."""
+        """Capture the function if there is enough memory."""
         for attempt in range(2):
             try:
                 self.captured[key] = self._capture(function, values)
@@ -112,13 +114,13 @@ class Graphs:
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-            # only here: until its handler ends, an exception holds all that the function made
+            # outside the handler: the exception keeps the tensors of the function alive
             if attempt == 0:
-                # what was given back is not reused for graphs as long as torch keeps it
+                # a graph pool cannot use memory that the caching allocator holds
                 torch.cuda.empty_cache()
         else:
             self.refused.add(key)
-        if len(self.captured) > self.most:
+        if len(self.captured) > self.max_graphs:
             self.captured.popitem(last=False)
 
     def _capture(self, function: Function, values: Tensor) -> _Captured:
@@ -128,18 +130,21 @@ class Graphs:
         with _STREAM_LOCK:
             torch.cuda.synchronize(self.device)
             if self.pool is None or not self.captured:
-                # a pool ends with its last graph, also if that is one whose capture failed
+                # a pool ends with its last graph, even one whose capture failed
                 self.pool = torch.cuda.graph_pool_handle()
                 if self.at_once:
-                    # what calls outside of graphs needed: there are no more of them
+                    # release the memory of the eager call, the only one
                     torch.cuda.empty_cache()
-            # torch.cuda.graph() would first collect garbage and empty the cache each time
+            # not torch.cuda.graph(), which collects garbage and empties the cache every time
             with torch.cuda.stream(stream):
                 try:
                     graph.capture_begin(self.pool, capture_error_mode=MODE)
                     out = function(numbers)
                 except BaseException:
-                    if not end_failed(graph):
+                    try:
+                        graph.capture_end()
+                    except RuntimeError:
+                        # the capture is invalid, and its pool with it
                         self.pool = None
                     raise
                 graph.capture_end()
@@ -148,52 +153,43 @@ class Graphs:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether torch, CUDA itself or cuBLAS had no memory left."""
+    """Return whether PyTorch, CUDA or cuBLAS ran out of memory."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return True
     text = str(error)
     return "CUDA error: out of memory" in text or "ALLOC_FAILED" in text
 
 
-def end_failed(graph: torch.cuda.CUDAGraph) -> bool:
-    """End a capture in which something failed, and return whether its pool can be used further."""
-    try:
-        graph.capture_end()
-    except RuntimeError:
-        # that it failed is known
-        return False
-    return True
-
-
-def used_on(stream: torch.cuda.Stream, out: Any) -> None:
-    """Let the memory of tensors wait for a stream before it is given to others."""
+def record_use(stream: torch.cuda.Stream, out: Any) -> None:
+    """Record that a stream uses the tensors in `out`, so that their memory is not reused early."""
     if isinstance(out, Tensor):
         out.record_stream(stream)
     elif isinstance(out, tuple):
         for part in out:
-            used_on(stream, part)
+            record_use(stream, part)
     elif dataclasses.is_dataclass(out):
-        used_on(stream, tuple(getattr(out, field.name) for field in dataclasses.fields(out)))
+        record_use(stream, tuple(getattr(out, field.name) for field in dataclasses.fields(out)))
 
 
 @cache
 def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream on which all graphs of a device are captured, and run before that.
+    """Return the stream on which all functions of a device run eagerly and are captured.
 
-    Libraries keep workspaces for each stream, so there is one: cuBLAS takes 64 MiB on an H200.
+    One stream for all, because libraries allocate a workspace per stream: cuBLAS needs 64 MiB on an
+    H200.
     """
     return torch.cuda.Stream(device)
 
 
 def torch_settings() -> tuple[Hashable, ...]:
-    """Return the settings of torch that decide which kernels run, as part of a key."""
+    """Return the PyTorch settings that determine which kernels run; part of a graph's key."""
     autocast = torch.is_autocast_enabled("cuda")
     return autocast, torch.get_autocast_dtype("cuda") if autocast else None, float32_products()
 
 
 @contextmanager
 def no_autocast_cache() -> Iterator[None]:
-    """Let autocast cast weights anew each time: a graph must not read an earlier cast."""
+    """Disable autocast's weight cache, since a graph must not read a cast made outside it."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:

@@ -1,34 +1,34 @@
-"""Functions that all Triton kernels of the package share."""
+"""Device functions shared by all Triton kernels of the package."""
 
 import triton
 import triton.language as tl
 
 try:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-except ImportError:  # made for other cards, where `chain_options` does not ask for it
+except ImportError:  # Triton built for other GPUs, on which `chain_options` never enables it
     gdc_launch_dependents = gdc_wait = None
 
 
 @triton.jit
 def sigmoid(x):
-    """Return 1 / (1 + e^-x); tl.sigmoid cannot be interpreted once torch has imported Triton."""
+    """Return 1 / (1 + exp(-x)); tl.sigmoid fails in the interpreter once torch imports Triton."""
     return 1 / (1 + tl.exp(-x))
 
 
 @triton.jit
 def tanh(x):
-    """Return tanh, wrong by 2e-7 at most in float32; libdevice's cannot be interpreted."""
+    """Return the hyperbolic tangent to 2e-7; libdevice's does not run in the interpreter."""
     return 2 / (1 + tl.exp(-2 * x)) - 1
 
 
 @triton.jit
 def join_chain(CHAIN: tl.constexpr):
-    """Wait for the kernel before to end, then let the one behind come and wait for this one.
+    """Wait for the previous kernel to finish, then allow the next one to launch.
 
-    A kernel of a CHAIN (`triton_support.chain_options`) is started while the one before it still
-    runs. Before this call it may read what kernels further back have written, and write nothing.
-    Every program must come here, also one with nothing to do: else its kernel could end before the
-    one it follows, and the next would believe that both have.
+    Kernels of a CHAIN (`triton_support.chain_options`) are launched while the previous one is still
+    running. Before this call, a kernel may read what kernels before the previous one wrote, and
+    must not write. Every program must call it, even one without work: otherwise its kernel could
+    finish before the previous one, and the next kernel would assume that both have finished.
     """
     if CHAIN:
         gdc_wait()
@@ -37,5 +37,5 @@ def join_chain(CHAIN: tl.constexpr):
 
 @triton.jit
 def dot(a, b, acc, PRECISION: tl.constexpr):
-    """Return acc + a @ b in the type of b; PRECISION is that of float32: ieee or tf32."""
+    """Return acc + a @ b in the dtype of b; PRECISION, ieee or tf32, applies to float32."""
     return tl.dot(a.to(b.dtype), b, acc, input_precision=PRECISION, out_dtype=acc.dtype)

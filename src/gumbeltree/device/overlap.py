@@ -1,4 +1,4 @@
-"""Work that nobody waits for yet, beside the main stream of a CUDA device."""
+"""Run work without immediate consumers on a second CUDA stream."""
 
 from collections.abc import Callable
 from functools import cache
@@ -10,15 +10,14 @@ Result = TypeVar("Result")
 
 
 class Overlap:
-    """Lets implementations start work on a second stream, while this is entered.
+    """Context manager within which operations may start work on a second stream.
 
-    A batch carries it to them (`Layout.overlap`). Whoever enters it promises to use each weight
-    once, and no gradient of a weight before leaving: leaving waits for all that was started. A
-    training step that is captured as a graph does so; there, work on two streams becomes two
-    branches of the graph.
+    A batch carries it to the operations (`Layout.overlap`). Inside the context, each weight must
+    be used only once and no gradient of a weight may be read; leaving the context waits for all
+    work. When a training step is captured as a graph, the two streams become parallel branches.
 
     Args:
-        device: a CUDA device.
+        device: A CUDA device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -36,9 +35,9 @@ class Overlap:
             self.kept.clear()
 
     def start(self, work: Callable[[], Result]) -> Result:
-        """Start work that follows everything on the main stream so far; wait before using it."""
-        # memory of the main stream that the work reads must not be given away before its end; and
-        # if the work fails, the main stream must still wait for the other one
+        """Start work that follows the main stream so far; call `wait` before using the result."""
+        # Keep a reference to the inputs, so that their memory is not reused before the work ends,
+        # and add it first, so that `wait` also waits for work that fails.
         self.kept.append(work)
         self.side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.side):
@@ -47,14 +46,14 @@ class Overlap:
         return result
 
     def wait(self) -> None:
-        """Let the main stream wait for everything started."""
+        """Make the main stream wait for all work started so far."""
         if not self.kept:
-            # a graph that is being captured must not depend on a stream outside of it
+            # a graph under capture must not depend on a stream outside it
             return
         torch.cuda.current_stream(self.device).wait_stream(self.side)
 
 
 @cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the second stream of a device; one for all, since libraries keep memory for each."""
+    """Return the second stream of a device, shared because each needs library workspaces."""
     return torch.cuda.Stream(device)

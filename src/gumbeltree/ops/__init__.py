@@ -1,1 +1,1 @@
-"""What is fast, each beside its plain version."""
+"""Differentiable operations: the merge, the leaf LSTM, the features of a pair."""

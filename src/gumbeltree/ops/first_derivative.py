@@ -1,4 +1,4 @@
-"""Refuse second derivatives with a reason, where a gradient is written by hand."""
+"""Raise a clear error on double backward through a hand-written gradient."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from torch import Tensor
 from torch.autograd.function import Function
 
 
-class OnlyFirst(Function):
-    """Pass gradients through; refuse, with the reason, to differentiate them again.
+class FirstDerivativeOnly(Function):
+    """Pass gradients through unchanged; raise an error if they are differentiated again.
 
-    Called as ``OnlyFirst.apply(name, count, *tensors)``: the first `count` tensors are the
-    gradients, the others what they were computed from.
+    Call it as ``FirstDerivativeOnly.apply(name, count, *tensors)``: the first `count` tensors are
+    the gradients, the others the tensors that they were computed from.
     """
 
     @staticmethod
@@ -21,8 +21,8 @@ class OnlyFirst(Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> None:
-        """Raise."""
+        """Raise the error."""
         raise RuntimeError(
-            f"the implementation {ctx.name!r} has first derivatives only, and its gradient was "
-            "differentiated again (double backward); build the encoder with impl='reference'"
+            f"the implementation {ctx.name!r} does not support second derivatives (double "
+            "backward); build the encoder with impl='reference'"
         )

@@ -1,8 +1,8 @@
-"""An LSTM over rows of words: one Triton kernel a step forward, two backward.
+"""An LSTM over packed words: one Triton kernel per step forward, two backward.
 
-Sizes that shape a launch (`steps`, `rows`) are numbers of the host; how many sentences are still
-running is read on the device. So nothing waits for the device, and a caller may capture the loop
-in a CUDA graph and replay it for other lengths within the same bounds.
+Launch sizes (`steps`, `rows`) are known on the host; the number of active sentences is read on the
+device. There is no synchronization, and the loop can be captured in a CUDA graph and replayed for
+other lengths within the same bounds.
 """
 
 from functools import partial
@@ -20,12 +20,10 @@ from gumbeltree.device.triton_support import (
     product,
     tile_for,
 )
-from gumbeltree.ops.first_derivative import OnlyFirst
+from gumbeltree.ops.first_derivative import FirstDerivativeOnly
 
-PRECISIONS = ("ieee", "tf32", "bf16")
-
-# Measured on one H200. A step is bound by how fast each multiprocessor gets its part of W_hh and of
-# the states from the L2 cache. Tensor cores of that generation work on 64 rows at a time.
+# Measured on an H200. A step is bound by the bandwidth from the L2 cache, through which each
+# multiprocessor reads its part of W_hh and the states. Its tensor cores work on 64 rows at a time.
 FORWARD = {"tf32": Tile(64, 16, 64, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
 BACKWARD = {
     "tf32": Tile(64, 64, 64, 4, 4),
@@ -33,40 +31,37 @@ BACKWARD = {
     "ieee": Tile(32, 32, 32, 4, 3),
 }
 PARTS = 5
-"""Parts of the sum over the gates, backward."""
+"""Parts into which the backward sum over the gates is split."""
 CLEARED = 8
-"""Rows of a program that clears."""
+"""Rows per program of `clear`."""
 CELL = (8, 64, 2)
-"""Sentences, units and warps of a program of the elementwise part."""
+"""Sentences, units and warps per program of the elementwise backward kernel."""
 
 
 class Plan(NamedTuple):
-    """How a pass is launched, the same for each of its steps.
-
-    Attributes:
-        steps: positions.
-        rows: bound of the sentences.
-        back: -1, or 1 if read from the last word to the first.
-        precision: of the products.
-        overlap: a second stream for the weight's gradient.
-    """
+    """Launch parameters shared by all steps of a pass."""
 
     steps: int
+    """Number of positions."""
     rows: int
+    """Upper bound on the sentences."""
     back: int
+    """Offset of the previous word: -1, or 1 if sentences are read from last word to first."""
     precision: str
+    """Precision of the products."""
     overlap: Overlap | None = None
+    """A second stream for the gradient of the weight."""
 
     def positions(self) -> range:
         """Return the positions in reading order."""
         return range(self.steps) if self.back < 0 else range(self.steps - 1, -1, -1)
 
     def grid(self, D: int, BM: int, BD: int) -> tuple[int, int]:
-        """Return the number of tiles of sentences and of units."""
+        """Return the number of tiles along the sentences and the units."""
         return -(-self.rows // BM), -(-D // BD)
 
     def options(self, tile: Tile) -> dict[str, Any]:
-        """Return what the kernels take as constants."""
+        """Return the compile-time arguments of the kernels."""
         return {
             "BACK": self.back,
             "PRECISION": dot_precision(self.precision),
@@ -89,41 +84,25 @@ def lstm(
 ) -> Tensor:
     """Run an LSTM over packed words from a zero state.
 
-    The gates stand in the order i, f, g, o. N may exceed the number of words: rows from
-    start[steps] on are never read, and their states and gradients are zero.
+    The gates are in the order i, f, g, o. N may exceed the number of words: rows from start[steps]
+    on are never read, and their states and gradients are zero.
 
     Args:
         inputs: W_ih x + b_ih + b_hh of the words `[N, 4D]`, float32 (float64 in the interpreter).
-        weight_hh: `[4D, D]`, of the same type.
-        start: row of the first word at each position, and the number of words at the end, int32
-            `[steps + 1]` on the device. Positions past the longest sentence are empty.
-        steps: bound T of the longest sentence.
-        rows: bound B of the sentences; there must not be more.
-        reverse: read from the last word to the first.
-        precision: of the matrix products, "ieee", "tf32" or "bf16"; all else is in the type of
-            `inputs`. The weight's gradient is one product of torch, whose setting decides
-            between IEEE and TF32.
-        overlap: see `Layout`; only the optimizer waits for the weight's gradient.
+        weight_hh: Recurrent weight `[4D, D]`, of the same dtype.
+        start: First row of each position, then the total number of words, int32 `[steps + 1]` on
+            the device. Positions past the longest sentence are empty.
+        steps: Upper bound T on the length of a sentence.
+        rows: Upper bound B on the number of sentences.
+        reverse: Read each sentence from its last word to its first.
+        precision: Precision of the products: "ieee", "tf32" or "bf16". The gradient of the weight
+            is a product of PyTorch, whose setting decides between IEEE and TF32.
+        overlap: Second stream for the gradient of the weight; see `Layout`.
 
     Returns:
-        h and c of each word, side by side, `[N, 2D]`; once differentiable in `inputs` and
+        h and c of each word, side by side, `[N, 2D]`, once differentiable in `inputs` and
         `weight_hh`.
     """
-    D = weight_hh.shape[1]
-    if precision not in PRECISIONS:
-        raise ValueError(f"`precision` must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if weight_hh.shape[0] != 4 * D or inputs.shape[1:] != (4 * D,):
-        raise ValueError(
-            f"`inputs` must be [N, 4D] and `weight_hh` [4D, D], got {list(inputs.shape)} and "
-            f"{list(weight_hh.shape)}"
-        )
-    if start.shape != (steps + 1,):
-        raise ValueError(f"`start` must be [steps + 1] = [{steps + 1}], got {list(start.shape)}")
-    if inputs.dtype != weight_hh.dtype or inputs.dtype not in (torch.float32, torch.float64):
-        raise TypeError(
-            f"`inputs` and `weight_hh` must both be float32, got {inputs.dtype} and "
-            f"{weight_hh.dtype}; under autocast convert `inputs` back"
-        )
     plan = Plan(steps, rows, 1 if reverse else -1, precision, overlap)
     if torch.is_grad_enabled() and (inputs.requires_grad or weight_hh.requires_grad):
         states: Tensor = LSTM.apply(inputs, weight_hh, start, plan)
@@ -132,7 +111,7 @@ def lstm(
 
 
 class LSTM(torch.autograd.Function):
-    """`forward` and `backward` below, for autograd."""
+    """Autograd function of `forward` and `backward` below."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, start: Tensor, plan: Plan) -> Tensor:
@@ -151,17 +130,19 @@ class LSTM(torch.autograd.Function):
                 weight, start, states, gates, dstates, ctx.plan, ctx.needs_input_grad[1]
             )
         if torch.is_grad_enabled():
-            found = [x for x in (dinputs, dweight) if x is not None]
-            found = list(OnlyFirst.apply("fused", len(found), *found, weight, states, dstates))
-            dinputs, dweight = found[0], found[1] if dweight is not None else None
+            gradients = [x for x in (dinputs, dweight) if x is not None]
+            guarded = FirstDerivativeOnly.apply(
+                "fused", len(gradients), *gradients, weight, states, dstates
+            )
+            dinputs, dweight = guarded[0], guarded[1] if dweight is not None else None
         return dinputs, dweight, None, None
 
 
 def forward(
     inputs: Tensor, weight: Tensor, start: Tensor, plan: Plan, save: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return h and c `[N, 2D]` and, if `save`, the gates after activation `[N, 4D]`."""
-    from gumbeltree.ops.lstm import kernels as kernels
+    """Return h and c `[N, 2D]` and, if `save`, the activated gates `[N, 4D]`."""
+    from gumbeltree.ops.lstm import kernels
 
     N, D = inputs.shape[0], weight.shape[1]
     inputs, factor = inputs.contiguous(), operand(weight, plan.precision)
@@ -170,9 +151,9 @@ def forward(
     tile = tile_for(FORWARD, plan.precision, inputs, D, columns=4)
     options = {"BD": tile.BN, **plan.options(tile), **chain_options(inputs, plan.precision)}
     grid = plan.grid(D, tile.BM, tile.BN)
-    # Triton launches on the current device, whichever the tensors are on
+    # Triton launches on the current device, not on that of the tensors
     with torch.cuda.device_of(inputs):
-        # before the loop, and a kernel: the chain begins behind it
+        # a kernel, so that the chain can follow it
         clear(states, start)
         for t in plan.positions():
             kernels.lstm_fwd_kernel[grid](
@@ -191,7 +172,7 @@ def backward(
     dweight_needed: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of `inputs` `[N, 4D]` and, if needed, of `weight` `[4D, D]`."""
-    from gumbeltree.ops.lstm import kernels as kernels
+    from gumbeltree.ops.lstm import kernels
 
     N, D = states.shape[0], weight.shape[1]
     factor = operand(weight.t(), plan.precision)
@@ -205,7 +186,7 @@ def backward(
     options = {"BN": tile.BN, "PARTS": PARTS, **plan.options(tile), **chain}
     BM, BD, warps = CELL
     with torch.cuda.device_of(gates):
-        # rows past the words take part in what follows
+        # the product below includes the rows past the words
         clear(dgates, start)
         clear(before, start)
         for i, t in enumerate(reversed(plan.positions())):
@@ -220,15 +201,15 @@ def backward(
             )  # fmt: skip
     if not dweight_needed:
         return dgates, None
-    # sum over the words of dgates x the state before: one product instead of one a step
+    # one product over all words instead of one per step
     work = partial(product, dgates.t(), before, plan.precision)
-    # nothing but the optimizer waits for it
+    # only the optimizer needs it
     return dgates, work() if plan.overlap is None else plan.overlap.start(work)
 
 
 def clear(x: Tensor, start: Tensor) -> None:
-    """Set the rows of `x` past the words to zero."""
-    from gumbeltree.ops.lstm import kernels as kernels
+    """Zero the rows of `x` past the words."""
+    from gumbeltree.ops.lstm import kernels
 
     N, width = x.shape
     if N:

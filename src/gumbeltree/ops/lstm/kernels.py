@@ -1,10 +1,22 @@
 """Triton kernels of the leaf LSTM: one step of all sentences, forward and backward.
 
-Program (i_m, i_d) has BM sentences and BD units of all four gates. Forward, a step is one kernel:
-a product over the states of the step before, then the cell's elementwise work on the program's own
-tile. Backward it is two, as the sum over four times as many gates is divided among programs. A
-kernel writes rows of its own position only and reads rows of others, so no program reads what
-another one of the same launch writes, and nothing is added up in a varying order.
+Program (i_m, i_d) handles BM sentences and BD units of all four gates. Forward, a step is one
+kernel: a product with the previous states, then the elementwise cell. Backward it is two, because
+the sum over four times as many gates is split among programs. A kernel writes only rows of its own
+position and reads only rows of others, so programs of a launch are independent, and there are no
+atomic additions: results are deterministic.
+
+Legend, with N rows, D units and an upper bound B on the sentences:
+
+    p_start    [steps + 1]    first row of each position, then the number of words
+    p_states   [N, 2D]        h and c, side by side
+    p_gates    [N, 4D]        activated gates i, f, g, o
+    p_dgates   [N, 4D]        gradient of the gates before activation
+    p_parts    [PARTS, B, D]  partial sums of the gradient of h from the following word
+    t          position of the words
+    BACK       offset of the previous word: -1, or 1 if read from last word to first
+    BK         block size along the reduction
+    CHAIN      see `join_chain`
 """
 
 import triton
@@ -15,17 +27,17 @@ from gumbeltree.device.kernel_math import dot, join_chain, sigmoid, tanh
 
 @triton.jit
 def words_at(p_start, t, steps):
-    """Return the first row of the words at position t and their number, 0 outside 0..steps-1."""
+    """Return the first row and the number of words at position t, 0 outside 0..steps-1."""
     m_t = (t >= 0) & (t < steps)
     first = tl.load(p_start + t, mask=m_t, other=0)
     end = tl.load(p_start + t + 1, mask=m_t, other=0)
-    # rows times 4D may pass 2^31
+    # row * 4D can exceed 2^31
     return first.to(tl.int64), (end - first).to(tl.int32)
 
 
 @triton.jit(do_not_specialize=["steps", "N"])
 def clear_kernel(p_x, p_start, steps, N, WIDTH: tl.constexpr, BW: tl.constexpr, BM: tl.constexpr):
-    """Set the rows of `p_x` `[N, WIDTH]` past the words to zero, BM rows a program."""
+    """Zero the rows of p_x [N, WIDTH] past the words, BM rows per program."""
     i = tl.program_id(0)
     words = tl.load(p_start + steps)
     if (i + 1) * BM <= words:
@@ -38,46 +50,19 @@ def clear_kernel(p_x, p_start, steps, N, WIDTH: tl.constexpr, BW: tl.constexpr, 
         tl.store(p_x + row * WIDTH + o_w, nothing, mask=m & (o_w < WIDTH))
 
 
-# t differs at each launch: no variant for t == 1 or multiples of 16
+# t changes with every launch: do not compile variants for 1 or for multiples of 16
 @triton.jit(do_not_specialize=["t", "steps"])
 def lstm_fwd_kernel(
-    p_inputs,
-    p_weight,
-    p_start,
-    p_states,
-    p_gates,
-    t,
-    steps,
-    D: tl.constexpr,
-    BACK: tl.constexpr,
-    SAVE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BM: tl.constexpr,
-    BD: tl.constexpr,
-    BK: tl.constexpr,
-    CHAIN: tl.constexpr,
-):
-    """Make the states of the words at position t from those at t + BACK.
+    p_inputs, p_weight, p_start, p_states, p_gates, t, steps, D: tl.constexpr, BACK: tl.constexpr,
+    SAVE: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
+    BK: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """Compute the states at position t from those at t + BACK; store the gates if SAVE.
 
-    Args:
-        p_inputs: W_ih x + b `[N, 4D]`.
-        p_weight: W_hh `[4D, D]`, in the type of the products.
-        p_start: first row of each position `[steps + 1]`.
-        p_states: h and c side by side `[N, 2D]`, read at t + BACK, written at t.
-        p_gates: i, f, g, o after activation `[N, 4D]`, written if SAVE.
-        t: position of the words.
-        steps: positions in all.
-        D: width of the states.
-        BACK: -1, or 1 if read from the last word to the first.
-        SAVE: whether to keep the gates.
-        PRECISION: of the products.
-        BM: sentences of a program.
-        BD: units of a program.
-        BK: summands at a time.
-        CHAIN: see `join_chain`.
+    p_inputs is W_ih x + b [N, 4D]; p_weight is W_hh [4D, D] in the dtype of the products.
     """
     i_m, i_d = tl.program_id(0), tl.program_id(1)
-    # asked for together, so that they are waited for once
+    # loaded together to pay the latency once
     first, n = words_at(p_start, t, steps)
     before, n_before = words_at(p_start, t + BACK, steps)
     if i_m * BM >= n:
@@ -85,7 +70,7 @@ def lstm_fwd_kernel(
         return
     o_m = i_m * BM + tl.arange(0, BM)
     o_d = i_d * BD + tl.arange(0, BD)
-    # forwards more sentences may stand before than here, backwards fewer
+    # the previous position has at least as many sentences, or fewer if read backwards
     m_before = o_m < tl.minimum(n, n_before)
     m_d = o_d < D
     m = (o_m < n)[:, None] & m_d[None, :]
@@ -93,7 +78,7 @@ def lstm_fwd_kernel(
     o_state = (first + o_m)[:, None] * (2 * D) + o_d[None, :]
     o_before = (before + o_m)[:, None] * (2 * D) + o_d[None, :]
 
-    # on their way while the products are worked out
+    # these loads overlap with the products
     b_xi = tl.load(p_inputs + o_gate, mask=m, other=0.0)
     b_xf = tl.load(p_inputs + o_gate + D, mask=m, other=0.0)
     b_xg = tl.load(p_inputs + o_gate + 2 * D, mask=m, other=0.0)
@@ -101,8 +86,8 @@ def lstm_fwd_kernel(
     join_chain(CHAIN)
     b_before = tl.load(p_states + o_before + D, mask=m_before[:, None] & m_d[None, :], other=0.0)
 
-    # one product for all gates, column 4 unit + gate: with several in a loop Triton 3.6 lays the
-    # warps along one axis only, and in small tiles they would repeat each other's work
+    # one product for all gates, with column 4 * unit + gate: given several products in a loop,
+    # Triton 3.6 lays out the warps along one axis, and in small tiles they duplicate work
     o_n = tl.arange(0, 4 * BD)
     o_unit = i_d * BD + o_n // 4
     o_row = (o_n % 4) * D + o_unit
@@ -137,44 +122,15 @@ def lstm_fwd_kernel(
 
 @triton.jit(do_not_specialize=["t", "steps", "B"])
 def lstm_bwd_product_kernel(
-    p_weight,
-    p_start,
-    p_dgates,
-    p_parts,
-    t,
-    steps,
-    B,
-    D: tl.constexpr,
-    BACK: tl.constexpr,
-    PARTS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-    CHAIN: tl.constexpr,
-):
-    """Send the gates' gradients of the words at t - BACK to h of the words at t.
+    p_weight, p_start, p_dgates, p_parts, t, steps, B, D: tl.constexpr, BACK: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """Propagate the gate gradients at position t - BACK to h at position t.
 
-    The sum over the gates is divided into parts, each a program's: with so few columns whole sums
-    would leave most of the card idle.
-
-    Args:
-        p_weight: W_hh transposed `[D, 4D]`, in the type of the products: TF32 wants both operands
-            stored along the sum.
-        p_start: first row of each position `[steps + 1]`.
-        p_dgates: gradient of the gates before activation `[N, 4D]`, read at t - BACK.
-        p_parts: parts of the sum, for each sentence `[PARTS, B, D]`, written.
-        t: position of the words.
-        steps: positions in all.
-        B: bound of the sentences.
-        D: width of the states.
-        BACK: as in the forward kernel.
-        PARTS: of the sum.
-        PRECISION: of the products.
-        BM: sentences of a program.
-        BN: units of a program.
-        BK: summands at a time.
-        CHAIN: see `join_chain`.
+    The sum over the gates is split into PARTS, one per program: with so few columns, whole sums
+    would leave most of the GPU idle. p_weight is W_hh transposed [D, 4D], because TF32 needs both
+    operands contiguous along the reduction.
     """
     i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     _, n = words_at(p_start, t, steps)
@@ -186,7 +142,7 @@ def lstm_bwd_product_kernel(
     o_m = i_m * BM + tl.arange(0, BM)
     o_n = i_n * BN + tl.arange(0, BN)
     m_m, m_n = o_m < n, o_n < D
-    # a whole number of blocks to each part but the last
+    # every part but the last is a whole number of blocks
     share: tl.constexpr = (4 * D + PARTS * BK - 1) // (PARTS * BK) * BK
     b_sum = tl.full((BM, BN), 0.0, p_parts.dtype.element_ty)
     for k in range(0, share, BK):
@@ -203,47 +159,15 @@ def lstm_bwd_product_kernel(
 
 @triton.jit(do_not_specialize=["t", "steps", "B"])
 def lstm_bwd_kernel(
-    p_start,
-    p_states,
-    p_gates,
-    p_dstates,
-    p_carried,
-    p_parts,
-    p_dgates,
-    p_before,
-    t,
-    steps,
-    B,
-    D: tl.constexpr,
-    BACK: tl.constexpr,
-    GATHER: tl.constexpr,
-    PARTS: tl.constexpr,
-    BM: tl.constexpr,
-    BD: tl.constexpr,
-    CHAIN: tl.constexpr,
-):
-    """Make the gates' gradients of the words at position t, element by element.
+    p_start, p_states, p_gates, p_dstates, p_carried, p_parts, p_dgates, p_before, t, steps, B,
+    D: tl.constexpr, BACK: tl.constexpr, GATHER: tl.constexpr, PARTS: tl.constexpr,
+    BM: tl.constexpr, BD: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """Compute the gate gradients at position t, elementwise.
 
-    Args:
-        p_start: first row of each position `[steps + 1]`.
-        p_states: h and c side by side `[N, 2D]`.
-        p_gates: i, f, g, o after activation `[N, 4D]`.
-        p_dstates: gradient of h and c from outside `[N, 2D]`.
-        p_carried: gradient of the cell state before each word `[N, D]`, read at t - BACK, written
-            at t.
-        p_parts: gradient of h from the words at t - BACK, in parts `[PARTS, B, D]`.
-        p_dgates: gradient of the gates before activation `[N, 4D]`, written at t.
-        p_before: state h before each word `[N, D]`, written at t if GATHER.
-        t: position of the words.
-        steps: positions in all.
-        B: bound of the sentences.
-        D: width of the states.
-        BACK: as in the forward kernel.
-        GATHER: whether to lay out the states before each word.
-        PARTS: of the sum.
-        BM: sentences of a program.
-        BD: units of a program.
-        CHAIN: see `join_chain`.
+    p_dstates [N, 2D] is the incoming gradient of h and c, p_carried [N, D] the gradient of the cell
+    state before each word, read at t - BACK and written at t. If GATHER, p_before [N, D] receives
+    the h before each word.
     """
     i_m, i_d = tl.program_id(0), tl.program_id(1)
     first, n = words_at(p_start, t, steps)
@@ -265,8 +189,8 @@ def lstm_bwd_kernel(
     o_after = (after + o_m)[:, None] * D + o_d[None, :]
     o_gate = (first + o_m)[:, None] * (4 * D) + o_d[None, :]
 
-    # everything that is read, before anything that is written; only the parts are of the kernel
-    # before, what was carried is of the one before that
+    # load everything before the first store; only p_parts is written by the previous kernel,
+    # p_carried by the one before it
     b_dh = tl.load(p_dstates + o_state, mask=m, other=0.0)
     b_dc = tl.load(p_dstates + o_state + D, mask=m, other=0.0)
     b_carried = tl.load(p_carried + o_after, mask=m_after, other=0.0)

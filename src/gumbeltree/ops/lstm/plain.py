@@ -1,4 +1,4 @@
-"""An LSTM over rows of words, step by step."""
+"""An LSTM over packed words with PyTorch operations."""
 
 import torch
 from torch import Tensor
@@ -8,8 +8,8 @@ from gumbeltree.layout import Layout
 
 
 def lstm(inputs: Tensor, weight_hh: Tensor, layout: Layout, reverse: bool) -> Tensor:
-    """Return h and c of each word `[N, 2D]`; finished sentences cost nothing."""
-    # the cell state keeps at least the precision of its weights, also under autocast
+    """Return h and c of each word `[N, 2D]`; see `ops.lstm.lstm`."""
+    # under autocast, too, the cell state is as precise as the weights
     h = c = weight_hh.new_zeros((layout.B, weight_hh.shape[1]))
     hs: list[Tensor] = []
     cs: list[Tensor] = []
@@ -22,7 +22,7 @@ def lstm(inputs: Tensor, weight_hh: Tensor, layout: Layout, reverse: bool) -> Te
         cs.append(new_c)
         h, c = new_h, new_c
         if reverse:
-            # more sentences join at the next step, from a zero state
+            # more sentences start at the next step, from a zero state
             h, c = F.pad(h, (0, 0, 0, layout.B - n)), F.pad(c, (0, 0, 0, layout.B - n))
     if reverse:
         hs, cs = hs[::-1], cs[::-1]

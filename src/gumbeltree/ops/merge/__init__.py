@@ -1,6 +1,6 @@
-"""The merge: leaf states in, trees out.
+"""The merge: build trees from leaf states.
 
-`choose` says which implementation merges and why; `IMPLEMENTATIONS` lists them, fastest first.
+`IMPLEMENTATIONS` lists the implementations, fastest first; `choose` selects one.
 """
 
 import logging
@@ -23,14 +23,14 @@ _logged: set[str] = set()
 
 
 class Choice(NamedTuple):
-    """Which implementation runs, and why."""
+    """The selected implementation and the reason for it."""
 
     name: str
     reason: str
 
 
 def choose(impl: str, cell: nn.Module, estimator: Any, sample: bool) -> Choice:
-    """Return the implementation for a case; raise if the one asked for cannot run it."""
+    """Return the implementation to use; raise an error if the requested one does not apply."""
     names = ["auto", *IMPLEMENTATIONS]
     if impl not in names:
         raise UnknownNameError(
@@ -40,20 +40,21 @@ def choose(impl: str, cell: nn.Module, estimator: Any, sample: bool) -> Choice:
         reason = IMPLEMENTATIONS[impl].unsupported(cell, estimator, sample, by_name=True)
         if reason is not None:
             raise NotImplementedError(
-                f"impl={impl!r} cannot run this: {reason}; use impl='auto' or 'reference'"
+                f"impl={impl!r} is not available here: {reason}; use impl='auto' or 'reference'"
             )
-        return Choice(impl, "asked for by name")
+        return Choice(impl, "requested by name")
     refusals: list[str] = []
+    # ends at the latest with `reference`, which supports everything
     for name, module in IMPLEMENTATIONS.items():
         reason = module.unsupported(cell, estimator, sample)
         if reason is None:
-            return Choice(name, "; ".join(refusals) or "the fastest, and it supports this case")
+            break
         refusals.append(f"not {name!r}: {reason}")
-    raise NotImplementedError("; ".join(refusals))
+    return Choice(name, "; ".join(refusals) or "the fastest implementation")
 
 
 def report(choice: Choice) -> None:
-    """Log which implementation runs, once for each reason."""
+    """Log the selected implementation, once per reason."""
     if choice.reason not in _logged:
         _logged.add(choice.reason)
         logger.info("merging with %r: %s", choice.name, choice.reason)

@@ -1,20 +1,20 @@
-"""The choice among scores, the same whichever program computed them."""
+"""Choose the best score independently of rounding."""
 
 import torch
 from torch import Tensor
 
 
 def first_best(scores: Tensor, size: Tensor) -> Tensor:
-    """Return the lowest position whose score is the highest but for rounding, int64 `[n]`.
+    """Return the leftmost position whose score is the maximum up to rounding, int64 `[n]`.
 
-    Repeated words make exact ties, and matrix products round equal rows differently according to
-    their place in the batch. A plain argmax would then depend on the batch; so scores within 16
-    units of rounding of the best count as equal, and the leftmost wins.
+    Repeated words tie exactly, but a matrix product can round equal rows differently depending on
+    their place in the batch, so a plain argmax would depend on the batch. Scores within 16 machine
+    epsilons of the maximum therefore count as equal.
 
     Args:
-        scores: `[n, K]`, -inf where there is no candidate, at least one finite a row.
-        size: length of the scaled query vector, a scalar: what a score's rounding is measured by
-            when the score itself is a small sum of larger terms.
+        scores: `[n, K]`, -inf where there is no candidate; at least one per row is finite.
+        size: Norm of the scaled query, a scalar. It bounds the rounding error of scores that are
+            small sums of large terms.
     """
     best = scores.amax(1, keepdim=True)
     slack = 16 * torch.finfo(scores.dtype).eps * torch.maximum(best.abs(), size)

@@ -1,4 +1,4 @@
-"""What every implementation of the merge takes and returns."""
+"""Input and output of every implementation of the merge."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,41 +15,41 @@ class TreeProblem:
     """A batch of sentences to be merged into trees."""
 
     leaves: Tensor
-    """States of the words, h and c side by side, `[cap, 2D]`; rows beyond the words are never
-    used."""
+    """States of the words, h and c side by side, `[cap, 2D]`; rows past the words are ignored."""
     layout: Layout
-    """Where each word stands."""
+    """Locates the words."""
     cell: nn.Module
-    """Composition, from `gumbeltree.nn.cells`."""
+    """Composition function, from `gumbeltree.nn.cells`."""
     query: Tensor
-    """The query vector q, `[D]`."""
+    """Query vector q, `[D]`."""
     scale: float
-    """Factor of every score: 1, or 1 / sqrt(D)."""
+    """Factor of every score: 1 or 1 / sqrt(D)."""
     estimator: Any
-    """How the choice is differentiated, from `gumbeltree.nn.estimators`."""
+    """Gradient estimator of the choice, from `gumbeltree.nn.estimators`."""
     temperature: float | Tensor
-    """Of the softmax in the backward pass; it never changes which tree is chosen. A number on the
-    device, if the host must not know it."""
+    """Temperature of the softmax in the backward pass, which never affects the choice of a tree. A
+    tensor on the device avoids a synchronization."""
     sample: bool
-    """Whether scores get noise and gradients; otherwise argmax, and no gradient to the scores."""
+    """Whether to add noise to the scores and differentiate the choice. Otherwise the choice is the
+    argmax and the scores get no gradient from it."""
     noise: Tensor | None = None
-    """Needed when sampling: `[B, T-1, T-1]`, of which entries outside a sentence are never read, or
-    keys, int64 `[B, 2]`; see `NoiseLayers`."""
+    """Noise for sampling, `[B, T-1, T-1]` with entries outside a sentence ignored, or keys, int64
+    `[B, 2]`; see `NoiseLayers`."""
     order: Tensor | None = None
-    """Forced merges, int64 `[B, T-1]`; entries past a sentence's end are never read."""
+    """Merge orders to follow, int64 `[B, T-1]`; entries past the end of a sentence are ignored."""
     keep: Keep = VECTORS
-    """What to return beside vectors and trees."""
+    """Which optional outputs to return."""
     operands: Any = None
-    """What `prepare` of the implementation gave, if it was called before."""
+    """Result of the implementation's `prepare`, if it has been called."""
 
     @property
     def score_dtype(self) -> torch.dtype:
-        """Scores, softmax and their gradients keep at least float32."""
+        """Data type of scores, softmax and their gradients: float32 or wider."""
         return torch.promote_types(self.leaves.dtype, torch.float32)
 
 
 class MergeGradients(NamedTuple):
-    """Gradients of what a merge is differentiated by."""
+    """Gradients of the differentiable inputs of the merge."""
 
     leaves: Tensor
     weight: Tensor
@@ -58,13 +58,13 @@ class MergeGradients(NamedTuple):
 
 
 class TreeResult(NamedTuple):
-    """Trees and states of a batch, in the caller's order of sentences."""
+    """Trees and states of a batch, with sentences in the caller's order."""
 
     vector: Tensor
     """h of each root, `[B, D]`."""
     order: Tensor
-    """int64 `[B, T-1]`, -1 past a sentence's end."""
+    """Position of each merge, int64 `[B, T-1]`, -1 past the end of a sentence."""
     nodes: NodeState | None
-    """`[B, 2T-1, D]`, zero where there is no node; None unless kept."""
+    """Node states `[B, 2T-1, D]`, zero where there is no node; None unless requested."""
     scores: Tensor | None
-    """`[B, T-1, T-1]`, -inf where there is no candidate; None unless kept."""
+    """Scores `[B, T-1, T-1]`, -inf where there is no candidate; None unless requested."""

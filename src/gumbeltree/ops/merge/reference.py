@@ -1,6 +1,7 @@
-"""The paper's equations, layer by layer: every candidate composed anew at every layer.
+"""The paper's equations, layer by layer: every candidate is recomposed at every layer.
 
-Slow and plain on purpose. Runs any cell and any estimator; autograd does the backward pass.
+Slow and plain on purpose. It supports every cell and every estimator, and autograd differentiates
+it.
 """
 
 from typing import Any
@@ -17,12 +18,12 @@ from gumbeltree.states import NodeState
 
 
 def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = False) -> str | None:
-    """Return why this implementation cannot run a case: it runs everything."""
+    """Return None: this implementation supports everything."""
     return None
 
 
 def prepare(cell: nn.Module, query: Tensor, scale: float, layout: Layout) -> None:
-    """Return nothing: the weights are used as they are."""
+    """Do nothing: the weights are used as they are."""
 
 
 def build_tree(problem: TreeProblem) -> TreeResult:
@@ -41,15 +42,15 @@ def build_tree(problem: TreeProblem) -> TreeResult:
         K = T - 1 - t
         left = NodeState(state.h[:, :-1], state.c[:, :-1])  # [B, K, D]
         right = NodeState(state.h[:, 1:], state.c[:, 1:])
-        # Eqs. 1-3 for every neighbouring pair
+        # Eqs. 1-3 for every adjacent pair
         candidates = problem.cell(left, right)
-        # Eq. 12: validity scores; a layer's softmax is that of the estimator or of the details
+        # Eq. 12: validity scores
         scores = problem.scale * (
             candidates.h.to(problem.score_dtype) * problem.query.to(problem.score_dtype)
         ).sum(-1)
         active = t < lengths - 1  # [B]
         valid = torch.arange(K, device=lengths.device) < (lengths - 1 - t)[:, None]
-        # rows without any candidate get a finite one, so that no softmax meets -inf only
+        # finite scores in rows without candidates keep the softmax from returning NaN
         fill = torch.where(active, -torch.inf, 0.0)[:, None]
         choice, weights = pick(problem, noisy, t, torch.where(valid, scores, fill), valid)
         mixed = NodeState(*(mix(weights, *x) for x in zip(left, right, candidates, strict=True)))
@@ -58,10 +59,10 @@ def build_tree(problem: TreeProblem) -> TreeResult:
         state = NodeState(*(torch.where(keep, m, old) for m, old in zip(mixed, left, strict=True)))
         order[:, t] = torch.where(active, choice, -1)
         if problem.keep.nodes:
-            # the node born at this layer, read at its position
+            # the new node of this layer
             index = choice[:, None, None].expand(-1, 1, state.h.shape[-1])
-            born = (torch.where(keep, x.gather(1, index), 0.0) for x in state)
-            nodes.append(NodeState(*born))  # [B, 1, D]
+            new = (torch.where(keep, x.gather(1, index), 0.0) for x in state)
+            nodes.append(NodeState(*new))  # [B, 1, D]
         if problem.keep.scores:
             layer = torch.where(valid, scores, -torch.inf)
             layers.append(F.pad(layer, (0, t), value=-torch.inf))
@@ -79,7 +80,7 @@ def pick(
     """Return the chosen position `[B]` and the mixing weights `[B, K]` of layer t."""
     noise = torch.zeros_like(logits)
     if noisy is not None:
-        # Eqs. 5-8, S8: the same noise decides the choice and stands in the softmax
+        # Eqs. 5-8, S8: the choice and the softmax use the same noise
         drawn = noisy(t, *logits.shape).to(logits.dtype)
         noise = torch.where(valid, drawn, 0.0)
     size = problem.scale * problem.query.detach().to(logits.dtype).norm()
@@ -92,7 +93,7 @@ def pick(
 
 
 def mix(y: Tensor, left: Tensor, right: Tensor, candidates: Tensor) -> Tensor:
-    """Return the next layer's nodes `[B, K, D]` by Eqs. S1-S7."""
+    """Return the nodes of the next layer `[B, K, D]` (Eqs. S1-S7)."""
     y = y.to(candidates.dtype)[..., None]  # [B, K, 1]
     total = y.cumsum(1)
     m_left, m_right, m_parent = 1 - total, total - y, y

@@ -1,4 +1,4 @@
-"""The features of a pair, [u; v; |u-v|; u*v] (Eq. 16): one kernel each way on a CUDA device."""
+"""Features of a sentence pair (Eq. 16), with one kernel per direction on a CUDA device."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gumbeltree.device.triton_support import why_not
 
 
 def pair_features(u: Tensor, v: Tensor) -> Tensor:
-    """Return [u; v; |u-v|; u*v] `[B, 4D]` of vectors `[B, D]`."""
+    """Return the features [u; v; |u-v|; u*v] `[B, 4D]` of vectors `[B, D]`."""
     if u.dtype != v.dtype or why_not(u) is not None:
         return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
     features: Tensor = PairFeatures.apply(u, v)
@@ -18,12 +18,12 @@ def pair_features(u: Tensor, v: Tensor) -> Tensor:
 
 
 class PairFeatures(Function):
-    """The same by kernels."""
+    """`pair_features` with kernels, twice differentiable."""
 
     @staticmethod
     def forward(u: Tensor, v: Tensor) -> Tensor:
         """Return the features."""
-        # triton is imported when it is needed, not before
+        # imported here so that Triton stays optional
         from gumbeltree.ops.pair_features.kernels import features_kernel
 
         u, v = u.contiguous(), v.contiguous()
@@ -35,15 +35,15 @@ class PairFeatures(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Keep the vectors."""
+        """Save the vectors for the backward pass."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, dfeatures: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors' gradients."""
+        """Return the gradients of both vectors."""
         u, v = ctx.saved_tensors
         if torch.is_grad_enabled():
-            # to be differentiated again
+            # PyTorch operations support double backward
             du, dv, apart, times = dfeatures.chunk(4, dim=-1)
             apart = apart * (u - v).sign()
             return du + apart + times * v, dv - apart + times * u

@@ -1,13 +1,13 @@
-"""Triton kernels of the features of a pair (Eq. 16), forward and backward."""
+"""Triton kernels of the pair features (Eq. 16), one sentence pair per program."""
 
 import triton
 import triton.language as tl
 
 
-# halves of one tensor: the second begins where it may
+# u and v are halves of one tensor, so v can have any alignment
 @triton.jit(do_not_specialize_on_alignment=["p_u", "p_v"])
 def features_kernel(p_u, p_v, p_features, D: tl.constexpr, BD: tl.constexpr):
-    """Lay out [u; v; |u-v|; u*v] `[B, 4D]` of the vectors `[B, D]`."""
+    """Compute [u; v; |u-v|; u*v] [B, 4D] from u and v [B, D]."""
     i = tl.program_id(0).to(tl.int64)
     o_d = tl.arange(0, BD)
     m = o_d < D
@@ -22,7 +22,7 @@ def features_kernel(p_u, p_v, p_features, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit(do_not_specialize_on_alignment=["p_u", "p_v"])
 def features_backward_kernel(p_u, p_v, p_dfeatures, p_du, p_dv, D: tl.constexpr, BD: tl.constexpr):
-    """Send the features' gradients to the vectors; that of |u-v| is zero where u = v."""
+    """Compute the gradients of u and v; that of |u-v| is zero where u = v."""
     i = tl.program_id(0).to(tl.int64)
     o_d = tl.arange(0, BD)
     m = o_d < D

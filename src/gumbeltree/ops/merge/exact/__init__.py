@@ -1,6 +1,6 @@
-"""The trees and gradients of `reference` with a linear number of compositions.
+"""The trees and gradients of `reference` with O(T) compositions; see ops/merge/README.md.
 
-See ops/merge/README.md. `forward.py` merges, `backward.py` undoes the merges; here they become one
+`forward.py` builds the trees, `backward.py` undoes the merges; this module joins them into one
 differentiable function.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function
 
 from gumbeltree.layout import Layout
-from gumbeltree.ops.first_derivative import OnlyFirst
+from gumbeltree.ops.first_derivative import FirstDerivativeOnly
 from gumbeltree.ops.merge.exact import backward as backward_pass
 from gumbeltree.ops.merge.exact import forward as forward_pass
 from gumbeltree.ops.merge.exact.forward import Products, SortedNoise
@@ -20,26 +20,26 @@ from gumbeltree.ops.merge.exact.tape import Tape
 from gumbeltree.ops.merge.problem import TreeProblem, TreeResult
 from gumbeltree.states import NodeState
 
-# what a cell needs beside its forward pass; `weight` is [gates, 2D]
+# attributes of a cell besides its forward pass; `weight` is [gates, 2D]
 HOOKS = ("weight", "gate_bias", "activate", "activate_backward")
 
 
 def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = False) -> str | None:
-    """Return why this implementation cannot run a case, or None if it can."""
+    """Return why this implementation does not apply, or None if it does."""
     missing = [name for name in HOOKS if not hasattr(cell, name)]
     if missing:
         return (
-            f"the cell {type(cell).__name__} has no `{'`, `'.join(missing)}`, so its gates cannot "
-            "be built from one product per child"
+            f"the cell {type(cell).__name__} does not define `{'`, `'.join(missing)}`, so its "
+            "gates cannot be computed from one product per child"
         )
     if sample and getattr(estimator, "mixes", True):
         name = type(estimator).__name__
-        return f"the estimator {name} mixes candidates, so that every node changes at every layer"
+        return f"the estimator {name} mixes candidates, so every node changes at every layer"
     return None
 
 
 def prepare(cell: nn.Module, query: Tensor, scale: float, layout: Layout) -> None:
-    """Return nothing: the weights are used as they are."""
+    """Do nothing: the weights are used as they are."""
 
 
 def build_tree(problem: TreeProblem) -> TreeResult:
@@ -72,7 +72,7 @@ class _ExactTree(Function):
         device = leaves.device.type
         autocast = torch.is_autocast_enabled(device)
         ctx.product = Products(torch.get_autocast_dtype(device) if autocast else weight.dtype)
-        # states, scores and sums keep float32 where words or weights are narrower
+        # states, scores and sums are float32 or wider
         dtype = torch.promote_types(leaves.dtype, torch.float32)
         ctx.noise = SortedNoise(problem) if problem.sample else None
         with torch.autocast(device, enabled=False):
@@ -88,7 +88,7 @@ class _ExactTree(Function):
             )
         ctx.mark_non_differentiable(result.order)
         ctx.set_materialize_grads(False)
-        # the tape has all that is needed of these
+        # free what the tape already holds
         ctx.problem = dataclasses.replace(problem, leaves=leaves[:0], noise=None, order=None)
         if result.tape is not None:
             ctx.save_for_backward(leaves, weight, bias, query, *result.tape)
@@ -116,5 +116,5 @@ class _ExactTree(Function):
         narrow = [g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]
         if torch.is_grad_enabled():
             cotangents = [x for x in (droot, dnodes, dscores) if x is not None]
-            narrow = OnlyFirst.apply("exact", 4, *narrow, *inputs, *cotangents)
+            narrow = FirstDerivativeOnly.apply("exact", 4, *narrow, *inputs, *cotangents)
         return (*narrow, None, None)

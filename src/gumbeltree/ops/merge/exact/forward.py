@@ -1,9 +1,10 @@
-"""Forward pass of `exact`: two new candidates a step, no vector moved; see ops/merge/README.md.
+"""Forward pass of `exact`: at most two new candidates per step; see ops/merge/README.md.
 
-Merging at k leaves every other node as it was, so a step composes at most two new candidates, and
-the chosen candidate's state is the new node's state, where it stands. Legend: B sentences sorted
-by length, N words, C candidates, D state width, K candidates of a layer; a state row is [h; c].
-Candidate 0 is a dummy with score -inf and zero state, so absent neighbours need no special case.
+A merge at k leaves all other nodes unchanged, so a step composes at most two new candidates. The
+state of the chosen candidate becomes that of the new node, without a copy. Legend: B sentences
+sorted by length, N words, C candidates, D state width, K candidates of a layer; a row of states is
+[h; c]. Candidate 0 is a dummy with score -inf and zero state, so missing neighbours need no special
+case.
 """
 
 from dataclasses import dataclass
@@ -19,27 +20,27 @@ from gumbeltree.ops.merge.problem import TreeProblem
 
 
 class Outcome(NamedTuple):
-    """Results with sentences sorted by length, as `Layout` sorts them."""
+    """Result of the forward pass, sentences sorted by length."""
 
     root: Tensor
-    """h of the roots `[B, D]`."""
+    """h of each root `[B, D]`."""
     order: Tensor
-    """int64 `[B, T-1]`, -1 past a sentence's end."""
+    """Position of each merge, int64 `[B, T-1]`, -1 past the end of a sentence."""
     nodes: Tensor | None
     """Node states `[2N - B, 2D]`."""
     scores: Tensor | None
-    """`[B, T-1, T-1]`."""
+    """Scores `[B, T-1, T-1]`."""
     tape: Tape | None
 
 
 @dataclass(frozen=True)
 class Products:
-    """Matrix products in the precision of the weights or of autocast, results in that of states."""
+    """Matrix products in the precision of the weights or of autocast."""
 
     dtype: torch.dtype
 
     def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return x @ w, written into `out` where given."""
+        """Return x @ w in the dtype of `x`, optionally written to `out`."""
         if x.dtype == self.dtype and w.dtype == self.dtype:
             return torch.mm(x, w) if out is None else torch.mm(x, w, out=out)
         product = (x.to(self.dtype) @ w.to(self.dtype)).to(x.dtype)
@@ -47,10 +48,10 @@ class Products:
 
 
 class Candidates:
-    """The store of states: words, then candidates in the order of their birth; none ever moves.
+    """Stores the states of the words, then of the candidates in order of creation.
 
-    A node is a word or a merged candidate. Its products with the weights, one for the gates it
-    enters as a left child and one as a right child, are made once, when it is born.
+    A node is a word or a merged candidate. When it is created, it is multiplied once with the
+    weights of a left child and once with those of a right child.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Candidates:
         self.query = query * problem.scale
         left, right = weight.split(self.D, dim=1)  # each [width, D]
         self.weight_l, self.weight_r = left.t().contiguous(), right.t().contiguous()
-        # the dummy, one for each pair of neighbouring words, at most two for each later merge
+        # the dummy, one per adjacent pair of words, at most two per later merge
         capacity = 1 + (p.N - p.B) + 2 * sum(p.active[2:])
         self.states = leaves.new_empty((p.N + capacity, 2 * self.D))
         self.states[: p.N] = leaves
@@ -87,17 +88,17 @@ class Candidates:
         self.count = 1
 
     def c_of(self, nodes: Tensor) -> Tensor:
-        """Return c of nodes, `[n, D]`."""
+        """Return c of the nodes, `[n, D]`."""
         return self.states[:, self.D :].index_select(0, self.node_state[nodes])
 
     def project(self, rows: slice) -> None:
-        """Make the products of new nodes; the bias goes with the left ones."""
+        """Compute the products of new nodes; those of left children include the bias."""
         h = self.states[:, : self.D].index_select(0, self.node_state[rows])
         self.product(h, self.weight_l, out=self.gates_l[rows]).add_(self.bias)
         self.product(h, self.weight_r, out=self.gates_r[rows])
 
     def compose(self, left: Tensor, right: Tensor) -> Tensor:
-        """Compose neighbouring nodes (Eqs. 1-3), score them (Eq. 12), return the candidates."""
+        """Compose (Eqs. 1-3) and score (Eq. 12) adjacent nodes; return the candidates `[n]`."""
         lo, hi = self.count, self.count + len(left)
         self.count = hi
         self.left[lo:hi], self.right[lo:hi] = left, right
@@ -122,17 +123,17 @@ def forward(
     product: Products,
     record: bool,
 ) -> Outcome:
-    """Run all merges of a batch; keep a tape for the backward pass if `record`.
+    """Run all merges of a batch.
 
     Args:
-        leaves: states of the words `[N, 2D]`.
+        leaves: States of the words `[N, 2D]`.
         weight: `[5D, 2D]`.
-        bias: `[5D]`, the cell's `gate_bias()`.
+        bias: The cell's `gate_bias()`, `[5D]`.
         query: `[D]`.
-        problem: everything else.
-        noise: of the problem; None unless merges are sampled.
-        product: how matrices are multiplied.
-        record: whether a backward pass will follow.
+        problem: All other inputs.
+        noise: Noise of the problem; None unless merges are sampled.
+        product: Matrix product in the precision of the problem.
+        record: Whether to record a tape for the backward pass.
     """
     p, device = problem.layout, leaves.device
     N = p.N
@@ -144,7 +145,7 @@ def forward(
     if problem.keep.scores:
         scores = leaves.new_full((p.B, p.T - 1, p.T - 1), -torch.inf)
 
-    # layer 0: which node and which candidate stands at each position; dummies beyond the end
+    # layer 0: node and candidate at each position; dummies past the end of a sentence
     node = p.start[: p.steps] + torch.arange(p.B, device=device)[:, None]
     node = torch.where(p.valid(p.steps), node, p.nodes)[: active[1]]  # [n, steps]
     store.project(slice(0, N))
@@ -171,23 +172,23 @@ def forward(
         n = active[t + 2]
         if n == 0:
             break
-        # the sentences that go on: everything right of the new node moves one place
+        # in sentences that continue, everything right of the new node moves left by one
         k, new, column = k[:n], new[:n], k[:n, None]
         store.project(slice(N + p.merged[t], N + p.merged[t] + n))
         place = torch.arange(K, device=device)
         node = node[:n].gather(1, place + (place > column)).scatter_(1, column, new[:, None])
         place = place[:-1]
         candidate = candidate[:n].gather(1, place + (place >= column))
-        # the two new candidates, where the new node has a neighbour on that side
+        # the new candidates, where the new node has a left (a) or right (b) neighbour
         a = (k > 0).nonzero()[:, 0]
         b = (k < p.lengths[:n] - 2 - t).nonzero()[:, 0]
-        born = store.compose(
+        created = store.compose(
             torch.cat([node[a, k[a] - 1], new[b]]), torch.cat([new[a], node[b, k[b] + 1]])
         )
-        candidate[a, k[a] - 1] = born[: len(a)]
-        candidate[b, k[b]] = born[len(a) :]
+        candidate[a, k[a] - 1] = created[: len(a)]
+        candidate[b, k[b]] = created[len(a) :]
         if recorder is not None:
-            recorder.birth(a, b, born)
+            recorder.create(a, b, created)
 
     nodes = tape = None
     if problem.keep.nodes:
@@ -205,14 +206,14 @@ def forward(
 
 
 class SortedNoise:
-    """The noise of a problem's layers (S8), sentences sorted by length."""
+    """Noise of each layer (Eq. S8), sentences sorted by length."""
 
     def __init__(self, problem: TreeProblem) -> None:
         assert problem.noise is not None
         self.layers = NoiseLayers(problem.noise, problem.layout.sentence, problem.layout.T - 1)
 
     def __call__(self, t: int, candidate: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the noise of the candidates `[n, K]` of layer t, 0 where there is none."""
+        """Return the noise of the candidates of layer t, `[n, K]`, 0 for the dummy."""
         noise = self.layers(t, *candidate.shape).to(dtype)
-        # selected, not multiplied: noise outside a sentence may be NaN
+        # not a product with a mask: noise outside a sentence may be NaN
         return torch.where(candidate > 0, noise, 0.0)

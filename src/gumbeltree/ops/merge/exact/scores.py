@@ -1,13 +1,14 @@
-"""How score gradients reach the nodes in the backward pass of `exact`; see ops/merge/README.md.
+"""Propagate score gradients to the nodes in the backward pass of `exact`.
 
-For a candidate with children l and r and own state p: d = r - l, e = p - l, and vL, vR are what
-one unit of its score's gradient sends to l and r. At every layer each candidate gets a score
-gradient ds, which needs the dot products of the layer's node gradients with d and e, and sends
-ds vL and ds vR to its children. There are two ways to do it:
+For a candidate with children l and r and state p, let d = r - l and e = p - l, and let vL and vR be
+the gradients of l and r per unit of its score's gradient. At every layer, the score gradient ds of
+each candidate depends on the dot products of d and e with the gradients of the layer's nodes, and
+adds ds vL and ds vR to the gradients of its children. There are two ways to compute this (see
+ops/merge/README.md):
 
-- `Direct` multiplies and adds to every node at every layer: T^2 vectors a sentence;
-- `Ledger` touches the five nodes around a merge and carries all other dot products as numbers:
-  linear vector work, but more of it for each merge.
+- `Direct` updates every node at every layer: O(T^2) vector operations per sentence.
+- `Ledger` updates the five nodes around each merge and tracks all other dot products as scalars:
+  O(T) vector operations, but more of them per merge.
 """
 
 from typing import NamedTuple
@@ -18,20 +19,20 @@ from torch.nn import functional as F
 
 from gumbeltree.ops.merge.exact.tape import Tape
 
-# pairs of candidates handled at once, in temporaries of several vectors each
+# pairs of candidates per batch, which bounds the memory of temporaries
 CHUNK = 2048
 
 
 class Shared(NamedTuple):
-    """What both ways share; C candidates, the first a dummy with zero vectors."""
+    """State shared by both methods; of the C candidates, the first is a dummy of zeros."""
 
     tape: Tape
     N: int
-    """Words; the node made by merge i is N + i."""
+    """Number of words; merge i creates node N + i."""
     G: Tensor
-    """Gradient of each node `[2N - B + 1, 2D]`, the last one a dummy."""
+    """Gradient of each node `[2N - B + 1, 2D]`; the last one is a dummy."""
     sigma: Tensor
-    """Sum over the layers undone so far of each candidate's score gradient `[C]`."""
+    """Score gradient of each candidate, summed over the layers undone so far, `[C]`."""
     v: Tensor
     """vL and vR of each candidate `[C, 2, 2D]`."""
     de: Tensor
@@ -39,16 +40,16 @@ class Shared(NamedTuple):
 
 
 class Direct:
-    """Keep every node's gradient complete."""
+    """Keep the gradient of every node complete."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
 
     def complete(self, lo: int, hi: int) -> None:
-        """Complete the gradients of the nodes made by merges lo..hi: nothing to do."""
+        """Do nothing: the gradients of the nodes are complete."""
 
     def weight_gradient(self, lo: int, hi: int, rows: Tensor, g_children: Tensor) -> Tensor:
-        """Return dL/dy of a layer `[n, K]`; see `Ledger.weight_gradient`."""
+        """Return dL/dy of a layer, `[n, K]`; see `Ledger.weight_gradient`."""
         tape, N, G, de = self.shared.tape, self.shared.N, self.shared.G, self.shared.de
         k = tape.position[lo:hi, None]
         place = torch.arange(rows.shape[1], device=rows.device)
@@ -61,7 +62,7 @@ class Direct:
         return sum_later(numbers)
 
     def send(self, rows: Tensor, ds: Tensor) -> None:
-        """Add the shares of a layer's score gradients `[n, K]` to the nodes below it."""
+        """Propagate the score gradients of a layer `[n, K]` to the children."""
         tape, G, v = self.shared.tape, self.shared.G, self.shared.v
         exists = rows > 0
         c = rows[exists]
@@ -70,32 +71,32 @@ class Direct:
         G.index_add_(0, tape.right[c], shares[:, 1])
 
     def finish(self, first_layer: Tensor) -> None:
-        """Complete the gradients of the words: nothing to do."""
+        """Do nothing: the gradients of the words are complete."""
 
 
 class Ledger:
-    """Keep gradients less their candidates' part, and dot products as numbers.
+    """Keep gradients without the contribution of the scores, and dot products as scalars.
 
-    With a, b the candidates left and right of a node, its gradient is at any moment
-    G + sigma[a] vR_a + sigma[b] vL_b. The table has one row a candidate; each entry is a pair of
-    numbers, with d and with e.
+    With candidates a and b left and right of a node, its gradient at any time is
+    G + sigma[a] vR_a + sigma[b] vL_b. The table has one row per candidate; each entry is a pair of
+    dot products, with d and with e.
     """
 
     LEFT = slice(0, 2)  # G[left child] . (d, e)
     RIGHT = slice(2, 4)  # G[right child] . (d, e)
     OWN_LEFT = slice(4, 6)  # vL . (d, e)
     OWN_RIGHT = slice(6, 8)  # vR . (d, e)
-    FROM_PREVIOUS = slice(8, 10)  # vR of the candidate before it . (d, e)
-    TO_PREVIOUS = slice(10, 12)  # vL . (d, e) of the candidate before it
+    FROM_PREVIOUS = slice(8, 10)  # vR of the preceding candidate . (d, e)
+    TO_PREVIOUS = slice(10, 12)  # vL . (d, e) of the preceding candidate
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         tape, v, de = shared.tape, shared.v, shared.de
         self.table = v.new_zeros((len(v), 12))
         self.table[:, 4:8] = torch.bmm(v, de.mT).view(-1, 4)
-        # numbers of the neighbours (c, d) around each merge, [S, 4, 4]; zero where one is absent
-        self.pairs = v.new_zeros((*tape.near[:, 1:].shape, 4))
-        before, after = tape.near[:, :-1], tape.near[:, 1:]
+        # products of adjacent candidates (c, d) around each merge, [S, 4, 4]; 0 if one is missing
+        self.pairs = v.new_zeros((*tape.window[:, 1:].shape, 4))
+        before, after = tape.window[:, :-1], tape.window[:, 1:]
         both = (before > 0) & (after > 0)
         numbers = [
             torch.cat([_dots(de[d], v[c, 1]), _dots(de[c], v[d, 0])], dim=1)
@@ -104,48 +105,49 @@ class Ledger:
         self.pairs[both] = torch.cat(numbers)
 
     def complete(self, lo: int, hi: int) -> None:
-        """Complete the gradients of the nodes made by merges lo..hi, and their neighbours' side.
+        """Complete the gradients of the nodes that merges lo..hi create, and of their neighbours.
 
-        The neighbours' gradients are kept for `weight_gradient` of the same merges.
+        A neighbour's gradient is completed on the side of the merge only; `weight_gradient` of the
+        same merges uses it.
         """
         tape, N, G = self.shared.tape, self.shared.N, self.shared.G
         sigma, v = self.shared.sigma, self.shared.v
-        a, b = tape.born[lo:hi].unbind(1)
+        a, b = tape.created[lo:hi].unbind(1)
         v_a, v_b = v[a], v[b]  # [n, 2, 2D]
         sigma_a, sigma_b = sigma[a][:, None], sigma[b][:, None]
         G[N + lo : N + hi] += sigma_a * v_a[:, 1] + sigma_b * v_b[:, 0]
         before, after = tape.left[a], tape.right[b]
-        # nobody stands twice among them but the dummy, whose share is zero
+        # all distinct except for the dummy, to which zero is added
         self.before = G[before] + sigma_a * v_a[:, 0]
         self.after = G[after] + sigma_b * v_b[:, 1]
         G[before], G[after] = self.before, self.after
-        # the outer candidates' nodes beside a and b moved along one vector: numbers suffice
-        table, near = self.table, tape.near[lo:hi]
-        table[near[:, 0], self.RIGHT] += sigma_a * table[a, self.TO_PREVIOUS]
-        table[near[:, 4], self.LEFT] += sigma_b * table[near[:, 4], self.FROM_PREVIOUS]
+        # the neighbours moved along one vector each, so scalars suffice for the outer candidates
+        table, window = self.table, tape.window[lo:hi]
+        table[window[:, 0], self.RIGHT] += sigma_a * table[a, self.TO_PREVIOUS]
+        table[window[:, 4], self.LEFT] += sigma_b * table[window[:, 4], self.FROM_PREVIOUS]
 
     def weight_gradient(self, lo: int, hi: int, rows: Tensor, g_children: Tensor) -> Tensor:
-        """Return dL/dy of a layer `[n, K]`, having taken up the candidates that return.
+        """Return dL/dy of a layer, `[n, K]`, after adding the candidates that its merges removed.
 
         Args:
-            lo: first merge of the layer.
-            hi: behind its last.
-            rows: candidate at each position `[n, K]`, 0 where there is none.
-            g_children: gradients of the merged nodes `[n, 2, 2D]`.
+            lo: First merge of the layer.
+            hi: One past its last merge.
+            rows: Candidate at each position `[n, K]`, 0 for none.
+            g_children: Gradients of the merged nodes `[n, 2, 2D]`.
         """
         tape, N, G = self.shared.tape, self.shared.N, self.shared.G
         sigma, de = self.shared.sigma, self.shared.de
-        table, near, k = self.table, tape.near[lo:hi], tape.position[lo:hi, None]
-        # candidates k-1, k, k+1 return; nodes k-1 .. k+2 are their children
-        inner = near[:, 1:4]
+        table, window, k = self.table, tape.window[lo:hi], tape.position[lo:hi, None]
+        # candidates k-1, k, k+1 reappear; their children are nodes k-1 .. k+2
+        inner = window[:, 1:4]
         inner_de = de[inner]  # [n, 3, 2, 2D]
         nodes = torch.stack([self.before, *g_children.unbind(1), self.after], dim=1)
         dots = torch.bmm(inner_de.flatten(1, 2), nodes.mT).unflatten(1, (3, 2))  # [n, 3, 2, 4]
         of_left = dots[..., :3].diagonal(dim1=1, dim2=3)
         of_right = dots[..., 1:].diagonal(dim1=1, dim2=3)
         table[inner, :4] = torch.cat([of_left, of_right], dim=1).mT
-        table[near[:, 1:], 8:] = self.pairs[lo:hi]
-        # a node left of the merge is its candidate's left child, one right of it the right child
+        table[window[:, 1:], 8:] = self.pairs[lo:hi]
+        # left of the merge, use the candidate's left child; right of it, the right child
         entry, s = table[rows], sigma[rows][..., None]  # [n, K, 12], [n, K, 1]
         left = entry[..., self.LEFT] + s * entry[..., self.OWN_LEFT]
         left[:, 1:] += s[:, :-1] * entry[:, 1:, self.FROM_PREVIOUS]
@@ -157,15 +159,15 @@ class Ledger:
         return sum_later(numbers.scatter(1, k[..., None].expand(-1, -1, 2), new[:, None]))
 
     def send(self, rows: Tensor, ds: Tensor) -> None:
-        """Add a layer's score gradients to the nodes: sigma holds them until they end."""
+        """Do nothing: sigma accumulates the score gradients until `finish`."""
 
     def finish(self, first_layer: Tensor) -> None:
-        """Complete the gradients of the words, given the candidates of layer 0 `[n, K]`."""
+        """Complete the gradients of the words from the candidates of layer 0, `[n, K]`."""
         Direct(self.shared).send(first_layer, self.shared.sigma[first_layer])
 
 
 def _dots(pairs: Tensor, vectors: Tensor) -> Tensor:
-    """Return dot products `[n, 2]` of pairs of vectors `[n, 2, 2D]` with vectors `[n, 2D]`."""
+    """Return the dot products `[n, 2]` of pairs `[n, 2, 2D]` with vectors `[n, 2D]`."""
     return torch.bmm(pairs, vectors[:, :, None])[..., 0]
 
 

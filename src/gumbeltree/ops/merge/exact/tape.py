@@ -1,4 +1,4 @@
-"""What the backward pass of `exact` needs of the forward pass, and its recorder."""
+"""The record of a forward pass that the backward pass of `exact` reads."""
 
 from typing import NamedTuple
 
@@ -10,35 +10,34 @@ from gumbeltree.ops.merge.problem import TreeProblem
 
 
 class Tape(NamedTuple):
-    """What the backward pass needs of the forward pass; S = N - B merges in all."""
+    """Record of a forward pass with C candidates and S = N - B merges."""
 
     states: Tensor
-    """r of the words, then of the candidates, `[N + C, 2D]`."""
+    """States of the words, then of the candidates, `[N + C, 2D]`."""
     gates: Tensor
-    """Activated gates of the candidates `[C, 5D]`."""
+    """Activated gates of the candidates, `[C, 5D]`."""
     left: Tensor
-    """Node that is each candidate's left child, int64 `[C]`."""
+    """Left child of each candidate, a node, int64 `[C]`."""
     right: Tensor
-    """Node that is its right child, int64 `[C]`."""
+    """Right child of each candidate, int64 `[C]`."""
     node_state: Tensor
-    """Row of `states` that holds each node, int64 `[2N - B + 1]`; the last node is a dummy."""
+    """Row of each node in `states`, int64 `[2N - B + 1]`; the last node is a dummy."""
     chosen: Tensor
-    """Candidate merged, step by step, int64 `[S]`."""
+    """Candidate of each merge, int64 `[S]`."""
     position: Tensor
-    """Its position k, int64 `[S]`."""
-    born: Tensor
-    """Candidates born by each merge, left and right of the new node, int64 `[S, 2]`."""
-    near: Tensor
-    """Candidates at k-2 .. k+2 before each merge at k, int64 `[S, 5]`."""
+    """Position k of each merge, int64 `[S]`."""
+    created: Tensor
+    """Candidates that each merge creates left and right of the new node, int64 `[S, 2]`."""
+    window: Tensor
+    """Candidates at positions k-2 .. k+2 before each merge at k, int64 `[S, 5]`."""
     rows: Tensor
-    """Candidate at each position of each layer, int32, layers one after the other."""
+    """Candidate at each position of each layer, int32, layers concatenated."""
     logits: Tensor
-    """Their scores without noise, -inf where there is none, laid out as `rows`; empty unless merges
-    are sampled."""
+    """Scores of `rows` without noise, -inf for none; empty unless merges are sampled."""
 
 
 class Recorder:
-    """Fills the tape, step by step; the calls of a step are `merge`, then `birth`."""
+    """Records a tape; call `merge`, then `create`, at each step."""
 
     def __init__(self, problem: TreeProblem, leaves: Tensor) -> None:
         p = problem.layout
@@ -49,8 +48,8 @@ class Recorder:
         self.logits = leaves.new_empty(positions if problem.sample else 0)
         self.chosen = torch.empty(S, dtype=torch.int64, device=leaves.device)
         self.position = torch.empty_like(self.chosen)
-        self.born = self.chosen.new_zeros((S, 2))
-        self.near = self.chosen.new_zeros((S, 5))
+        self.created = self.chosen.new_zeros((S, 2))
+        self.window = self.chosen.new_zeros((S, 5))
         self.around = torch.arange(5, device=leaves.device)
         self.first = self.merges = self.layers = 0
 
@@ -58,30 +57,30 @@ class Recorder:
         """Record the merges of one step.
 
         Args:
-            candidate: at each position `[n, K]`, 0 where there is none.
-            k: position merged `[n]`.
-            merged: candidate merged `[n]`.
-            logits: scores without noise `[n, K]`.
+            candidate: Candidate at each position `[n, K]`, 0 for none.
+            k: Position of each merge `[n]`.
+            merged: Candidate of each merge `[n]`.
+            logits: Scores without noise `[n, K]`.
         """
         self.first, self.merges = self.merges, self.merges + len(k)
         step = slice(self.first, self.merges)
         layer = slice(self.layers, self.layers + candidate.numel())
         self.layers = layer.stop
         self.chosen[step], self.position[step] = merged, k
-        self.near[step] = F.pad(candidate, (2, 2)).gather(1, k[:, None] + self.around)
+        self.window[step] = F.pad(candidate, (2, 2)).gather(1, k[:, None] + self.around)
         self.rows[layer].view_as(candidate).copy_(candidate)
         if self.sample:
             self.logits[layer].view_as(logits).copy_(logits)
 
-    def birth(self, a: Tensor, b: Tensor, born: Tensor) -> None:
-        """Record the candidates born left of the new nodes of sentences a, right of those of b."""
-        self.born[self.first + a, 0] = born[: len(a)]
-        self.born[self.first + b, 1] = born[len(a) :]
+    def create(self, a: Tensor, b: Tensor, created: Tensor) -> None:
+        """Record new candidates: left of the new nodes of sentences a, right of those of b."""
+        self.created[self.first + a, 0] = created[: len(a)]
+        self.created[self.first + b, 1] = created[len(a) :]
 
     def tape(
         self, states: Tensor, gates: Tensor, left: Tensor, right: Tensor, node_state: Tensor
     ) -> Tape:
-        """Return the tape, given what the store of candidates holds."""
+        """Return the tape, completed by the state of `Candidates`."""
         return Tape(
             states,
             gates,
@@ -90,8 +89,8 @@ class Recorder:
             node_state,
             self.chosen,
             self.position,
-            self.born,
-            self.near,
+            self.created,
+            self.window,
             self.rows,
             self.logits,
         )

@@ -1,7 +1,7 @@
-"""`exact` as Triton kernels on a CUDA device, a few small ones a step; see ops/merge/README.md.
+"""`exact` as a few small Triton kernels per step; see ops/merge/README.md.
 
-`forward.py` merges, `backward.py` undoes the merges, each with a file of kernels; here
-they become one differentiable function.
+`forward.py` builds the trees, `backward.py` undoes the merges, each with a module of kernels; this
+module joins them into one differentiable function.
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ from torch.autograd.function import Function
 from gumbeltree.device.triton_support import WIDEST, precision_of, why_not
 from gumbeltree.layout import Layout
 from gumbeltree.noise import is_keys
-from gumbeltree.ops.first_derivative import OnlyFirst
+from gumbeltree.ops.first_derivative import FirstDerivativeOnly
 from gumbeltree.ops.merge.problem import TreeProblem, TreeResult
 from gumbeltree.registry import own
 from gumbeltree.states import NodeState
@@ -24,28 +24,24 @@ if TYPE_CHECKING:
 
 
 def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = False) -> str | None:
-    """Return why this implementation cannot run a case, or None if it can.
+    """Return why this implementation does not apply, or None if it does.
 
-    Args:
-        cell: composition.
-        estimator: how the choice is differentiated.
-        sample: whether merges are sampled.
-        by_name: asked for by name. Triton's interpreter, which runs the kernels on a CPU, is far
-            too slow to be chosen otherwise.
+    Triton's interpreter, which runs the kernels on a CPU, is so slow that it counts only `by_name`.
     """
     if own(cell, "kernels") != "treelstm":
-        return f"its kernels are those of the cell TreeLSTMCell, got {type(cell).__name__}"
+        return f"its kernels support the cell TreeLSTMCell only, got {type(cell).__name__}"
     if sample and getattr(estimator, "local", True) and own(estimator, "kernels") != "st_gumbel":
-        return f"its kernels know StraightThroughGumbel only, got {type(estimator).__name__}"
+        name = type(estimator).__name__
+        return f"its kernels support the estimator StraightThroughGumbel only, got {name}"
     weight: Any = cell.weight
     if weight.shape[1] > 2 * WIDEST:
-        return f"its tiles fit {WIDEST} units, the cell has {weight.shape[1] // 2}"
+        return f"its kernels support at most {WIDEST} units, the cell has {weight.shape[1] // 2}"
     return why_not(weight, by_name)
 
 
 def prepare(cell: Any, query: Tensor, scale: float, layout: Layout) -> "Operands":
-    """Return the weights as a merge wants them: beside the leaves' work, where there is a way."""
-    # triton is imported when it is needed, not before
+    """Return the weights as the kernels need them, using the second stream if there is one."""
+    # imported here so that Triton stays optional
     from gumbeltree.ops.merge.fused.forward import Operands
 
     work = partial(Operands.of, cell, query, scale, precision_of(query.device.type))
@@ -54,7 +50,7 @@ def prepare(cell: Any, query: Tensor, scale: float, layout: Layout) -> "Operands
 
 
 def build_tree(problem: TreeProblem) -> TreeResult:
-    """Merge each sentence into one node; nothing is read back from the device."""
+    """Merge each sentence into one node, without synchronizing with the device."""
     cell: Any = problem.cell
     layout, query, temperature = problem.layout, problem.query, problem.temperature
     if not isinstance(temperature, Tensor):
@@ -65,9 +61,9 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     noise = problem.noise if problem.sample else None
     if noise is not None and not is_keys(noise):
         noise = noise.to(problem.leaves.dtype)
-    # the bias' own gradient is that of the gates: the offset is a constant
+    # not `gate_bias()`: its constant offset has no gradient
     inputs = (problem.leaves, cell.weight, cell.bias, query)
-    given = _Given(
+    options = _Options(
         layout,
         None if noise is None else noise.contiguous(),
         temperature,
@@ -82,7 +78,7 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     )
     if layout.overlap is not None:
         layout.overlap.wait()
-    root, merged, made, scores = _FusedTree.apply(*inputs, given)
+    root, merged, made, scores = _FusedTree.apply(*inputs, options)
     nodes = None
     if made is not None:
         rows, exists = node_rows(layout)
@@ -91,11 +87,10 @@ def build_tree(problem: TreeProblem) -> TreeResult:
 
 
 def node_rows(layout: Layout) -> tuple[Tensor, Tensor]:
-    """Return the node at each place of the caller's sentences, and whether there is one.
+    """Return the node at each entry of the caller's sentences and whether there is one.
 
-    Returns:
-        int64 and bool `[B, 2T-1]`: word i at i, the node made at step t at T + t. Nodes are
-        numbered as in `forward.py`.
+    Both are `[B, 2T-1]`: word i at i, the node of step t at T + t. Nodes are numbered as in
+    `forward.py`.
     """
     words = layout.start[:-1] + layout.rank[:, None]  # [B, T]
     exists = layout.node_mask()
@@ -103,8 +98,8 @@ def node_rows(layout: Layout) -> tuple[Tensor, Tensor]:
     return torch.where(exists, nodes, 0), exists
 
 
-class _Given(NamedTuple):
-    """What the merge needs beside what is differentiated."""
+class _Options(NamedTuple):
+    """Inputs of the merge that are not differentiated."""
 
     layout: Layout
     noise: Tensor | None
@@ -116,51 +111,51 @@ class _Given(NamedTuple):
     record: bool
     scale: float
     sample: bool
-    """Whether the choice itself passes a gradient to the scores."""
+    """Whether the estimator differentiates the choice."""
     operands: "Operands"
 
 
 class _FusedTree(Function):
     @staticmethod
     def forward(
-        ctx: Any, leaves: Tensor, weight: Tensor, bias: Tensor, query: Tensor, given: _Given
+        ctx: Any, leaves: Tensor, weight: Tensor, bias: Tensor, query: Tensor, options: _Options
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         from gumbeltree.ops.merge.fused.forward import forward
 
-        # Triton launches on the current device, whichever the tensors are on
+        # Triton launches on the current device, not on that of the tensors
         with torch.cuda.device_of(leaves), torch.autocast(leaves.device.type, enabled=False):
             trees = forward(
                 leaves,
-                given.operands,
-                given.layout,
-                noise=given.noise,
-                forced=given.order,
-                temperature=given.temperature,
-                record=given.record,
-                keep_scores=given.keep_scores,
-                precision=given.precision,
+                options.operands,
+                options.layout,
+                noise=options.noise,
+                forced=options.order,
+                temperature=options.temperature,
+                record=options.record,
+                keep_scores=options.keep_scores,
+                precision=options.precision,
             )
-        root = trees.states[trees.node_state[given.layout.found.roots], : query.shape[0]]
-        nodes = trees.states[trees.node_state] if given.keep_nodes else None
-        scores = trees.scores if given.keep_scores else None
+        root = trees.states[trees.node_state[options.layout.tables.roots], : query.shape[0]]
+        nodes = trees.states[trees.node_state] if options.keep_nodes else None
+        scores = trees.scores if options.keep_scores else None
         ctx.mark_non_differentiable(trees.order)
         ctx.set_materialize_grads(False)
-        ctx.given, ctx.shares = given, None
-        if given.record:
-            if given.layout.overlap is not None and given.sample and given.layout.T > 1:
+        ctx.options, ctx.shares = options, None
+        if options.record:
+            if options.layout.overlap is not None and options.sample and options.layout.T > 1:
                 from gumbeltree.ops.merge.fused.backward import score_shares
 
-                # needed at the start of the backward pass, and the head comes in between
+                # the backward pass needs them first, and the head runs in between
                 off = torch.autocast(leaves.device.type, enabled=False)
                 with torch.cuda.device_of(leaves), off:
-                    ctx.shares = given.layout.overlap.start(
+                    ctx.shares = options.layout.overlap.start(
                         partial(
                             score_shares,
                             trees,
                             weight,
-                            given.operands.query,
-                            given.layout,
-                            given.precision,
+                            options.operands.query,
+                            options.layout,
+                            options.precision,
                         )
                     )
             ctx.save_for_backward(leaves, weight, bias, query, *trees)
@@ -174,28 +169,28 @@ class _FusedTree(Function):
         from gumbeltree.ops.merge.fused.forward import Trees
 
         leaves, weight, bias, query, *trees = ctx.saved_tensors
-        given: _Given = ctx.given
-        if ctx.shares is not None and given.layout.overlap is not None:
-            given.layout.overlap.wait()
+        options: _Options = ctx.options
+        if ctx.shares is not None and options.layout.overlap is not None:
+            options.layout.overlap.wait()
         device = torch.cuda.device_of(leaves)
         with device, torch.no_grad(), torch.autocast(leaves.device.type, enabled=False):
             gradients = backward(
                 Trees(*trees),
                 weight,
-                given.operands.query,
-                given.layout,
+                options.operands.query,
+                options.layout,
                 droot,
                 dnodes=None if dnodes is None else dnodes.contiguous(),
                 dscores=None if dscores is None else dscores.contiguous(),
-                sample=given.sample,
-                temperature=given.temperature,
-                precision=given.precision,
-                scale=given.scale,
+                sample=options.sample,
+                temperature=options.temperature,
+                precision=options.precision,
+                scale=options.scale,
                 shares=ctx.shares,
             )
         result: tuple[Tensor, ...] = tuple(gradients)
         if torch.is_grad_enabled():
             cotangents = [x for x in (droot, dnodes, dscores) if x is not None]
             inputs = (leaves, weight, bias, query)
-            result = OnlyFirst.apply("fused", 4, *result, *inputs, *cotangents)
+            result = FirstDerivativeOnly.apply("fused", 4, *result, *inputs, *cotangents)
         return (*result, None)

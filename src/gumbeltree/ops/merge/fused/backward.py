@@ -1,7 +1,7 @@
-"""Backward pass of `fused`: undo the merges from the roots down, two small kernels a step.
+"""Backward pass of `fused`: undo the merges from the roots down, two small kernels per step.
 
-The algorithm is that of `exact/backward.py` with every node's gradient kept complete; the large
-products stand before and behind the loop.
+The algorithm is that of `exact/backward.py`, with the gradient of every node kept complete; the
+large products come before and after the loop.
 """
 
 from typing import NamedTuple
@@ -24,38 +24,38 @@ from gumbeltree.ops.merge.fused import backward_kernels as kernels
 from gumbeltree.ops.merge.fused.forward import Trees
 from gumbeltree.ops.merge.problem import MergeGradients
 
-# measured on one H200
+# measured on an H200
 UNDO = {
     "tf32": Tile(64, 32, 64, 4, 3),
     "wide": Tile(64, 64, 64, 4, 3),
     "ieee": Tile(32, 32, 32, 4, 3),
 }
 PARTS = 3
-"""Parts of the sum over the gates: whole ones would leave most of the card idle. Twice as many for
-wide states in layouts that are not dense."""
+"""Parts into which the sum over the gates is split, as whole sums would leave most of the GPU idle.
+Twice as many for wide states in sparse layouts."""
 SHARES = (2, 512, 8)
-"""Candidates, units at most and warps of a program that works out what their scores send."""
+"""Candidates, units (at most) and warps per program of `score_backward_kernel`."""
 UNITS = {"dense": 128, "sparse": 64}
-"""Units of a program that sends to nodes, by the layout."""
+"""Units per program of `send_kernel`, by layout."""
 SEND = {"dense": (2, 1), "few": (4, 1), "many": (8, 4)}
-"""Its nodes and warps. Small programs are fastest, but in layouts that are not dense most would
-have nothing to do, and cost as much to start."""
+"""Nodes and warps per program of `send_kernel`. Small programs are fastest, but in sparse layouts
+most of them would have no work and cost as much to launch."""
 FEW = 8
-"""Layers of no more nodes are `few`, where the layout is not dense."""
+"""In sparse layouts, layers of at most this many nodes count as `few`."""
 SPAN = 2
-"""Sentences of a program that works out score gradients."""
+"""Sentences per program that computes score gradients."""
 SPLITS = 4
-"""Parts of the sum over candidates in the weight's gradient, where nothing runs beside it."""
+"""Parts of the sum over candidates in the gradient of the weight, if nothing runs in parallel."""
 
 
 class Shares(NamedTuple):
-    """What a unit of each candidate's score sends down, whatever the layer; before the loop.
+    """Gradients per unit of each candidate's score gradient, independent of the layer.
 
     Attributes:
-        dgates: to its gates, `[4 cap, 5D]`; the last cap rows are zero, for the merges.
-        v_h: to h of both children, `[3 cap, 2D]`.
-        v_c: to c of both children, `[3 cap, 2D]`.
-        weight_t: the weight transposed `[2D, 5D]`, each row in one piece.
+        dgates: Of its gates, `[4 cap, 5D]`; the last cap rows are zero and reserved for the merges.
+        v_h: Of h of both children, `[3 cap, 2D]`.
+        v_c: Of c of both children, `[3 cap, 2D]`.
+        weight_t: The transposed weight `[2D, 5D]`, contiguous.
     """
 
     dgates: Tensor
@@ -67,9 +67,9 @@ class Shares(NamedTuple):
 def score_shares(
     trees: Trees, weight: Tensor, query: Tensor, layout: Layout, precision: str
 ) -> Shares:
-    """Send a unit of every score through its candidate's cell: one kernel, one product."""
+    """Differentiate every score through the cell of its candidate: one kernel, one product."""
     T, cap, D = layout.T, layout.cap, query.shape[0]
-    at = layout.found
+    at = layout.tables
     dgates = trees.states.new_empty((4 * cap, 5 * D))
     v_c = trees.states.new_empty((3 * cap, 2 * D))
     BM, units, warps = SHARES
@@ -78,7 +78,7 @@ def score_shares(
         query, trees.states, trees.gates, trees.left, trees.right, trees.node_state, at.start,
         dgates, v_c, T, cap, D=D, BM=BM, BD=BD, num_warps=warps,
     )  # fmt: skip
-    # TF32 is fastest if both are stored along the sum
+    # TF32 is fastest if both operands are contiguous along the reduction
     weight_t = weight.t().contiguous()
     v_h = product(dgates[: 3 * cap], weight_t.t(), precision)
     return Shares(dgates, v_h, v_c, weight_t)
@@ -102,29 +102,29 @@ def backward(
     """Return the gradients of leaves, weight, bias and query.
 
     Args:
-        trees: of the forward pass, recorded.
+        trees: Recorded result of the forward pass.
         weight: `[5D, 2D]`.
-        query: the scaled query `[D]`.
-        layout: as in the forward pass.
-        droot: gradient of the roots' h by rank `[B, D]`.
-        dnodes: gradient of all nodes `[2 cap, 2D]`, each read at the layer where it is born; zero
-            where there is none.
-        dscores: gradient of the scores `[B, T-1, T-1]`, zero where there is no candidate.
-        sample: whether the forward pass sampled.
-        temperature: as in the forward pass; needed if it sampled.
-        precision: of the products: ieee, tf32 or bf16.
-        scale: of the query.
-        shares: `score_shares`, if they were already begun.
+        query: The scaled query `[D]`.
+        layout: As in the forward pass.
+        droot: Gradient of h of the sorted roots `[B, D]`.
+        dnodes: Gradient of all nodes `[2 cap, 2D]`, each read at the layer where it is created;
+            zero where there is no node.
+        dscores: Gradient of the scores `[B, T-1, T-1]`, zero where there is no candidate.
+        sample: Whether the forward pass sampled.
+        temperature: As in the forward pass; required if it sampled.
+        precision: Precision of the products: ieee, tf32 or bf16.
+        scale: Scale of the query.
+        shares: Result of `score_shares`, if it has been started already.
     """
     B, T, cap, D = layout.B, layout.T, layout.cap, query.shape[0]
-    at = layout.found
+    at = layout.tables
     states, kind, device = trees.states, trees.states.dtype, trees.states.device
     scored = (sample or dscores is not None) and T > 1
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=kind, device=device)
 
-    # every other node is somebody's child, and is written when that merge is undone
+    # not zeroed: `roots_kernel` writes the roots, and undoing a merge writes its children
     G = torch.empty((2 * cap, 2 * D), dtype=kind, device=device)
     sigma = zeros(3 * cap)
     v_h = v_c = ds = rest = sigma
@@ -139,7 +139,7 @@ def backward(
     outside = sigma if dscores is None else dscores
     units = UNITS["dense" if layout.dense else "sparse"]
     pieces = -(-D // units)
-    # numbers of a layer are read from one half while those of the layer below go to the other
+    # double buffer: the products of a layer are read while those of the layer below are written
     numbers = torch.empty((2, B, 2, pieces, T) if sample else (2, 0), dtype=kind, device=device)
     parts = PARTS if D <= WIDE or layout.dense else 2 * PARTS
     parts = parts if scored else 1
@@ -151,7 +151,7 @@ def backward(
     chain = chain_options(G, precision)
 
     def send(t: int) -> None:
-        # by the nodes of the longest sentence at this layer
+        # T - t nodes: the longest sentence at this layer
         BJ, warps = SEND["dense" if layout.dense else "few" if T - t <= FEW else "many"]
         kernels.send_kernel[(B, pieces, -(-(T - t) // BJ) if scored else 1)](
             t, G, rest, extra, states, trees.gates, merge_dgates, v_h, v_c, numbers[(t + 1) % 2],
@@ -164,7 +164,7 @@ def backward(
     tile = tile_for(UNDO, precision, G, D)
     rows, columns = -(-B // tile.BM), -(-2 * D // tile.BN)
     planes = -(-B // (SPAN * rows * columns)) if scored else 0
-    # nothing between this kernel and the loop, whose chain begins behind it
+    # launch nothing between this kernel and the loop, whose chain follows it
     kernels.roots_kernel[(max(B, cap),)](
         G, G if droot is None else droot.to(kind).contiguous(), at.roots, at.start, B, T,
         D=D, BD=1 << (D - 1).bit_length(), HAS_DROOT=droot is not None, num_warps=2,
@@ -184,8 +184,8 @@ def backward(
             send(t)
     dleaves = G[:cap] if dnodes is None else G[:cap] + dnodes[:cap]
 
-    def of_weights() -> tuple[Tensor, Tensor, Tensor]:
-        # all gates' gradients times all children, the bias as a child that is always one
+    def weight_gradients() -> tuple[Tensor, Tensor, Tensor]:
+        # all gate gradients times all children, with a constant one as the input of the bias
         width = -(-(2 * D + 1) // 4) * 4
         children = torch.empty((len(dgates), width), dtype=kind, device=device)
         kernels.children_kernel[(len(dgates),)](
@@ -193,8 +193,8 @@ def backward(
             children, T, cap, len(dgates) - cap, D=D, WIDTH=width,
             BW=1 << (width - 1).bit_length(), num_warps=2,
         )  # fmt: skip
-        # alone, in parts: a product of so few rows and columns would leave most of the card idle;
-        # beside the leaves' backward pass, which leaves room, as it is
+        # Split the sum: a product of so few rows and columns would leave most of the GPU idle.
+        # In parallel with the backward pass of the leaves, there is no need to.
         alone = layout.overlap is None and len(dgates) % SPLITS == 0
         parts = SPLITS if alone else 1
         both = batched_product(
@@ -206,6 +206,7 @@ def backward(
         dquery = (scale * sigma) @ states[cap:, :D] if scored else torch.zeros_like(query)
         return sums[:, : 2 * D].contiguous(), sums[:, 2 * D].contiguous(), dquery
 
-    # nothing but the optimizer waits for these
-    found = of_weights() if layout.overlap is None else layout.overlap.start(of_weights)
-    return MergeGradients(dleaves, *found)
+    if layout.overlap is None:
+        return MergeGradients(dleaves, *weight_gradients())
+    # only the optimizer needs these
+    return MergeGradients(dleaves, *layout.overlap.start(weight_gradients))

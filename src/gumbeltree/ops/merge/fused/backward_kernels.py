@@ -1,4 +1,4 @@
-"""Triton kernels of `fused`, backward; legend and layout as in the forward kernels."""
+"""Backward Triton kernels of `fused`; legend and numbering as in forward_kernels.py."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,7 @@ from gumbeltree.ops.merge.fused.forward_kernels import SIZES
 
 @triton.jit
 def activate_backward(dh, dc, i, f_l, f_r, g, o, c, c_l, c_r):
-    """Return gradients of the five gates before activation and of both children's c."""
+    """Return the gradients of the five gates before activation and of c of both children."""
     tanh_c = tanh(c)
     dc += dh * o * (1 - tanh_c * tanh_c)
     d_i = dc * g * i * (1 - i)
@@ -25,10 +25,10 @@ def score_backward_kernel(
     query, states, gates, left, right, node_state, start, dgates, v_c,
     T, cap, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """For each candidate: what a unit of its score sends to its gates and its children's c.
+    """Compute dgates and v_c of `Shares`.
 
-    Slots without a candidate get zeros, here, in their state, and in the gates' gradients of the
-    merges, the last cap rows of `dgates`: sums over all rows need no selection.
+    Zero the rows without a candidate in dgates, v_c and states, and the rows without a merge in the
+    last cap rows of dgates, so that sums over all rows need no mask.
     """
     i_m, i_d = tl.program_id(0), tl.program_id(1)
     c = (i_m * BM + tl.arange(0, BM)).to(tl.int64)
@@ -79,7 +79,7 @@ def score_backward_kernel(
 def roots_kernel(
     G, droot, roots, start, B, T, D: tl.constexpr, BD: tl.constexpr, HAS_DROOT: tl.constexpr
 ):
-    """Begin the nodes' gradients: those of the roots, and zero in rows past the words."""
+    """Initialize the gradients of the roots, and zero the rows past the words."""
     i = tl.program_id(0).to(tl.int64)
     o_d = tl.arange(0, BD)
     nothing = tl.full((BD,), 0.0, dtype=G.dtype.element_ty)
@@ -88,10 +88,10 @@ def roots_kernel(
         tl.store(G + i * (2 * D) + D + o_d, nothing, mask=o_d < D)
     if i < B:
         at = G + tl.load(roots + i) * (2 * D) + o_d
-        given = nothing
+        gradient = nothing
         if HAS_DROOT:
-            given = tl.load(droot + i * D + o_d, mask=o_d < D, other=0.0)
-        tl.store(at, given, mask=o_d < D)
+            gradient = tl.load(droot + i * D + o_d, mask=o_d < D, other=0.0)
+        tl.store(at, gradient, mask=o_d < D)
         tl.store(at + D, nothing, mask=o_d < D)
 
 
@@ -100,14 +100,14 @@ def score_gradients(
     b, t, numbers, tape_y, dscores, sentence, temperature, K, B, T, kind: tl.constexpr,
     BT: tl.constexpr, PIECES: tl.constexpr, SAMPLE: tl.constexpr, HAS_DSCORES: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradients of the scores of layer t `[BT]`, and the same one place later."""
+    """Return the score gradients of layer t, [BT], and the same shifted by one position."""
     j = tl.arange(0, BT)
     m = j < K
     m_p = (j > 0) & (j <= K)
     ds = tl.full((BT,), 0.0, dtype=kind)
     ds_p = tl.full((BT,), 0.0, dtype=kind)
     if SAMPLE:
-        # X and Y of `send_kernel` in pieces, those of one kind together: [B, 2, PIECES, T]
+        # partial sums of X and Y from `send_kernel`, [B, 2, PIECES, T]
         at = numbers + b.to(tl.int64) * (2 * PIECES) * T + j
         x = tl.full((BT,), 0.0, dtype=kind)
         own = tl.full((BT,), 0.0, dtype=kind)
@@ -122,7 +122,7 @@ def score_gradients(
         tau = tl.load(temperature)
         later = tl.cumsum(x, axis=0, reverse=True)  # x_j + x_{j+1} + ...
         dy = own + later - x
-        # centred on the largest weight: small differences keep their digits
+        # relative to the largest weight, which avoids cancellation
         winner = tl.argmax(tl.where(m, y, -1.0), axis=0)
         centre = tl.sum(tl.where(j == winner, dy, 0.0))
         u = tl.where(m, dy - centre, 0.0)
@@ -141,7 +141,7 @@ def store_score_gradients(
     b, t, numbers, tape_y, dscores, sentence, temperature, lengths, out, B, T, BT: tl.constexpr,
     PIECES: tl.constexpr, SAMPLE: tl.constexpr, HAS_DSCORES: tl.constexpr,
 ):  # fmt: skip
-    """Store `score_gradients` of the sentence of rank b `[B, 2, T]`, if it has a layer t."""
+    """Store `score_gradients` of the sentence of rank b, [B, 2, T], if it has a layer t."""
     K = tl.load(lengths + b, mask=b < B, other=0) - 1 - t
     if K >= 1:
         ds, ds_p = score_gradients(
@@ -162,12 +162,12 @@ def undo_kernel(
     BT: tl.constexpr, PIECES: tl.constexpr, SPAN: tl.constexpr, SAMPLE: tl.constexpr,
     HAS_DSCORES: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """Send the gates' gradients of the merges of step t to the h of both children.
+    """Propagate the gate gradients of the merges of step t to h of both children.
 
-    The sum is divided into PARTS: the first goes to the children, the others to `rest`
-    `[PARTS - 1, cap, 2D]`, from where `send_kernel` takes them. The last programs, on
+    The sum is split into PARTS: the first is stored in the children, the others in `rest`
+    [PARTS - 1, cap, 2D], from which `send_kernel` adds them. The remaining programs, which run on
     multiprocessors that the product leaves idle, store the score gradients of layer t for
-    `send_kernel`, SPAN sentences a program.
+    `send_kernel`, SPAN sentences per program.
     """
     i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if part >= PARTS:
@@ -192,7 +192,7 @@ def undo_kernel(
     r_node = tl.load(right + c, mask=m, other=0).to(tl.int64)
     o_n = i_n * BN + tl.arange(0, BN)
     m_n = o_n < 2 * D
-    # a whole number of blocks to each part but the last
+    # every part but the last is a whole number of blocks
     share: tl.constexpr = (5 * D + PARTS * BK - 1) // (PARTS * BK) * BK
     acc = tl.full((BM, BN), 0.0, dtype=G.dtype.element_ty)
     join_chain(CHAIN)
@@ -227,14 +227,15 @@ def send_kernel(
     BJ: tl.constexpr, BD: tl.constexpr, PIECES: tl.constexpr, PARTS: tl.constexpr,
     SCORED: tl.constexpr, SAMPLE: tl.constexpr, HAS_DNODES: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """Send the score gradients of layer t to its nodes, then undo merge t - 1, element by element.
+    """Propagate the score gradients of layer t to its nodes, then undo merge t - 1, elementwise.
 
-    Node j of the layer gets from candidate j, of which it is the left child, and from j - 1. The
-    node that merge t - 1 made is then complete: its gradient goes to the merge's gates and to its
-    children's c; their h waits for a product with the weights. A program has BJ nodes and BD units.
+    Node j of the layer gets a share from candidate j, whose left child it is, and from j - 1, whose
+    right child it is. The gradient of the node of merge t - 1 is then complete and propagates to
+    the gates of that merge and to c of its children; h of the children needs a product with the
+    weights, in `undo_kernel`. A program handles BJ nodes and BD units.
 
-    The nodes' gradients G, now complete, give the numbers of the layer below, for each of its
-    candidates X = G.(r - l) and Y = G.(own - l) (see ../README.md): this program's piece of them.
+    From the complete gradients G follow the products of the layer below (see ../README.md), for
+    each of its candidates X = G.(r - l) and Y = G.(own - l). A program stores its partial sums.
     """
     b, i_d, i_j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + b)
@@ -246,13 +247,13 @@ def send_kernel(
     kind: tl.constexpr = G.dtype.element_ty
     o_d = i_d * BD + tl.arange(0, BD)
     m_o = o_d < D
-    # where the node of merge t - 1 stands, and whether that is here
+    # position of the node of merge t - 1, and whether this program handles it
     undoes = t > 0
     place = tl.load(position + r, mask=undoes, other=-1)
     if SCORED:
         undoes = undoes & (place >= i_j * BJ) & (place < (i_j + 1) * BJ)
     m_u = m_o & undoes
-    # everything that is read, before anything that is written; the forward pass' before the rest
+    # load everything before the first store, results of the forward pass before the rest
     chosen_c = tl.load(chosen + r, mask=undoes, other=0).to(tl.int64)
     l_node = tl.load(left + chosen_c, mask=undoes, other=0).to(tl.int64)
     r_node = tl.load(right + chosen_c, mask=undoes, other=0).to(tl.int64)
@@ -281,9 +282,9 @@ def send_kernel(
         c = tl.load(rows + tape, mask=m, other=0).to(tl.int64)
         c_p = tl.load(rows + tape - 1, mask=m_p, other=0).to(tl.int64)
         node = tl.load(left + c, mask=m, other=0)
-        # the last node is nobody's left child
+        # the last node is a right child only
         node = tl.where(m, node, tl.load(right + c_p, mask=m_p & (j == K), other=0))
-        # without candidates the one node left is that of the last merge, or the only word
+        # without candidates, the single node is that of the last merge or the only word
         node = tl.where(K == 0, tl.where(t > 0, cap + r, r), node.to(tl.int64))
         m_j = m[:, None] & m_o[None, :]
         m_q = m_p[:, None] & m_o[None, :]
@@ -302,7 +303,7 @@ def send_kernel(
         r_c = tl.load(v_c + p_w, mask=m_q, other=0.0)
         before = tl.load(sigma + c, mask=m & (i_d == 0), other=0.0)
         if SAMPLE:
-            # states of the layer below: children's differences, and the candidates' from the left
+            # r - l and own - l of the candidates of the layer below
             m_b = (j <= K) & (t > 0)
             m_bd = m_b[:, None] & m_o[None, :]
             c_b = tl.load(rows + tape - B.to(tl.int64) * (T - 1), mask=m_b, other=0).to(tl.int64)
@@ -323,7 +324,7 @@ def send_kernel(
         g_h = tl.load(p_g, mask=m_n, other=0.0)
         g_c = tl.load(p_g + D, mask=m_n, other=0.0)
         for part in tl.static_range(PARTS - 1):
-            # the other parts of their products
+            # the other parts of the product
             at = p_rest + cap.to(tl.int64) * (part * 2 * D)
             g_h += tl.load(at, mask=m_r[:, None] & m_o[None, :], other=0.0)
         at = ds_stored + b.to(tl.int64) * 2 * T + j
@@ -337,7 +338,7 @@ def send_kernel(
         tl.store(sigma + c, before + ds, mask=m & (i_d == 0))
         is_new = (j == place)[:, None]
         if HAS_DNODES:
-            # added to the new node alone: the others have theirs at their own birth
+            # to the new node only: others get theirs at the layer where they are created
             g_h += tl.where(is_new, dh[None, :], 0.0)
             g_c += tl.where(is_new, dc[None, :], 0.0)
         dh = tl.sum(tl.where(is_new, g_h, 0.0), axis=0)
@@ -370,10 +371,10 @@ def children_kernel(
     states, left, right, node_state, chosen, sigma, start, children, T, cap, offset,
     D: tl.constexpr, WIDTH: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Lay out h of both children, and a one, for each row of gates' gradients.
+    """Store h of both children, and a one for the bias, for each row of gate gradients.
 
-    The first `offset` rows are candidates, times the sum of their score's gradients; then merges.
-    Zero where there is no candidate or merge.
+    The first `offset` rows are candidates, multiplied by their summed score gradient; the others
+    are merges. Rows without a candidate or merge are zero.
     """
     i = tl.program_id(0).to(tl.int64)
     first = tl.load(start + 1)

@@ -1,14 +1,14 @@
-"""Forward pass of `fused`: a step is one kernel and one product.
+"""Forward pass of `fused`: one kernel and one product per step.
 
-Everything is stored by rows of a fixed capacity, and nothing is read back from the device, so the
-whole pass can be captured in a CUDA graph and replayed on other sentences:
+All storage has a fixed capacity of rows and the host never waits for the device, so the whole pass
+can be captured in a CUDA graph and replayed for other sentences:
 
-- word t of the sentence of rank b is row start[t] + b, as in `Layout`;
-- the merge that it makes at step t has the row of its word t + 1, r = start[t+1] + b;
-- nodes: word r is r, the node made by merge r is cap + r;
-- candidates: the pair of words that ends with word r is r, the two born by merge r are cap + 2r
-  (left of the new node) and cap + 2r + 1; 0 is none, as word 0 ends no pair;
-- states: of word r in row r, of candidate c in row cap + c; `node_state` has the row of each node.
+- words: word t of the sentence of rank b is row start[t] + b, as in `Layout`;
+- merges: the merge of step t has the row of word t + 1 of its sentence, r = start[t+1] + b;
+- nodes: word r is node r, and merge r creates node cap + r;
+- candidates: the pair of words that ends with word r is candidate r; merge r creates cap + 2r, left
+  of the new node, and cap + 2r + 1, right of it; 0 means none, since no pair ends with word 0;
+- states: word r is in row r, candidate c in row cap + c; `node_state` maps nodes to rows.
 """
 
 from typing import Any, NamedTuple
@@ -28,39 +28,39 @@ from gumbeltree.layout import Layout
 from gumbeltree.ops.merge.fused import forward_kernels as kernels
 
 FIRST = (4, 128, 4)
-"""Rows, units and warps of a program in the first layer."""
-# measured on one H200
+"""Rows, units and warps per program of the first layer."""
+# measured on an H200
 PROJECT = {
     "tf32": Tile(128, 64, 32, 8, 6),
     "wide": Tile(128, 128, 32, 8, 4),
     "ieee": Tile(32, 64, 32, 4, 3),
 }
-"""Tiles of a step's product; the wide ones only where the layout is dense."""
+"""Tiles of the product of a step; "wide" in dense layouts only."""
 SHORT = 32
-"""Up to so many words a step's programs are wide: most sentences are in most steps."""
+"""Up to this many words, steps use many warps: most sentences are active in most steps."""
 BLOCK = 1024
-"""Numbers that a program sets at the beginning."""
+"""Elements per program of `begin_kernel`."""
 ROUNDING = 16
-"""Scores within so many units of rounding of the best count as equal; see ops/merge/argmax.py."""
+"""Scores within this many machine epsilons of the best count as equal; see ops/merge/argmax.py."""
 
 
 class Operands(NamedTuple):
-    """Weights as the kernels and products want them."""
+    """Weights in the form that the kernels and products need."""
 
     both: Tensor
-    """The weight's halves below each other, left child's first, `[10D, D]`."""
+    """The halves of the weight for left and right children, stacked, `[10D, D]`."""
     narrow: Tensor
-    """The same in the type of the products."""
+    """`both` in the dtype of the products."""
     bias: Tensor
-    """The bias with the offset of the forget gates, then zeros, `[10D]`."""
+    """The bias including the forget offset, then zeros, `[10D]`."""
     query: Tensor
     """The scaled query `[D]`."""
     size: Tensor
-    """Its norm."""
+    """Norm of the scaled query."""
 
     @classmethod
     def of(cls, cell: Any, query: Tensor, scale: float, precision: str) -> "Operands":
-        """Return a cell's weights and a query's, as they are now."""
+        """Prepare the current weights of a cell and a query."""
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
             both, bias = torch.cat(cell.weight.split(query.shape[0], dim=1)), cell.gate_bias()
             scaled = query if scale == 1 else query * scale
@@ -74,34 +74,34 @@ class Operands(NamedTuple):
 
 
 class Trees(NamedTuple):
-    """Result of the forward pass, and what the backward pass needs."""
+    """Result of the forward pass and record for the backward pass."""
 
     order: Tensor
-    """int64 `[B, T-1]` in the caller's order, -1 past a sentence's end."""
+    """Position of each merge, int64 `[B, T-1]`, -1 past the end; in the caller's order."""
     scores: Tensor
-    """`[B, T-1, T-1]` in the caller's order, -inf without a candidate; empty unless kept."""
+    """Scores `[B, T-1, T-1]` in the caller's order, -inf for none; empty unless requested."""
     states: Tensor
-    """`[4 cap, 2D]`."""
+    """States of words and candidates, `[4 cap, 2D]`."""
     gates: Tensor
-    """Activated gates of the candidates `[3 cap, 5D]`; empty unless recorded."""
+    """Activated gates of the candidates, `[3 cap, 5D]`; empty unless recorded."""
     left: Tensor
-    """Left child of each candidate, a node, int32 `[3 cap]`; -1 where there is no candidate."""
+    """Left child of each candidate, a node, int32 `[3 cap]`; -1 for none."""
     right: Tensor
-    """Its right child."""
+    """Right child of each candidate, int32 `[3 cap]`."""
     node_state: Tensor
-    """Row of `states` of each node, int32 `[2 cap]`."""
+    """Row of each node in `states`, int32 `[2 cap]`."""
     chosen: Tensor
     """Candidate of each merge, int32 `[cap]`."""
     position: Tensor
-    """Its position, int32 `[cap]`."""
+    """Position of each merge, int32 `[cap]`."""
     rows: Tensor
-    """Candidate at each position, by step and rank, int32 `[T-1, B, T-1]`; empty unless kept."""
+    """Candidate by step, rank and position, int32 `[T-1, B, T-1]`; empty unless recorded."""
     y: Tensor
-    """Softmax weights of Eq. 8, laid out as `rows`."""
+    """Softmax weights (Eq. 8) of `rows`."""
 
 
 def step_block(T: int, D: int) -> tuple[int, int, int]:
-    """Return bounds of the words and units of a program of a step, powers of two, and its warps."""
+    """Return the block sizes, powers of two >= T and >= D, and the warps of `step_kernel`."""
     BT, BD = max(16, 1 << (T - 1).bit_length()), 1 << (D - 1).bit_length()
     return BT, BD, max(4, min(8, BD // 64 if T <= SHORT else max(BT, BD) // 128))
 
@@ -121,19 +121,19 @@ def forward(
     """Run all merges of a batch.
 
     Args:
-        leaves: states of the words `[cap, 2D]`; rows beyond the words are never used.
-        operands: weights.
-        layout: where words stand.
-        noise: for sampling, in the caller's order: `[B, T-1, T-1]`, or the two keys of each
-            sentence's noise, int64 `[B, 2]` (`noise.keyed_noise`).
-        forced: merges to make, int64 `[B, T-1]`.
-        temperature: of Eq. 8, one number on the device; needed where sampling is recorded.
-        record: keep what the backward pass needs.
-        keep_scores: return all scores.
-        precision: of the products: ieee, tf32 or bf16.
+        leaves: States of the words `[cap, 2D]`; rows past the words are ignored.
+        operands: Weights.
+        layout: Locates the words.
+        noise: Noise for sampling, in the caller's order: `[B, T-1, T-1]`, or keys, int64 `[B, 2]`
+            (`noise.keyed_noise`).
+        forced: Merge orders to follow, int64 `[B, T-1]`.
+        temperature: Temperature of Eq. 8, a scalar on the device; required if `record` and sampled.
+        record: Whether to record what the backward pass needs.
+        keep_scores: Whether to return all scores.
+        precision: Precision of the products: ieee, tf32 or bf16.
     """
     B, T, cap = layout.B, layout.T, layout.cap
-    at = layout.found
+    at = layout.tables
     both, narrow, bias, query, size = operands
     D = query.shape[0]
     kind, device = leaves.dtype, leaves.device
@@ -149,7 +149,7 @@ def forward(
     states[:cap].copy_(leaves)
     gates = empty(3 * cap if record else 0, 5 * D)
     score = empty(3 * cap)
-    # products of each node with the weights, as left child (with the bias) and as right child
+    # products of each node with the weights, as left child (including the bias) and right child
     gates_lr = empty(2 * cap, 10 * D)
     product(states[:cap, :D], both.t(), precision, out=gates_lr[:cap], bias=bias)
     left, right, node_state = integers(3 * cap), integers(3 * cap), integers(2 * cap)
@@ -160,7 +160,7 @@ def forward(
         left, right, node_state, node, cand, order, at.previous, at.start, B, T, cap,
         BLOCK=BLOCK,
     )  # fmt: skip
-    # what lies outside a layer is never read
+    # entries outside a layer are never read
     rows = integers(T - 1 if record else 0, B, T - 1)
     y = torch.empty(rows.shape if sample else (0,), dtype=kind, device=device)
     shape = (B, T - 1, T - 1) if keep_scores else (0,)

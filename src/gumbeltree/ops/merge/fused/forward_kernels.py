@@ -1,7 +1,8 @@
-"""Triton kernels of `fused`, forward; rows, nodes and candidates are laid out as in forward.py.
+"""Forward Triton kernels of `fused`; rows, nodes and candidates are numbered as in forward.py.
 
-Legend: t step, b rank of a sentence (sentences sorted by length), r = start[t+1] + b the merge that
-sentence makes at step t, D state width. Programs whose sentences have all ended return at once.
+Legend: t step, b rank of a sentence (sentences are sorted by length), r = start[t+1] + b the merge
+of that sentence at step t, D state width, K candidates of the sentence at step t. Programs without
+active sentences return immediately.
 """
 
 import triton
@@ -9,7 +10,7 @@ import triton.language as tl
 
 from gumbeltree.device.kernel_math import dot, join_chain, sigmoid, tanh
 
-# these differ from launch to launch: no variant for 1 or for multiples of 16
+# these change from launch to launch: do not compile variants for 1 or for multiples of 16
 SIZES = ["t", "B", "T", "cap"]
 
 
@@ -17,7 +18,7 @@ SIZES = ["t", "B", "T", "cap"]
 def begin_kernel(
     left, right, node_state, node, cand, order, previous, start, B, T, cap, BLOCK: tl.constexpr
 ):
-    """Lay out the first layer: children of the pairs of words, nodes and candidates by position."""
+    """Initialize the first layer: children of its candidates, nodes and candidates by position."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     word = i < cap
     before = tl.load(previous + i, mask=word, other=-1)
@@ -35,7 +36,7 @@ def begin_kernel(
 
 @triton.jit
 def activate(i, f_l, f_r, g, o, c_l, c_r):
-    """Return activated gates and the new state (Eqs. 1-3)."""
+    """Return the activated gates and the new state h, c (Eqs. 1-3)."""
     i, f_l, f_r, g, o = sigmoid(i), sigmoid(f_l), sigmoid(f_r), tanh(g), sigmoid(o)
     c = f_l * c_l + f_r * c_r + i * g
     return i, f_l, f_r, g, o, o * tanh(c), c
@@ -45,7 +46,7 @@ def activate(i, f_l, f_r, g, o, c_l, c_r):
 def store_candidate(
     row, m, o_d, i, f_l, f_r, g, o, h, c, states, gates, cap, D: tl.constexpr, RECORD: tl.constexpr
 ):
-    """Store candidates `row`: states and activated gates, where `m`; shapes as they come."""
+    """Store states and, if RECORD, activated gates of candidates `row`, masked by m."""
     at = states + (cap + row) * (2 * D) + o_d
     tl.store(at, h, mask=m)
     tl.store(at + D, c, mask=m)
@@ -64,7 +65,7 @@ def first_layer_kernel(
     T, cap, D: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, TILES: tl.constexpr,
     RECORD: tl.constexpr,
 ):  # fmt: skip
-    """Compose every pair of neighbouring words; candidate r is the pair that ends with word r."""
+    """Compose every adjacent pair of words; candidate r is the pair that ends with word r."""
     i_m, i_d = tl.program_id(0), tl.program_id(1)
     lo = tl.load(start + 1)
     N = tl.load(start + T)
@@ -77,7 +78,7 @@ def first_layer_kernel(
     before = tl.load(previous + row, mask=m, other=0).to(tl.int64)
     at_l = gates_lr + before[:, None] * (10 * D) + o_d[None, :]
     at_r = gates_lr + row[:, None] * (10 * D) + 5 * D + o_d[None, :]
-    # no list in a kernel: five gates, one after the other; the bias is in the left products
+    # Triton has no lists, so the five gates are spelled out; the left products include the bias
     i = tl.load(at_l, mask=m_d, other=0.0) + tl.load(at_r, mask=m_d, other=0.0)
     f_l = tl.load(at_l + D, mask=m_d, other=0.0) + tl.load(at_r + D, mask=m_d, other=0.0)
     f_r = tl.load(at_l + 2 * D, mask=m_d, other=0.0) + tl.load(at_r + 2 * D, mask=m_d, other=0.0)
@@ -95,13 +96,13 @@ def first_layer_kernel(
 
 
 @triton.jit
-def compose_born(
+def compose_new(
     a, r, gates_lr, query, states, gates, score, node_state, left, right, cap, D: tl.constexpr,
     BD: tl.constexpr, RECORD: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """Compose candidates a and a + 1, left and right of the node of merge r; return their scores.
 
-    One of them, or both, may not be there.
+    Either or both may be missing.
     """
     o_d = tl.arange(0, BD)
     m_o = o_d < D
@@ -112,7 +113,7 @@ def compose_born(
     m_b, m_a = m_o & has_b, m_o & has_a
     at_b = tl.load(node_state + before, mask=has_b, other=0).to(tl.int64)
     at_a = tl.load(node_state + after, mask=has_a, other=0).to(tl.int64)
-    # everything that is read, before anything that is written
+    # load everything before the first store
     c_new = tl.load(states + new * (2 * D) + D + o_d, mask=m_o, other=0.0)
     at = gates_lr + before * (10 * D) + o_d
     r_i = tl.load(at, mask=m_b, other=0.0)
@@ -129,7 +130,7 @@ def compose_born(
     l_o = tl.load(at + 4 * D, mask=m_a, other=0.0)
     c_a = tl.load(states + at_a * (2 * D) + D + o_d, mask=m_a, other=0.0)
     q = tl.load(query + o_d, mask=m_o, other=0.0)
-    # the products of the new node are those of the kernel before
+    # the previous kernel computes the products of the new node
     join_chain(CHAIN)
     at = gates_lr + (cap + r).to(tl.int64) * (10 * D) + o_d
     l_i += tl.load(at, mask=m_a, other=0.0)
@@ -155,7 +156,7 @@ def compose_born(
 
 @triton.jit
 def mixed(bits, KEY: tl.constexpr):
-    """Scramble 32 bits; the same as `noise.keyed_noise`."""
+    """Hash 32 bits as `noise.mixed` does."""
     bits = bits.to(tl.uint32) + KEY
     bits = (bits ^ (bits >> 16)) * 0x7FEB352D
     bits = (bits ^ (bits >> 15)) * 0x846CA68B
@@ -164,17 +165,17 @@ def mixed(bits, KEY: tl.constexpr):
 
 @triton.jit
 def gumbel(keys, own, t, j):
-    """Return the noise of sentence `own` at layer t, positions j, from the sentence's two keys."""
+    """Return the noise of sentence `own` at layer t and positions j, from its two keys."""
     first = tl.load(keys + 2 * own).to(tl.uint32)
     second = tl.load(keys + 2 * own + 1).to(tl.uint32)
     counter = (j + (t << 16)).to(tl.uint32)
     bits = mixed(mixed(counter ^ first, 0) ^ second, 0x9E3779B9)
-    # 23 bits: exact in float32
+    # 23 bits are exact in float32
     u = ((bits >> 9).to(tl.int32).to(tl.float32) + 0.5) * 1.1920928955078125e-07
     return -tl.log(-tl.log(u))
 
 
-# parts of one buffer, aligned now this way, now that way
+# slices of one buffer, whose alignment varies
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["noise", "sentence"])
 def step_kernel(
     t, cand, node, score, noise, forced, order, tape_rows, tape_y, scores_out, chosen, position,
@@ -183,13 +184,13 @@ def step_kernel(
     BT: tl.constexpr, BEGIN: tl.constexpr, SAMPLE: tl.constexpr, FROM_KEYS: tl.constexpr,
     FORCED: tl.constexpr, RECORD: tl.constexpr, KEEP_SCORES: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """Step t of one sentence: compose what the last merge made new, choose, move what is right.
+    """Run step t of one sentence.
 
-    Unless this is the BEGIN, the two candidates beside the last merge's node are composed (Eqs.
-    1-3) and scored; then the merge is chosen (Eq. S8). Rows of candidates and nodes are read from
-    one half of their buffers and written to the other.
+    Unless BEGIN, compose (Eqs. 1-3) and score the two candidates next to the node of the previous
+    merge. Then choose a merge (Eq. S8) and shift the nodes and candidates right of it. These are
+    read from one half of a double buffer and written to the other.
     """
-    # what the first step reads may be of the kernel before
+    # the first step reads what the previous kernel wrote
     tl.static_assert(not (BEGIN and CHAIN))
     b = tl.program_id(0)
     length = tl.load(lengths + b)
@@ -206,7 +207,7 @@ def step_kernel(
     row = b.to(tl.int64) * T
     half = (t % 2) * B.to(tl.int64) * T + row
     other = ((t + 1) % 2) * B.to(tl.int64) * T + row
-    # everything that is read, before anything that is written
+    # load everything before the first store
     c = tl.load(cand + half + j, mask=inside, other=0)
     n_here = tl.load(node + half + j, mask=inside, other=0)
     n_next = tl.load(node + half + j + 1, mask=inside, other=0)
@@ -220,7 +221,7 @@ def step_kernel(
             added = tl.load(noise + layer + j, mask=inside, other=0.0)
     if not BEGIN:
         a = (cap + 2 * (last + b)).to(tl.int64)
-        s_a, s_b = compose_born(
+        s_a, s_b = compose_new(
             a, last + b, gates_lr, query, states, gates, score, node_state, left, right, cap, D,
             BD, RECORD, CHAIN,
         )  # fmt: skip
@@ -236,7 +237,7 @@ def step_kernel(
     else:
         slack = SLACK * tl.maximum(tl.abs(best), tl.load(size))
         k = tl.min(tl.where(inside & (s >= best - slack), j, BT))
-        # if all are NaN, any will do, and the result says so
+        # if all scores are NaN, any choice will do: the result is NaN as well
         k = tl.where(k < K, k, 0)
     tl.store(order + own * (T - 1) + t, k)
     if RECORD:
@@ -274,9 +275,9 @@ def project_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
     CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """Multiply the nodes made at step t with the weights, as left child and as right child."""
+    """Multiply the nodes of step t with the weights of a left and of a right child."""
     i_m, i_n = tl.program_id(0), tl.program_id(1)
-    # sentences that go on after this merge
+    # sentences that continue after this merge
     n = tl.load(start + t + 3) - tl.load(start + t + 2)
     first = tl.load(start + t + 1)
     join_chain(CHAIN)
