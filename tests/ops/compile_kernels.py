@@ -1,10 +1,9 @@
-"""Compile every Triton kernel for a kind of card; no card is needed.
+"""Compile every Triton kernel for a compute capability and a state width, without a GPU.
 
-Run as a program of its own, without TRITON_INTERPRET, with a compute capability and a width:
-`python -m tests.ops.compile_kernels 90 300`.
+Run it in a process of its own, without TRITON_INTERPRET: `python -m tests.ops.compile_kernels 90
+300`.
 """
 
-import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -35,12 +34,12 @@ INT32 = {
 INT64 = {"order", "forced", "sentence"}
 OPERANDS = {"both", "weight_t", "p_weight"}
 ROOM = {75: 64, 80: 163, 86: 99, 90: 227}
-"""KiB of shared memory that a program may take."""
+"""KiB of shared memory available to a program."""
 CAPABILITY, D = (int(x) for x in sys.argv[1:3]) if len(sys.argv) > 2 else (90, 300)
 
 
-def tile_on_card(tiles: Mapping[str, Tile], precision: str, D: int, columns: int = 1) -> Tile:
-    """Return the tile that a card of this kind is given."""
+def tile_on_gpu(tiles: Mapping[str, Tile], precision: str, D: int, columns: int = 1) -> Tile:
+    """Return the tile for a GPU of this compute capability."""
     card = SimpleNamespace(shared_memory_per_block_optin=ROOM[CAPABILITY] * 1024)
     with mock.patch("torch.cuda.get_device_properties", return_value=card):
         x = cast(Tensor, SimpleNamespace(is_cuda=True, device=0))
@@ -50,8 +49,8 @@ def tile_on_card(tiles: Mapping[str, Tile], precision: str, D: int, columns: int
 def compiled(
     kernel: Any, constants: dict[str, Any], warps: int = 4, stages: int = 3, **kinds: str
 ) -> None:
-    """Compile a kernel; print what it needs. `kinds` replaces the types of some arguments."""
-    # products of bfloat16 operands are told the same as IEEE ones
+    """Compile a kernel and print its use of shared memory; `kinds` overrides argument types."""
+    # bfloat16 operands use the same PRECISION as IEEE ones
     ieee = constants.get("PRECISION") == "ieee" and "*bf16" not in kinds.values()
     chained = CAPABILITY >= 90 and "CHAIN" in kernel.arg_names
     chained = chained and not (ieee or constants.get("BEGIN"))
@@ -88,10 +87,10 @@ def compiled(
 
 
 def joins(ptx: str) -> Iterator[bool]:
-    """Yield for each end of a kernel whether its way there has joined the chain; see `join_chain`.
+    """Yield for each exit of a kernel whether the path to it joins the chain; see `join_chain`.
 
-    All ways through the kernel are followed. Fails where one lets the next kernel come before it
-    has waited, or writes before it has done both.
+    Follow all paths through the kernel. Fail if one launches dependents before it waits, or writes
+    before it does both.
     """
     body = ptx[ptx.index("{", ptx.index(".entry")) :]
     lines = [re.sub("//.*", "", line).strip() for line in body.splitlines()]
@@ -100,42 +99,42 @@ def joins(ptx: str) -> Iterator[bool]:
     }
     chained = any("griddepcontrol" in line for line in lines)
     seen: set[tuple[int, int]] = set()
-    # a line, and how far this way there has come: 1 it has waited, 2 it has let the next one come
-    ways = [(0, 0)]
-    while ways:
-        if (way := ways.pop()) in seen:
+    # line and state of a path: 1 after the wait, 2 after the launch of dependents
+    paths = [(0, 0)]
+    while paths:
+        if (path := paths.pop()) in seen:
             continue
-        seen.add(way)
-        at, state = way
+        seen.add(path)
+        at, state = path
         line = lines[at]
         if "griddepcontrol.wait" in line:
             state = max(state, 1)
         elif "griddepcontrol.launch_dependents" in line:
-            assert state > 0, "the next kernel is let in before this one has waited"
+            assert state > 0, "launches dependents before it waits"
             state = 2
         elif re.search(r"\b(st\.global|red|atom)\b", line):
-            assert state == 2 or not chained, f"writes before it has joined: {line}"
+            assert state == 2 or not chained, f"writes before it joins the chain: {line}"
         always = not line.startswith("@")
         if re.search(r"\bret;", line):
             yield state == 2
         if jump := re.search(r"\bbra(?:\.uni)?\s+(\$[\w$]+)", line):
-            ways.append((labels[jump[1]], state))
+            paths.append((labels[jump[1]], state))
         if not (always and (jump or re.search(r"\bret;", line))) and at + 1 < len(lines):
-            ways.append((at + 1, state))
+            paths.append((at + 1, state))
 
 
 def power_of_two(x: int) -> int:
-    """Return the power of two that is not below `x`."""
+    """Return the smallest power of two >= x."""
     return 1 << (x - 1).bit_length()
 
 
 def main() -> None:
-    """Compile all kernels as they are launched."""
+    """Compile all kernels, every compile-time branch and tile at least once."""
     for kind, words in (("*i64", True), ("*i32", False)):
-        found = {"out_start": "*i32", "out_lengths": "*i32", "out_previous": "*i32"}
-        found |= {"out_roots": "*i64", "out_ids": "*i64", "firsts": "*i64", "words": "*i32"}
+        tables = {"out_start": "*i32", "out_lengths": "*i32", "out_previous": "*i32"}
+        tables |= {"out_roots": "*i64", "out_ids": "*i64", "firsts": "*i64", "words": "*i32"}
         constants = {"BT": 64, "BLOCK": layout.BLOCK, "HAS_WORDS": words}
-        compiled(layout.find_rows_kernel, constants, **found, start=kind, lengths="*i64")
+        compiled(layout.find_rows_kernel, constants, **tables, start=kind, lengths="*i64")
     compiled(forward.begin_kernel, {"BLOCK": fused_forward.BLOCK})
     for record in (True, False):
         BM, BD, warps = fused_forward.FIRST
@@ -146,24 +145,23 @@ def main() -> None:
         operands = dict.fromkeys(OPERANDS, "*bf16") if precision == "bf16" else {}
         # in dense layouts and in others
         for width in (D, 0):
-            BM, BN, BK, warps, stages = tile_on_card(fused_forward.PROJECT, precision, width)
+            BM, BN, BK, warps, stages = tile_on_gpu(fused_forward.PROJECT, precision, width)
             constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PRECISION": dots}
             compiled(forward.project_kernel, constants, warps, stages, **operands)
-        BM, BN, BK, warps, stages = tile_on_card(fused_backward.UNDO, precision, D)
-        for parts, BT, sample, dscores in (
-            (1, 16, False, False),
-            (2 * fused_backward.PARTS, 16, True, False),
-            (fused_backward.PARTS, 4096, True, True),
-        ):
+        BM, BN, BK, warps, stages = tile_on_gpu(fused_backward.UNDO, precision, D)
+        variants = [(fused_backward.PARTS, 4096, True, True)]
+        if precision == "tf32":
+            variants += [(1, 16, False, False), (2 * fused_backward.PARTS, 16, True, False)]
+        for parts, BT, sample, dscores in variants:
             constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PARTS": parts, "PRECISION": dots}
             constants |= {"BT": BT, "PIECES": -(-D // fused_backward.UNITS["sparse"])}
             constants |= {"SPAN": fused_backward.SPAN, "SAMPLE": sample, "HAS_DSCORES": dscores}
             compiled(backward.undo_kernel, constants, warps, stages, **operands)
-        BM, BD, BK, warps, stages = tile_on_card(fused_lstm.FORWARD, precision, D, columns=4)
+        BM, BD, BK, warps, stages = tile_on_gpu(fused_lstm.FORWARD, precision, D, columns=4)
         constants = {"D": D, "BACK": -1, "SAVE": True, "PRECISION": dots}
         constants |= {"BM": BM, "BD": BD, "BK": BK}
         compiled(lstm.lstm_fwd_kernel, constants, warps, stages, **operands)
-        BM, BN, BK, warps, stages = tile_on_card(fused_lstm.BACKWARD, precision, D)
+        BM, BN, BK, warps, stages = tile_on_gpu(fused_lstm.BACKWARD, precision, D)
         constants = {"D": D, "BACK": -1, "PARTS": fused_lstm.PARTS, "PRECISION": dots}
         constants |= {"BM": BM, "BN": BN, "BK": BK}
         compiled(lstm.lstm_bwd_product_kernel, constants, warps, stages, **operands)
@@ -174,24 +172,24 @@ def main() -> None:
     BM, BD, warps = fused_lstm.CELL
     constants = {"D": D, "BACK": -1, "GATHER": True, "PARTS": fused_lstm.PARTS, "BM": BM, "BD": BD}
     compiled(lstm.lstm_bwd_kernel, constants, warps)
-    for begin, T, (sample, keys, forced, scores) in itertools.product(
-        (True, False),
-        (16, 4096),
-        [(True, True, False, False), (True, False, True, True), (False,) * 4],
+    for begin, T, sample, keys, forced, scores in (
+        (True, 16, True, True, False, False),
+        (True, 4096, False, False, True, True),
+        (False, 16, True, True, False, False),
+        (False, 16, True, False, True, True),
+        (False, 4096, False, False, False, False),
     ):
         BT, BD, warps = fused_forward.step_block(T, D)
         constants = {"SLACK": 1e-6, "D": D, "BD": BD, "BT": BT, "BEGIN": begin}
         constants |= {"SAMPLE": sample, "FROM_KEYS": keys, "FORCED": forced, "RECORD": True}
         noise = "*i64" if keys else "*fp32"
         compiled(forward.step_kernel, constants | {"KEEP_SCORES": scores}, warps, noise=noise)
-    for way, (BJ, warps) in fused_backward.SEND.items():
-        BD = fused_backward.UNITS["dense" if way == "dense" else "sparse"]
-        for scored, sample, dnodes in (
-            (True, True, False),
-            (True, True, True),
-            (True, False, False),
-            (False, False, True),
-        ):
+    for kind, (BJ, warps) in fused_backward.SEND.items():
+        BD = fused_backward.UNITS["dense" if kind == "dense" else "sparse"]
+        variants = [(True, True, True)]
+        if kind == "dense":
+            variants += [(True, False, False), (False, False, True)]
+        for scored, sample, dnodes in variants:
             constants = {"D": D, "BJ": BJ, "BD": BD, "PIECES": -(-D // BD), "SCORED": scored}
             constants |= {"PARTS": fused_backward.PARTS if scored else 1, "SAMPLE": sample}
             constants |= {"HAS_DNODES": dnodes}
@@ -199,8 +197,8 @@ def main() -> None:
     BM, BD, warps = fused_backward.SHARES
     BD = min(BD, power_of_two(D))
     compiled(backward.score_backward_kernel, {"D": D, "BM": BM, "BD": BD}, warps)
-    for given in (True, False):
-        constants = {"D": D, "BD": power_of_two(D), "HAS_DROOT": given}
+    for has_droot in (True, False):
+        constants = {"D": D, "BD": power_of_two(D), "HAS_DROOT": has_droot}
         compiled(backward.roots_kernel, constants, 2, roots="*i64")
     width = -(-(2 * D + 1) // 4) * 4
     compiled(backward.children_kernel, {"D": D, "WIDTH": width, "BW": power_of_two(width)}, 2)

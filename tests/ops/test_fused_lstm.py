@@ -1,9 +1,10 @@
-"""Fused leaf LSTM == LSTMLeaf: states and gradients, both directions.
+"""Test that the fused leaf LSTM equals `LSTMLeaf`: states and gradients, both directions.
 
-Without CUDA the kernels run in Triton's interpreter, in float64 against float64. With it the same
-tests run compiled, in float32, where the error may be twice that of plain torch.
+Without CUDA the kernels run in Triton's interpreter, in float64. With CUDA the same tests run
+compiled, in float32, and allow twice the error of plain PyTorch.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ from gumbeltree.layout import Arrangement, Layout
 from gumbeltree.nn.leaves.lstm import LSTMLeaf
 from gumbeltree.ops.lstm import fused as fused_lstm
 
-# read when the kernels are defined
+# read when the kernels are imported
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-# read at the first product; torch wants it in deterministic mode
+# read at the first product; required in deterministic mode
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 pytest.importorskip("triton")
 pytest.importorskip("gumbeltree.ops.lstm.kernels")
@@ -36,13 +37,13 @@ Values = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """One batch; everything random in it comes from `seed`."""
+    """A batch, drawn from `seed`."""
 
     lengths: tuple[int, ...]
     D: int = 5
     reverse: bool = False
     capacity: int = 0
-    """Rows behind the words."""
+    """Spare rows after the words."""
     extra_steps: int = 0
     extra_rows: int = 0
     device: str = DEVICE
@@ -62,7 +63,7 @@ class Inputs:
 
 
 def make_inputs(case: Case) -> Inputs:
-    """Draw a batch in float64; what stands behind the words is NaN."""
+    """Draw a batch in float64, with NaN in the spare rows."""
     generator = torch.Generator().manual_seed(case.seed)
     layout = Layout.of(Arrangement.of(np.array(case.lengths), max(case.lengths)))
     N, D = layout.N, case.D
@@ -71,8 +72,8 @@ def make_inputs(case: Case) -> Inputs:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     def extend(x: Tensor) -> Tensor:
-        behind = x.new_full((case.capacity, x.shape[1]), torch.nan)
-        return torch.cat([x, behind]).to(case.device)
+        spare = x.new_full((case.capacity, x.shape[1]), torch.nan)
+        return torch.cat([x, spare]).to(case.device)
 
     start = layout.starts + [N] * case.extra_steps
     return Inputs(
@@ -104,7 +105,7 @@ def run_fused(
 def run_plain(
     case: Case, batch: Inputs, dtype: torch.dtype = torch.float64, autocast: bool = False
 ) -> Values:
-    """Run `LSTMLeaf` with W_ih = 1 and no bias, so that its words are our `inputs`."""
+    """Run `LSTMLeaf` with an identity W_ih and no bias, so that its words are `inputs`."""
     N, D = batch.layout.N, case.D
     leaf = LSTMLeaf(4 * D, D, reverse=case.reverse).to(case.device, dtype)
     with torch.no_grad():
@@ -117,7 +118,7 @@ def run_plain(
     loss = (h * batch.dh[:N]).sum() + (c * batch.dc[:N]).sum()
     dwords, dweight = torch.autograd.grad(loss, (words, leaf.weight_hh))
     values = {"h": h.detach(), "c": c.detach(), "d inputs": dwords, "d weight": dweight}
-    # what stands behind the words is zero
+    # spare rows are zero
     return {
         name: x if name == "d weight" else torch.cat([x, x.new_zeros(case.capacity, x.shape[1])])
         for name, x in values.items()
@@ -125,7 +126,7 @@ def run_plain(
 
 
 def errors(truth: Values, other: Values) -> dict[str, float]:
-    """Return each value's largest error relative to the truth's largest entry; NaN is infinite."""
+    """Return the largest error of each value relative to the largest entry of the truth."""
     return {
         name: float(
             ((other[name].double() - x).abs().max() / x.abs().max().clamp(min=1e-30)).nan_to_num(
@@ -140,13 +141,13 @@ def check_float32(case: Case) -> None:
     batch = make_inputs(case)
     truth = run_plain(case, batch)
     plain = errors(truth, run_plain(case, batch, torch.float32))
-    found = run_fused(case, batch, torch.float32)
-    for name, error in errors(truth, found).items():
+    result = run_fused(case, batch, torch.float32)
+    for name, error in errors(truth, result).items():
         assert error <= 2 * plain[name] + 1e-6, (name, error, plain[name])
-    check_behind(case, found)
+    check_spare_rows(case, result)
 
 
-def check_behind(case: Case, values: Values) -> None:
+def check_spare_rows(case: Case, values: Values) -> None:
     for name in ("h", "c", "d inputs"):
         assert not values[name][len(values[name]) - case.capacity :].any(), name
 
@@ -155,61 +156,58 @@ def check(case: Case) -> None:
     if case.device == "cuda":
         return check_float32(case)
     batch = make_inputs(case)
-    found = run_fused(case, batch)
-    worst = errors(run_plain(case, batch), found)
+    result = run_fused(case, batch)
+    worst = errors(run_plain(case, batch), result)
     assert max(worst.values()) < 1e-10, worst
-    check_behind(case, found)
+    check_spare_rows(case, result)
 
 
 both_directions = pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
 
 
 @both_directions
-@pytest.mark.parametrize("D", [1, 5, 16, 20, 33])
+@pytest.mark.parametrize("D", [1, 20])
 def test_widths(D: int, reverse: bool) -> None:
-    check(Case((3, 1, 4, 3, 2), D, reverse, seed=D))
+    check(Case((3, 1, 2), D, reverse, seed=D))
 
 
 @both_directions
 @pytest.mark.parametrize(
-    "lengths",
-    [(1,), (6,), (1, 1, 1), (2, 2), (5, 1), (3, *[1] * 17), (3, *[2] * 15, 1), (2,) * 33],
-    ids=str,
+    "lengths", [(1,), (5, 1, 1), (2, 2), pytest.param((3, *[2] * 32, 1), marks=pytest.mark.slow)]
 )
 def test_lengths(lengths: tuple[int, ...], reverse: bool) -> None:
     check(Case(lengths, reverse=reverse, seed=len(lengths)))
 
 
 @both_directions
-def test_rows_behind_the_words_are_never_read(reverse: bool) -> None:
-    check(Case((3, 1, 2), 5, reverse, capacity=4))
-
-
-@both_directions
-def test_bounds_above_what_is_there(reverse: bool) -> None:
+def test_bounds_can_exceed_the_batch(reverse: bool) -> None:
     check(Case((3, 1, 2), 5, reverse, capacity=3, extra_steps=2, extra_rows=30))
+
+
+TILES = sorted({*fused_lstm.FORWARD.values(), *fused_lstm.BACKWARD.values()})
 
 
 @both_directions
 @pytest.mark.parametrize(
-    "tile", sorted({*fused_lstm.FORWARD.values(), *fused_lstm.BACKWARD.values()}), ids=str
+    ("tile", "case"),
+    [
+        (Tile(4, 4, 8, 4, 3), Case((2, 1, 2) * 3, 9, capacity=2)),
+        # more than one tile of sentences and of units, the last ones not full
+        *[
+            pytest.param(tile, Case((2, 1, 2) * 22, 34, capacity=2), marks=pytest.mark.slow)
+            for tile in TILES
+        ],
+    ],
+    ids=str,
 )
-def test_tiles(tile: Tile, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # longer sums of IEEE products would not fit a multiprocessor
+def test_tiles(tile: Tile, case: Case, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not INTERPRETED and tile not in TILES:
+        pytest.skip("tensor cores need larger tiles")
+    # longer reductions of IEEE products do not fit a multiprocessor
     tiles = {"ieee": tile._replace(BK=min(tile.BK, 64))}
     monkeypatch.setattr(fused_lstm, "FORWARD", tiles)
     monkeypatch.setattr(fused_lstm, "BACKWARD", tiles)
-    # more than one tile of sentences and of units, the last ones not full
-    check(Case((2, 1, 2) * 22, 34, reverse, capacity=2))
-
-
-def test_every_sentence_and_every_unit_is_in_a_tile() -> None:
-    plan = fused_lstm.Plan(1, 70, -1, "tf32")
-    assert plan.grid(33, 64, 16) == (2, 3)
-    assert plan.grid(32, 70, 16) == (1, 2)
-    options = plan.options(Tile(64, 16, 32, 8, 2))
-    names = ("BM", "BK", "num_warps", "num_stages", "PRECISION")
-    assert [options[name] for name in names] == [64, 32, 8, 2, "tf32"]
+    check(dataclasses.replace(case, reverse=reverse))
 
 
 @pytest.mark.parametrize(
@@ -217,15 +215,15 @@ def test_every_sentence_and_every_unit_is_in_a_tile() -> None:
     [
         (227, "tf32", 1, 3),
         (227, "tf32", 4, 3),
-        # (64 + 64) * 128 * 4 bytes are 64 KiB a stage
+        # 64 KiB per stage: (64 + 64) * 128 * 4 bytes
         (163, "tf32", 4, 2),
         (99, "tf32", 4, 1),
         (64, "tf32", 4, 1),
-        # 64 rows of float32 and 64 columns of bfloat16: 48 KiB
+        # 48 KiB per stage: 64 rows of float32, 64 columns of bfloat16
         (163, "bf16", 4, 3),
     ],
 )
-def test_tiles_fit_the_card(
+def test_tiles_fit_the_shared_memory(
     room: int, precision: str, columns: int, stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card = SimpleNamespace(shared_memory_per_block_optin=room * 1024)
@@ -236,7 +234,7 @@ def test_tiles_fit_the_card(
     assert tile_for(tiles, "ieee", x, columns=columns) == tiles["ieee"]
 
 
-def test_wide_states_have_tiles_of_their_own() -> None:
+def test_wide_states_use_wide_tiles() -> None:
     x = torch.zeros(1)
     tiles = {"tf32": Tile(64, 16, 128, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
     assert tile_for(tiles, "tf32", x, 600) == tiles["tf32"]
@@ -247,8 +245,9 @@ def test_wide_states_have_tiles_of_their_own() -> None:
     assert tile_for(tiles, "ieee", x, 600) == tiles["ieee"]
 
 
+@pytest.mark.slow
 @both_directions
-@settings(max_examples=6)
+@settings(max_examples=20)
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=20).map(tuple),
     D=st.sampled_from([1, 3, 17]),
@@ -264,75 +263,50 @@ def test_random_batches(
 
 @both_directions
 def test_float32(reverse: bool) -> None:
-    check_float32(Case((7, 4, 4, 2, 1), 20, reverse, capacity=2))
+    check_float32(Case((4, 2, 1), 20, reverse, capacity=2))
 
 
-@both_directions
-def test_twice_the_same_bits(reverse: bool) -> None:
-    case = Case((3, 1, 2, 3), 20, reverse)
-    batch = make_inputs(case)
-    first, second = (run_fused(case, batch, torch.float32) for _ in range(2))
-    assert all(torch.equal(x, second[name]) for name, x in first.items())
-
-
-def test_without_gradients_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saves_nothing_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case((3, 1, 2), 5)
     batch = make_inputs(case)
     expected = run_fused(case, batch, torch.float32)
-    inputs, weight = batch.inputs.float(), batch.weight.float()
-    forward, kept = fused_lstm.forward, []
+    inputs, weight = batch.inputs.float(), batch.weight.float().requires_grad_()
+    forward, saved = fused_lstm.forward, []
 
     def record(*args: object, save: bool) -> tuple[Tensor, Tensor]:
         states, gates = forward(*args, save=save)
-        kept.append(gates.numel())
+        saved.append(gates.numel())
         return states, gates
 
     monkeypatch.setattr(fused_lstm, "forward", record)
-    states = fused_lstm.lstm(inputs, weight, batch.start, batch.steps, batch.rows)
-    h, c = states.chunk(2, dim=-1)
     with torch.no_grad():
-        weight.requires_grad_()
-        fused_lstm.lstm(inputs, weight, batch.start, batch.steps, batch.rows)
-    assert kept == [0, 0]
-    assert torch.equal(h, expected["h"])
-    assert torch.equal(c, expected["c"])
+        states = fused_lstm.lstm(inputs, weight, batch.start, batch.steps, batch.rows)
+    assert saved == [0]
+    assert torch.equal(states, torch.cat([expected["h"], expected["c"]], dim=1))
 
 
-@pytest.mark.parametrize("kept", ["inputs", "weight"])
-@pytest.mark.parametrize("output", [0, 1])
-def test_gradient_of_one_input_from_one_output(kept: str, output: int) -> None:
+@pytest.mark.parametrize(("name", "output"), [("inputs", 0), ("weight", 1)])
+def test_gradient_of_one_input_from_one_output(name: str, output: int) -> None:
     case = Case((3, 1, 2), 5, capacity=1)
     batch = make_inputs(case)
     (batch.dc if output == 0 else batch.dh).zero_()
     expected = run_fused(case, batch, torch.float32)
     x = {"inputs": batch.inputs.float(), "weight": batch.weight.float()}
-    x[kept].requires_grad_()
+    x[name].requires_grad_()
     states = fused_lstm.lstm(x["inputs"], x["weight"], batch.start, batch.steps, batch.rows)
     cotangent = (batch.dh, batch.dc)[output].float()
-    (found,) = torch.autograd.grad(states.chunk(2, dim=-1)[output], x[kept], cotangent)
-    assert torch.equal(found, expected[f"d {kept}"])
+    (gradient,) = torch.autograd.grad(states.chunk(2, dim=-1)[output], x[name], cotangent)
+    assert torch.equal(gradient, expected[f"d {name}"])
 
 
-def test_tensors_of_any_layout() -> None:
+def test_accepts_non_contiguous_tensors() -> None:
     case = Case((3, 1, 2), 5)
     batch = make_inputs(case)
     expected = run_fused(case, batch, torch.float32)
     for name in ("inputs", "weight", "dh", "dc"):
         setattr(batch, name, getattr(batch, name).t().contiguous().t())
-    found = run_fused(case, batch, torch.float32)
-    assert all(torch.equal(x, found[name]) for name, x in expected.items())
-
-
-def test_wrong_arguments_are_named() -> None:
-    x, w, start = torch.zeros(3, 8), torch.zeros(8, 2), torch.tensor([0, 3], dtype=torch.int32)
-    with pytest.raises(ValueError, match="one of ieee, tf32, bf16, got 'fp8'"):
-        fused_lstm.lstm(x, w, start, 1, 3, precision="fp8")
-    with pytest.raises(ValueError, match=r"got \[3, 8\] and \[8, 3\]"):
-        fused_lstm.lstm(x, torch.zeros(8, 3), start, 1, 3)
-    with pytest.raises(ValueError, match=r"\[steps \+ 1\] = \[3\], got \[2\]"):
-        fused_lstm.lstm(x, w, start, 2, 3)
-    with pytest.raises(TypeError, match=r"must both be float32, got torch\.bfloat16"):
-        fused_lstm.lstm(x.bfloat16(), w, start, 1, 3)
+    result = run_fused(case, batch, torch.float32)
+    assert all(torch.equal(x, result[name]) for name, x in expected.items())
 
 
 @pytest.mark.slow
@@ -342,14 +316,14 @@ def test_long_sentences(reverse: bool) -> None:
 
 
 def snli(reverse: bool, seed: int = 0) -> Case:
-    """Return 256 sentences of at most 43 words, 300D, 8192 rows and 44 steps in all."""
+    """Return 256 sentences of at most 43 words, 300D, with 8192 rows and 44 steps."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(255, generator=generator).mul(0.45).add(2.5).exp().long().clamp(1, 43)
     lengths = (43, *drawn.tolist())
     return Case(lengths, 300, reverse, 8192 - sum(lengths), extra_steps=1, device="cuda", seed=seed)
 
 
-def test_a_backward_pass_inside_autocast_is_as_wide_as_outside() -> None:
+def test_backward_pass_ignores_autocast() -> None:
     torch.manual_seed(0)
     start = torch.tensor([0, 2, 4], dtype=torch.int32, device=DEVICE)
     gradients = []
@@ -384,11 +358,11 @@ def test_gpu_tf32(D: int, reverse: bool) -> None:
     case = snli(reverse)
     case = Case(case.lengths, D, reverse, case.capacity, device="cuda")
     batch = make_inputs(case)
-    found = run_fused(case, batch, torch.float32, "tf32")
-    worst = errors(run_plain(case, batch), found)
-    # products of 10 bits
+    result = run_fused(case, batch, torch.float32, "tf32")
+    worst = errors(run_plain(case, batch), result)
+    # TF32 has 10 bits
     assert max(worst.values()) < 2e-3, worst
-    check_behind(case, found)
+    check_spare_rows(case, result)
 
 
 @pytest.mark.gpu
@@ -398,16 +372,16 @@ def test_gpu_bf16(reverse: bool) -> None:
     batch = make_inputs(case)
     truth = run_plain(case, batch)
     plain = errors(truth, run_plain(case, batch, torch.float32, autocast=True))
-    found = run_fused(case, batch, torch.float32, "bf16")
-    for name, error in errors(truth, found).items():
+    result = run_fused(case, batch, torch.float32, "bf16")
+    for name, error in errors(truth, result).items():
         assert error <= 2 * plain[name], (name, error, plain[name])
-    check_behind(case, found)
+    check_spare_rows(case, result)
 
 
 @pytest.mark.gpu
 @both_directions
 @pytest.mark.parametrize("precision", ["ieee", "tf32", "bf16"])
-def test_gpu_twice_the_same_bits(precision: str, reverse: bool) -> None:
+def test_gpu_is_deterministic(precision: str, reverse: bool) -> None:
     case = snli(reverse)
     batch = make_inputs(case)
     first, second = (run_fused(case, batch, torch.float32, precision) for _ in range(2))
@@ -416,7 +390,7 @@ def test_gpu_twice_the_same_bits(precision: str, reverse: bool) -> None:
 
 @pytest.mark.gpu
 @both_directions
-def test_gpu_graph_serves_other_lengths(reverse: bool) -> None:
+def test_gpu_graph_can_be_replayed_for_other_lengths(reverse: bool) -> None:
     cases = [snli(reverse, seed) for seed in (0, 1)]
     captured, other = (make_inputs(case) for case in cases)
     values, graph = capture(lambda: run_fused(cases[0], captured, torch.float32, "tf32"))
@@ -429,7 +403,7 @@ def test_gpu_graph_serves_other_lengths(reverse: bool) -> None:
 
 
 def capture(work: Callable[[], Values]) -> tuple[Values, torch.cuda.CUDAGraph]:
-    """Run `work` once to compile its kernels, then capture it."""
+    """Run `work` once to compile its kernels, then capture it as a graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
