@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types browser unit wheel bench docs clean
+.PHONY: help demo test lint types browser unit slow wheel bench docs clean
 
 help:
 	@echo "make demo    set up and run the demonstration"
 	@echo "make test    set up, lint, type-check, test, build and try the wheel"
+	@echo "make slow    run the slow tests, before a release"
 	@echo "make bench   measure speed and memory on this machine's CPU (minutes)"
 	@echo "make docs    build the documentation into site/, to be opened in a browser"
 	@echo "make clean   remove environments and build outputs"
@@ -40,6 +41,9 @@ browser:
 
 unit: $(READY) browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+slow: $(READY) browser
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 wheel: $(READY)
 	bash tests/wheel.sh $(BIN)/python
