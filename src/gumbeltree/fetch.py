@@ -1,8 +1,7 @@
 """Download data sets and word vectors into a cache folder.
 
-A file is streamed to `<file>.part`; `<file>.part.tag` holds the server's ETag or Last-Modified
-date. An interrupted download resumes if the server still has that version of the file. Only a
-complete and verified file gets its final name.
+A file is streamed to `<file>.part` and gets its final name once it is complete and verified. An
+interrupted download of a file with a known checksum resumes where it stopped.
 """
 
 import hashlib
@@ -14,12 +13,10 @@ import tomllib
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from email.message import Message
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from gumbeltree import __version__
@@ -30,10 +27,11 @@ Say: TypeAlias = Callable[[str], None]
 # file name, bytes so far, total bytes if known
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 
-# seconds between attempts; after one more failure without new bytes the download is given up
+# seconds to wait before each new attempt
 WAITS: Sequence[float] = (1, 2, 4)
 TIMEOUT = 30.0
 BLOCK = 1 << 18
+NETWORK_ERRORS = urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException
 
 
 @dataclass(frozen=True)
@@ -119,10 +117,6 @@ class DownloadError(OSError):
     """The server cannot be reached or does not have the file."""
 
 
-class _TransientError(Exception):
-    """A failure that another attempt may get past."""
-
-
 def home() -> Path:
     """Return the cache folder, which need not exist.
 
@@ -180,6 +174,8 @@ def get(
         ValueError: If the name is unknown or a file has the wrong size or checksum.
         OSError: If the download fails or files cannot be written.
     """
+    from filelock import FileLock
+
     source = find_source(name)
     folder = source.folder() if to is None else to
     if source.is_complete(folder) and not force:
@@ -187,7 +183,8 @@ def get(
         return source.path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, name, say):
+        # another process may be downloading the same data
+        with FileLock(folder / f".{name}.lock"):
             for file in source.files:
                 if force or not file.is_complete(folder):
                     _get_file(file, folder, force, say, progress)
@@ -202,18 +199,6 @@ def get(
     return source.path(folder)
 
 
-def _locked(folder: Path, name: str, say: Say) -> AbstractContextManager[Any]:
-    """Wait until no other process downloads the same data into `folder`."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / f".{name}.lock")
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        say(f"{name}: waiting for another process that is downloading it")
-        return lock.acquire()
-
-
 def _get_file(file: File, folder: Path, force: bool, say: Say, progress: Progress) -> None:
     """Download, verify and unpack one file; an archive the user put there is used and kept."""
     target, part = folder / file.name, folder / f"{file.name}.part"
@@ -223,9 +208,7 @@ def _get_file(file: File, folder: Path, force: bool, say: Say, progress: Progres
     else:
         _download(file, part, say, progress)
     content = target if by_hand else part
-    problem = _problem(content, file)
-    _tag(part).unlink(missing_ok=True)
-    if problem:
+    if problem := _problem(content, file):
         part.unlink(missing_ok=True)
         raise ValueError(
             f"{content if by_hand else address(file.url)}: {problem}; put a correct copy at "
@@ -264,91 +247,47 @@ def _unpack(path: Path, members: Sequence[str], folder: Path) -> None:
 
 
 def _download(file: File, part: Path, say: Say, progress: Progress) -> None:
-    """Download a file to `part`, retrying and resuming as long as new bytes arrive."""
+    """Download a file to `part`, with a few attempts."""
     url = address(file.url)
     say(f"{file.name}: downloading {url}")
-    furthest, failures = _size(part), 0
-    while True:
+    for wait in (*WAITS, None):
         try:
             return _transfer(file, url, part, progress)
-        except _TransientError as error:
-            failures = 1 if _size(part) > furthest else failures + 1
-            furthest = max(_size(part), furthest)
-            if failures > len(WAITS):
+        except NETWORK_ERRORS as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            code, reason = getattr(error, "code", None), getattr(error, "reason", error)
+            problem = f"HTTP {code} ({reason})" if code else f"{reason}"
+            lasting = code is not None and code < 500 and code != 429
+            if lasting or wait is None:
                 raise DownloadError(
-                    f"cannot download {url}: {error}; check the network and run the command again "
-                    "to resume, or set GUMBELTREE_MIRROR to another server"
+                    f"cannot download {url}: {problem}; check the network and run the command "
+                    f"again, put the file at {part.with_suffix('')} yourself, or set "
+                    "GUMBELTREE_MIRROR to another server"
                 ) from error
-            say(f"{file.name}: {error}; retrying in {WAITS[failures - 1]:g} s")
-            time.sleep(WAITS[failures - 1])
+            say(f"{file.name}: {problem}; retrying in {wait:g} s")
+            time.sleep(wait)
 
 
 def _transfer(file: File, url: str, part: Path, progress: Progress) -> None:
     """Request a file, or the rest of it, and write what arrives to `part`."""
-    tag = _tag(part)
-    start = _size(part) if tag.is_file() else 0
-    if start and start == file.size:
+    # only a checksum tells that the rest belongs to the same version of the file
+    start = part.stat().st_size if file.sha256 and part.is_file() else 0
+    if file.size is not None and start >= file.size:
         return
-    request = urllib.request.Request(url, headers={"User-Agent": f"gumbeltree/{__version__}"})
+    headers = {"User-Agent": f"gumbeltree/{__version__}"}
     if start:
-        request.add_header("Range", f"bytes={start}-")
-        request.add_header("If-Range", tag.read_text(encoding="utf-8"))
-    try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        status = f"HTTP {error.code} ({error.reason})"
-        if error.code == 416:
-            # nothing left to send: start over, without the partial file
-            tag.unlink()
-        if error.code >= 500 or error.code in (408, 416, 425, 429):
-            raise _TransientError(status) from error
-        raise DownloadError(
-            f"cannot download {url}: {status}; put {file.name} at {part.with_name(file.name)} "
-            "yourself, or set GUMBELTREE_MIRROR to another server"
-        ) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _TransientError(f"no answer ({getattr(error, 'reason', error)})") from error
-    with response:
-        if response.status != 206:
-            start = 0
+        headers["Range"] = f"bytes={start}-"
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        done = start if response.status == 206 else 0
         length = response.headers["Content-Length"]
-        total = start + int(length) if length else None
-        with open(part, "ab" if start else "wb") as stream:
-            if not start:
-                tag.unlink(missing_ok=True)
-                if version := _version(response.headers):
-                    tag.write_text(version, encoding="utf-8")
-            done = start
+        total = done + int(length) if length else None
+        with open(part, "ab" if done else "wb") as stream:
             progress(file.name, done, total)
-            for block in _blocks(response):
+            # read1 returns bytes as they arrive, so that none are lost when the connection breaks
+            while block := response.read1(BLOCK):
                 done += stream.write(block)
                 progress(file.name, done, total)
-            stream.flush()
-            os.fsync(stream.fileno())
     if total is not None and done != total:
-        raise _TransientError(f"connection closed after {done:,} of {total:,} bytes")
-
-
-def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield bytes as they arrive, so that none are lost when the connection breaks."""
-    try:
-        while block := response.read1(BLOCK):
-            yield block
-    except (OSError, http.client.HTTPException) as error:
-        raise _TransientError(f"connection broken ({error})") from error
-
-
-def _version(headers: Message) -> str:
-    """Return the strong ETag or the date of a response, or an empty string."""
-    etag: str = headers.get("ETag", "")
-    # weak ETags, W/"...", do not promise identical bytes
-    return etag if etag.startswith('"') else headers.get("Last-Modified", "")
-
-
-def _tag(part: Path) -> Path:
-    return part.with_name(f"{part.name}.tag")
-
-
-def _size(part: Path) -> int:
-    return part.stat().st_size if part.is_file() else 0
+        raise ConnectionError(f"connection closed after {done:,} of {total:,} bytes")
