@@ -3,7 +3,6 @@ import dataclasses
 import doctest
 import pickle
 import re
-from itertools import permutations
 from textwrap import dedent
 from xml.etree import ElementTree
 
@@ -18,7 +17,6 @@ SENTENCE = (
     "in the early morning light the old fisherman who had lost his boat walked slowly along the "
     "empty beach and looked for driftwood that he could sell at the market"
 )
-LONG = [f"w{number}" for number in range(5000)]
 
 # "RB" is left out because a word such as "-LRB-" reads back as "("
 any_words = st.one_of(
@@ -74,13 +72,6 @@ def test_forms_of_the_trees_over_four_words(order, spans, brackets, depth):
     assert len(set(made)) == 1
 
 
-def test_nested_pairs():
-    nested = ("the", (("cat", "sat"), "down"))
-    tree = Tree.from_nested(nested)
-    assert str(tree) == "( the ( ( cat sat ) down ) )"
-    assert tree.nested == nested
-
-
 def test_docstring_examples():
     results = doctest.testmod(gumbeltree.tree)
     assert results.attempted > 5
@@ -89,24 +80,15 @@ def test_docstring_examples():
 
 def test_one_word():
     tree = Tree("the", [])
-    assert tree.words == ("the",)
     assert tree.order == tree.spans == ()
     assert tree.nested == str(tree) == tree.draw() == "the"
     assert tree.depth == 0
-    assert tree.to_nltk("NP") == "(NP the)"
-    assert repr(tree) == "Tree('the')"
     others = [
-        *(Tree.from_spans("the", spans) for spans in ([], [(0, 1)])),
-        *(Tree.from_nested("the"), Tree.from_brackets("the"), Tree.from_nltk("(NP the)")),
-        *(Tree.left_branching("the"), Tree.right_branching("the")),
-        *(Tree.balanced("the"), Tree.random("the", 0)),
+        *(Tree.from_spans("the", []), Tree.from_brackets("the"), Tree.from_nltk(tree.to_nltk())),
+        *(Tree.left_branching("the"), Tree.right_branching(["the"])),
+        *(Tree.balanced(iter(["the"])), Tree.random(" the\n", 0), Tree.from_nested("the")),
     ]
     assert all(other == tree for other in others)
-
-
-def test_words_come_from_a_string_or_an_iterable():
-    assert Tree("  the\tcat\nsat ", [0, 0]).words == ("the", "cat", "sat")
-    assert Tree(iter(["the", "cat"]), iter([0])) == Tree("the cat", [0])
 
 
 def test_equality_ignores_the_order_of_independent_merges():
@@ -117,7 +99,6 @@ def test_equality_ignores_the_order_of_independent_merges():
     assert hash(right_first) == hash(left_first)
     assert right_first != Tree(WORDS, [0, 0, 0])
     assert right_first != Tree("the cat sat up", [2, 0, 0])
-    assert right_first != str(right_first)
 
 
 def test_trees_are_immutable_and_can_be_copied():
@@ -138,8 +119,7 @@ def test_spans_can_come_in_any_order_without_root_or_with_single_words():
 
 
 def test_brackets_need_no_spaces():
-    assert str(Tree.from_brackets("((the cat)sat)")) == "( ( the cat ) sat )"
-    assert str(Tree.from_brackets("\n(the(cat\tsat))  ")) == "( the ( cat sat ) )"
+    assert str(Tree.from_brackets("\n((the cat)\tsat)  ")) == "( ( the cat ) sat )"
 
 
 def test_parentheses_in_words():
@@ -154,17 +134,14 @@ def test_parentheses_in_words():
     ("text", "binarize", "expected"),
     [
         ("(S (NP the cat) (VP sat))", None, "( ( the cat ) sat )"),
-        ("(3 (2 It) (4 works))", None, "( It works )"),
         ("(NP (NN cat))", None, "cat"),
         ("( (S (NP (DT the) (NN cat)) (VP (VBD sat))))", None, "( ( the cat ) sat )"),
-        ("((S a b))", None, "( a b )"),
         ("( S\n  ( NP a b )\n  c )", None, "( ( a b ) c )"),
         ("(A (B (C (D a) (E (F b)))) c)", None, "( ( a b ) c )"),
-        ("(S a b c d)", "right", "( a ( b ( c d ) ) )"),
-        ("(S a b c d)", "left", "( ( ( a b ) c ) d )"),
         ("(S a (T b c d) (U e))", "right", "( a ( ( b ( c d ) ) e ) )"),
         ("(S a (T b c d) (U e))", "left", "( ( a ( ( b c ) d ) ) e )"),
         ("(S (T (U a)))", "left", "a"),
+        ("(S (NP (-NONE- *T*-1)) (VP (V go) (NP (-NONE- *) (N home))))", None, "( go home )"),
     ],
 )
 def test_reads_nltk(text, binarize, expected):
@@ -173,48 +150,20 @@ def test_reads_nltk(text, binarize, expected):
     assert tree.order == Tree.from_brackets(expected).order
 
 
-def test_writes_nltk_labels():
-    assert Tree.from_brackets("( ( a b ) c )").to_nltk(label="NP|2") == "(NP|2 (NP|2 a b) c)"
-
-
 @given(trees())
-def test_round_trips(tree):
-    brackets = str(tree)
-    read = Tree.from_brackets(brackets)
-    assert read == tree
-    assert str(Tree(read.words, read.order)) == brackets
-    assert str(Tree(tree.words, tree.order)) == brackets
-    assert Tree.from_spans(tree.words, tree.spans) == tree
-    assert Tree.from_spans(tree.words, tree.spans[:-1]) == tree
-    assert Tree.from_nested(tree.nested) == tree
-    assert Tree.from_nltk(tree.to_nltk()) == tree
+def test_round_trips_end_in_the_canonical_order(tree):
+    assert str(Tree(tree.words, tree.order)) == str(tree)
+    read = [
+        Tree.from_brackets(str(tree)),
+        Tree.from_spans(tree.words, tree.spans),
+        Tree.from_spans(tree.words, tree.spans[:-1]),
+        Tree.from_nested(tree.nested),
+        *(Tree.from_nltk(tree.to_nltk("NP|2"), side) for side in (None, "left", "right")),
+    ]
+    assert all(other == tree for other in read)
+    assert len({other.order for other in read}) == 1
+    assert list(read[0].spans) == sorted(tree.spans, key=lambda span: (span[1], -span[0]))
     assert spans_of(tree.nested) == (len(tree), set(tree.spans))
-
-
-@given(trees())
-def test_all_readers_use_the_canonical_order(tree):
-    orders = {
-        Tree.from_brackets(str(tree)).order,
-        Tree.from_spans(tree.words, tree.spans).order,
-        Tree.from_nested(tree.nested).order,
-        Tree.from_nltk(tree.to_nltk()).order,
-        Tree.from_nltk(tree.to_nltk(), "left").order,
-        Tree.from_nltk(tree.to_nltk(), "right").order,
-    }
-    assert len(orders) == 1
-    spans = Tree(tree.words, orders.pop()).spans
-    assert list(spans) == sorted(spans, key=lambda span: (span[1], -span[0]))
-
-
-def test_five_words_have_fourteen_trees():
-    # a merge closes the gap between two words; try the gaps in every order
-    found = set()
-    for gaps in permutations(range(4)):
-        order = [
-            gap - sum(earlier < gap for earlier in gaps[:step]) for step, gap in enumerate(gaps)
-        ]
-        found.add(Tree("a b c d e", order))
-    assert len(found) == 14
 
 
 def test_constructors():
@@ -222,9 +171,6 @@ def test_constructors():
     assert str(Tree.right_branching("a b c d")) == "( a ( b ( c d ) ) )"
     assert str(Tree.balanced("a b c")) == "( ( a b ) c )"
     assert str(Tree.balanced("a b c d e f g")) == "( ( ( a b ) ( c d ) ) ( ( e f ) g ) )"
-    for make in (Tree.left_branching, Tree.right_branching, Tree.balanced):
-        tree = make("a b c d e f g")
-        assert tree.order == Tree.from_brackets(str(tree)).order
 
 
 def test_random_is_repeatable_and_uniform_over_merge_orders():
@@ -244,25 +190,15 @@ def test_random_is_repeatable_and_uniform_over_merge_orders():
     [
         (lambda: Tree(WORDS, [0] * 5), "3 merges for 4 words, got 5"),
         (lambda: Tree(WORDS, [0, 2, 0]), "`order[1]` must lie in 0..1, got 2"),
-        (lambda: Tree(WORDS, [0, -1, 0]), "`order[1]` must lie in 0..1, got -1"),
         (lambda: Tree("a b", [0.0]), "`order` must hold integers: 'float'"),
         (lambda: Tree([], []), "at least one word"),
-        (lambda: Tree.left_branching(" "), "at least one word"),
-        (lambda: Tree.balanced([]), "at least one word"),
         (lambda: Tree(["a", ""], [0]), "`words[1]` must be a non-empty str"),
         (lambda: Tree(["a b", "c"], [0]), "without whitespace, got 'a b'"),
-        (lambda: Tree(["a", 3], [0]), "`words[1]` must be a non-empty str"),
         (lambda: Tree.from_spans("a b c", [(0, 2), (1, 3)]), "(0, 2) and (1, 3), which cross"),
         (lambda: Tree.from_spans("a b c", [(0, 4)]), "<= 3, got (0, 4)"),
-        (lambda: Tree.from_spans("a b c", [(2, 2)]), "<= 3, got (2, 2)"),
-        (lambda: Tree.from_spans("a b c", [(-1, 2)]), "<= 3, got (-1, 2)"),
-        (lambda: Tree.from_spans("a b c d", [(1, 4)]), "3 parts in (1, 4): (1, 2), (2, 3), (3, 4)"),
-        (lambda: Tree.from_spans("a b c d e f", [(0, 2)]), "5 parts in (0, 6)"),
+        (lambda: Tree.from_spans("a b c d", [(1, 4)]), "3 parts in (1, 4)"),
         (lambda: Tree.from_nested(("a", ("b", "c", "d"))), "got ('b', 'c', 'd') after 1 words"),
-        (lambda: Tree.from_nested(("a", 7)), "got 7 after 1 words"),
-        (lambda: Tree.from_nested("a b"), "`words[0]` must be a non-empty str"),
         (lambda: Tree("a", []).to_nltk("a b"), "`label` must be one word"),
-        (lambda: Tree("a", []).to_nltk("a)"), "`label` must be one word"),
         (lambda: Tree.from_nltk("(S a)", binarize="both"), "`binarize` must be 'left'"),
         (lambda: Tree("a b", [0]).draw(0), "`width` must be at least 1, got 0"),
     ],
@@ -273,73 +209,45 @@ def test_rejects_invalid_arguments(make, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("read", "text", "message"),
     [
-        ("", "a word or '(' at character 0, got the end of the text"),
-        (")", "a word or '(' at character 0, got ')'"),
-        ("()", "character 1, got ')'; the '(' at character 0 needs two children"),
-        ("( a )", "a word or '(' at character 4, got ')'"),
-        ("( a b", "')' at character 5, got the end of the text"),
-        ("( a ( b", "character 7, got the end of the text; the '(' at character 4 needs"),
-        ("( a b c )", "')' at character 6, got 'c'"),
-        ("( a b ( c d ) )", "')' at character 6, got '('"),
-        ("( a b ) )", "the end of the text at character 8, got ')'"),
-        ("( a b ) ( c d )", "the end of the text at character 8, got '('"),
-        ("the cat", "the end of the text at character 4, got 'cat'"),
-        ("( a b " + "9" * 5_000 + " )", f"got '{'9' * 40}'...;"),
+        (Tree.from_brackets, "", "no words"),
+        (Tree.from_brackets, ")", "unexpected ')' at character 0"),
+        (Tree.from_brackets, "()", "no children"),
+        (Tree.from_brackets, "( a )", "two children, got 1 in 'a'"),
+        (Tree.from_brackets, "( a ( b", "2 ')' missing"),
+        (Tree.from_brackets, "( a b ( c d ) )", "two children, got 3 in 'a b c d'"),
+        (Tree.from_brackets, "( a b ) ( c d )", "unexpected '(' at character 8"),
+        (Tree.from_brackets, "the cat", "unexpected 'cat' at character 4"),
+        (Tree.from_nltk, "(S (NP a) (VP))", "ends at character 13 has no children"),
+        (Tree.from_nltk, "(S a", "1 ')' missing"),
+        (Tree.from_nltk, "(S a) b", "unexpected 'b' at character 6"),
+        (Tree.from_nltk, "((the cat) sat)", "no label"),
+        (Tree.from_nltk, "(S (-NONE- *))", "no words"),
+        (Tree.from_nltk, "(R (S a b c) d)", "3 children: 'a b c'; pass binarize="),
     ],
 )
-def test_rejects_malformed_brackets(text, message):
+def test_rejects_malformed_text(read, text, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        Tree.from_brackets(text)
+        read(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "'(' at character 0, got the end of the text"),
-        ("cat", "'(' at character 0, got 'cat'"),
-        ("(cat)", "character 4, got ')'; the '(' at character 0 needs a child"),
-        ("(S (NP a) (VP))", "a word or '(' at character 13, got ')'"),
-        ("(S a", "a word or '(' or ')' at character 4, got the end of the text"),
-        ("(S a) b", "the end of the text at character 6, got 'b'"),
-        ("(R (S a b c) d)", "got 3 at character 3, '(S a b c)'; pass binarize="),
-    ],
-)
-def test_rejects_malformed_nltk(text, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Tree.from_nltk(text)
-
-
-@pytest.mark.parametrize("make", [Tree.right_branching, lambda words: Tree.random(words, 0)])
-def test_long_sentences_do_not_recurse(make):
-    tree = make(LONG)
-    assert len(tree) == 5000
-    assert tree.depth >= 13
+def test_long_sentences_do_not_recurse():
+    tree = Tree.right_branching([f"w{number}" for number in range(3000)])
+    assert tree.depth == 2999
     assert Tree.from_brackets(str(tree)) == tree
     assert Tree.from_nltk(tree.to_nltk()) == tree
-    assert Tree.from_spans(LONG, tree.spans) == tree
     assert Tree.from_nested(tree.nested) == tree
-    assert len({tree, make(LONG)}) == 1
     assert pickle.loads(pickle.dumps(tree)) == tree
-    assert len(repr(tree)) > 25000
     lines = tree.draw(80).split("\n")
-    assert len(lines) == 5000
+    assert len(lines) == 3000
     assert max(map(len, lines)) <= 80
-    assert len(ElementTree.fromstring(tree.svg()).findall(".//{*}circle")) == 4999
+    assert len(ElementTree.fromstring(tree.svg()).findall(".//{*}circle")) == 2999
 
 
 @pytest.mark.parametrize(
     ("brackets", "width", "drawing"),
     [
-        (
-            "( good movie )",
-            10,
-            """
-             ┌──┴──┐
-            good movie
-            """,
-        ),
         (
             "( ( the ( cat sat ) ) ( down quietly ) )",
             24,
@@ -401,10 +309,9 @@ def test_draws_in_the_terminal(brackets, width, drawing):
 
 def test_draws_as_wide_as_the_terminal(monkeypatch):
     tree = Tree.from_brackets("( good movie )")
-    monkeypatch.setenv("COLUMNS", "10")
-    assert tree.draw() == tree.draw(10)
-    monkeypatch.setenv("COLUMNS", "9")
-    assert tree.draw() == tree.draw(9) != tree.draw(10)
+    for columns in (9, 10):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert tree.draw() == tree.draw(columns)
 
 
 def read_upright(drawing):
@@ -477,24 +384,6 @@ def test_sideways_drawings_show_the_tree(tree, width):
         assert read_sideways(drawing) == set(tree.spans)
     else:
         assert "…" in drawing
-
-
-@given(trees(), st.integers(1, 40))
-def test_draws_any_words(tree, width):
-    lines = tree.draw(width).split("\n")
-    if lines[-1] != " ".join(tree.words):
-        for line, word in zip(lines, tree.words, strict=True):
-            assert line.endswith(f" {word}")
-
-
-def test_thirty_words_fit_eighty_columns():
-    assert len(SENTENCE.split()) == 30
-    makes = (Tree.left_branching, Tree.right_branching, Tree.balanced)
-    for tree in [make(SENTENCE) for make in makes] + [Tree.random(SENTENCE, 1)]:
-        drawing = tree.draw(80)
-        assert "…" not in drawing
-        assert max(map(len, drawing.split("\n"))) <= 80
-        assert read_sideways(drawing) == set(tree.spans)
 
 
 # SVG

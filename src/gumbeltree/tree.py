@@ -14,8 +14,7 @@ Nested: TypeAlias = "str | tuple[Nested, Nested]"
 Span: TypeAlias = tuple[int, int]
 Value = TypeVar("Value")
 
-# the last match is empty, at the end of the text
-_TOKEN = re.compile(r"[()]|[^\s()]+|\Z")
+_TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False, slots=True)
@@ -109,10 +108,9 @@ class Tree:
                 )
             if end - start > 1:
                 if len(parts) != 2:
-                    shown = ", ".join(map(str, parts[:4])) + (", ..." if len(parts) > 4 else "")
                     raise ValueError(
                         f"`spans` must split every node in two, got {len(parts)} parts in "
-                        f"({start}, {end}): {shown}; add the missing spans"
+                        f"({start}, {end}); add the missing spans"
                     )
                 order.append(len(done))
             done.append((start, end))
@@ -144,17 +142,24 @@ class Tree:
         """Read the output of `str(tree)`, for example `( ( the cat ) sat )`.
 
         Whitespace around parentheses is optional. Parentheses inside words are written `-LRB-`
-        and `-RRB-`, as in the Penn Treebank. Error messages count characters from 0.
+        and `-RRB-`, as in the Penn Treebank.
         """
-        return cls(*_parse(text, labelled=False, binarize=None))
+        words, nodes = read_brackets(text, labelled=False)
+        for bounds in nodes:
+            if len(bounds) != 3:
+                raise ValueError(
+                    f"every '(' must have two children, got {len(bounds) - 1} in "
+                    f"{' '.join(words[bounds[0] : bounds[-1]])!r:.60}"
+                )
+        # before the n-th merge of the canonical order, n nodes have become one with another
+        return cls(map(_unescaped, words), [node[-1] - 2 - n for n, node in enumerate(nodes)])
 
     @classmethod
     def from_nltk(cls, text: str, binarize: Literal["left", "right"] | None = None) -> "Tree":
         """Read a labelled tree as in NLTK, the Penn Treebank and SST.
 
-        Labels are dropped (a label is optional before another parenthesis), and a node with one
-        child is replaced by that child. Read text without labels with `from_brackets`: here it
-        would lose words.
+        Labels and traces (`-NONE-`) are dropped, and a node with one child is replaced by that
+        child. Only the root may lack a label.
 
         Example:
             >>> Tree.from_nltk("(S (NP (DT the) (NN cat)) (VP sat))")
@@ -170,7 +175,17 @@ class Tree:
         """
         if binarize not in (None, "left", "right"):
             raise ValueError(f"`binarize` must be 'left', 'right' or None, got {binarize!r}")
-        return cls(*_parse(text, labelled=True, binarize=binarize))
+        words, nodes = read_brackets(text, labelled=True)
+        spans = []
+        for start, *inner, end in nodes:
+            if len(inner) > 1 and binarize is None:
+                raise ValueError(
+                    f"a node has {len(inner) + 1} children: {' '.join(words[start:end])!r:.60}; "
+                    "pass binarize='left' or 'right'"
+                )
+            spans.append((start, end))
+            spans += [(start, cut) if binarize == "left" else (cut, end) for cut in inner]
+        return cls.from_spans(map(_unescaped, words), spans)
 
     @classmethod
     def left_branching(cls, words: Iterable[str] | str) -> "Tree":
@@ -328,54 +343,57 @@ def _checked_words(words: Iterable[str] | str) -> tuple[str, ...]:
     return words
 
 
-def _parse(text: str, labelled: bool, binarize: str | None) -> tuple[list[str], list[int]]:
-    """Read the words and the post-order merges from brackets."""
+def read_brackets(text: str, labelled: bool) -> tuple[list[str], list[list[int]]]:
+    """Read one tree in brackets, whose nodes may have any number of children.
+
+    Args:
+        text: The tree.
+        labelled: Whether a word directly after "(" is the label of its node. Nodes labelled
+            -NONE-, the traces of the Penn Treebank, are dropped.
+
+    Returns:
+        The words, and for each node in post-order the first word of each child, left to right,
+        followed by the end of the last child.
+    """
     words: list[str] = []
-    order: list[int] = []
-    opened: list[int] = []
-    children: list[int] = []
+    nodes: list[list[int]] = []
+    # the label and the children's first words of each node that is not closed yet
+    labels: list[str] = []
+    opened: list[list[int]] = []
     previous = ""
     for match in _TOKEN.finditer(text):
-        token, position = match.group(), match.start()
-        kind = {"(": "'('", ")": "')'", "": "the end of the text"}.get(token, "a word")
-        if not opened and words:
-            expected = ["the end of the text"]
-        elif not opened:
-            expected = ["'('"] if labelled else ["a word", "'('"]
-        elif children[-1] < (1 if labelled else 2):
-            expected = ["a word", "'('"]
-        else:
-            expected = ["a word", "'('", "')'"] if labelled else ["')'"]
-        if kind not in expected:
-            found = f"{token[:40]!r}{'...' * (len(token) > 40)}" if token else kind
-            fix = "pass exactly one tree"
-            if opened:
-                needed = "a child" if labelled else "two children"
-                fix = f"the '(' at character {opened[-1]} needs {needed} and a ')'"
-            raise ValueError(
-                f"`text` must have {' or '.join(expected)} at character {position}, got {found}; "
-                f"{fix}"
-            )
-        is_label = labelled and previous == "(" and kind == "a word"
-        previous = token
-        if token == "(":
-            opened.append(position)
-            children.append(0)
-        if token in ("", "(") or is_label:
-            continue
+        token, position = match.group(), f"at character {match.start()}"
+        if (previous or token == ")") and not opened:
+            raise ValueError(f"unexpected {token!r:.40} {position}; pass exactly one tree")
         if token == ")":
-            start, count = opened.pop(), children.pop()
-            if count > 2 and binarize is None:
+            starts, label = opened.pop(), labels.pop()
+            if not starts:
+                raise ValueError(f"the node that ends {position} has no children")
+            if labelled and not label and (opened or len(starts) > 1):
                 raise ValueError(
-                    f"`text` must have nodes of one or two children, got {count} at character "
-                    f"{start}, {text[start : position + 1][:40]!r}; pass binarize='left' or 'right'"
+                    f"the node that ends {position} has no label; put a space after every '(' if "
+                    "the tree has no labels"
                 )
-            order += [len(words) - len(order) - 2 - merge for merge in range(count - 1)]
+            bounds = sorted({*starts, len(words)})
+            if len(bounds) > 1:
+                nodes.append(bounds)
+        elif labelled and previous == "(" != token:
+            labels[-1] = token
         else:
-            words.append(token.replace("-LRB-", "(").replace("-RRB-", ")"))
-        if children:
-            children[-1] += 1
-            if binarize == "left" and children[-1] == 2:
-                order.append(len(words) - len(order) - 2)
-                children[-1] = 1
-    return words, order
+            if opened:
+                opened[-1].append(len(words))
+            if token == "(":
+                opened.append([])
+                labels.append("")
+            elif labels[-1:] != ["-NONE-"]:
+                words.append(token)
+        previous = token
+    if opened:
+        raise ValueError(f"{len(opened)} ')' missing at the end")
+    if not words:
+        raise ValueError("the tree has no words")
+    return words, nodes
+
+
+def _unescaped(word: str) -> str:
+    return word.replace("-LRB-", "(").replace("-RRB-", ")")

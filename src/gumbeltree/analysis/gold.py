@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -13,14 +12,13 @@ from gumbeltree.tasks.snli import SNLI
 from gumbeltree.tasks.task import Example, Task
 from gumbeltree.text.files import BadLines, MismatchError, Report, is_blank, read_lines, shown
 from gumbeltree.text.tokenizer import undo_ptb_escapes
-from gumbeltree.tree import Span
+from gumbeltree.tree import Span, read_brackets
 
 Parses: TypeAlias = Literal["binary", "full"]
 
 TREE_TASKS = ("sst2", "sst5", "snli", "listops")
 """Tasks whose files contain trees."""
 
-_PIECE = re.compile(r"[()]|[^\s()]+")
 _COMPACT = re.compile(r"\([^\s()]")
 _SPACED = re.compile(r"\(\s+[^\s()]")
 
@@ -46,15 +44,6 @@ class GoldExample(NamedTuple):
     trees: tuple[Gold | None, ...]
 
 
-@dataclass(slots=True)
-class _Node:
-    """A node whose bracket is still open; `start` is its first word."""
-
-    start: int
-    label: str = ""
-    children: int = 0
-
-
 def parse_brackets(text: str) -> tuple[list[str], set[Span]]:
     """Return the words and spans of a tree in brackets, labelled or not.
 
@@ -77,47 +66,11 @@ def parse_brackets(text: str) -> tuple[list[str], set[Span]]:
             f"both in {shown(text)}",
             "write labelled trees as (S (NP a) b) and others as ( ( a b ) c )",
         )
-    words: list[str] = []
-    spans: set[Span] = set()
-    opened: list[_Node] = []
-    closed = False
-    previous = ""
-    for match in _PIECE.finditer(text):
-        piece, at = match.group(), f"at character {match.start()} of {shown(text)}"
-        if closed:
-            raise MismatchError("one tree per line", f"{piece!r} {at}", "split the line")
-        if piece == ")":
-            if not opened:
-                raise MismatchError("'(' before ')'", f"')' {at}", "correct the tree")
-            node = opened.pop()
-            if not node.children:
-                raise MismatchError("a word in every node", f"none {at}", "correct the tree")
-            if labelled and not node.label and (opened or node.children > 1):
-                raise MismatchError(
-                    "a label after every '('",
-                    f"a node without one that ends {at}",
-                    "put a space after every '(' if the trees have no labels",
-                )
-            if len(words) - node.start > 1:
-                spans.add((node.start, len(words)))
-        elif labelled and previous == "(" != piece:
-            opened[-1].label = piece
-        else:
-            if opened:
-                opened[-1].children += 1
-            if piece == "(":
-                opened.append(_Node(len(words)))
-            elif not opened or opened[-1].label != "-NONE-":
-                words.append(piece)
-        closed = not opened
-        previous = piece
-    if opened:
-        raise MismatchError(
-            f"{len(opened)} more ')'", f"the end of {shown(text)}", "complete the tree"
-        )
-    if not words:
-        raise MismatchError("a tree with words", shown(text), "remove the line")
-    return words, spans
+    try:
+        words, nodes = read_brackets(text, labelled)
+    except ValueError as error:
+        raise MismatchError("one tree", shown(text), str(error)) from error
+    return words, {(node[0], node[-1]) for node in nodes if node[-1] - node[0] > 1}
 
 
 def read_trees(
