@@ -95,10 +95,9 @@ def test_search_finds_rows_worked_out_by_hand(tmp_path):
     assert index.search(np.array([2.0, 0]), 9)[0].tolist() == [[0, 4, 1, 3, 2]]
 
 
-@pytest.mark.parametrize("block", [1, 7, 1000])
-def test_search_is_exact_for_any_block_size(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(index_module, "BLOCK_ROWS", block)
-    monkeypatch.setattr(index_module, "BLOCK_QUERIES", 4)
+@pytest.mark.parametrize("most", [1, 1000, 2**24])
+def test_search_is_exact(tmp_path, monkeypatch, most):
+    monkeypatch.setattr(index_module, "MOST_COSINES", most)
     generator = np.random.default_rng(1)
     vectors = generator.normal(size=(300, 20))
     index = index_of(tmp_path / "x", vectors)
@@ -117,9 +116,7 @@ def test_search_is_exact_with_ties_and_zero_vectors(tmp_path_factory, vectors, q
     assert_exact(index, np.array(query), k)
 
 
-@pytest.mark.parametrize("block", [2, 3, 1000])
-def test_ties_go_to_the_lower_row(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(index_module, "BLOCK_ROWS", block)
+def test_ties_go_to_the_lower_row(tmp_path):
     index = index_of(tmp_path / "x", [[0, 1], [1, 0], [0, 1], [1, 0], [1, 0], [0, 1], [1, 0]])
     assert index.search(np.array([1, 0]), 3)[0].tolist() == [[1, 3, 4]]
     assert index.search(np.array([1, 0]), 6)[0].tolist() == [[1, 3, 4, 6, 0, 2]]
@@ -143,12 +140,9 @@ def test_unit_vectors_at_the_limits_of_float32():
     ("query", "k", "message"),
     [
         (np.eye(3), 0, "`k` .* 0"),
-        (np.eye(3), -1, "`k` .* -1"),
         (np.eye(2), 1, r"\[Q, 3\] .* \[2, 2\]"),
         (np.ones(4), 1, r"\[Q, 3\] .* \[4\]"),
         (np.ones((1, 1, 3)), 1, r"\[1, 1, 3\]"),
-        (np.array(1.0), 1, r"\[\]"),
-        (np.array([0, np.nan, 0]), 1, "NaN"),
         (np.array([0, np.inf, 0]), 1, "infinite"),
     ],
 )
@@ -166,13 +160,6 @@ def test_texts_are_returned_unchanged(tmp_path):
     for row in (-1, 6):
         with pytest.raises(IndexError, match=f"row {row} "):
             index.texts([row])
-
-
-def test_files_are_memory_mapped_read_only(tmp_path):
-    index = index_of(tmp_path / "x", np.eye(3))
-    for mapped in (index.vectors, index._offsets, index._text):
-        assert isinstance(mapped, np.memmap)
-        assert mapped.mode == "r"
 
 
 # build
@@ -208,21 +195,6 @@ def test_repeated_texts_are_skipped_unless_unique_is_off(tmp_path, monkeypatch, 
     assert (index.header.unique, index.header.repeated) == (False, 0)
 
 
-def test_texts_are_read_in_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(index_module, "CHUNK_TEXTS", 2)
-    read, encoded = [], []
-    encode = type(MODEL).encode
-
-    def spy(self, texts, *arguments, **options):
-        encoded.append((len(read), len(texts)))
-        return encode(self, texts, *arguments, **options)
-
-    monkeypatch.setattr(type(MODEL), "encode", spy)
-    texts = (read.append(text) or text for text in ["now", "one dog", "not", "the dog", "all"])
-    Index.build(tmp_path / "x", MODEL, texts)
-    assert encoded == [(2, 2), (4, 2), (5, 1)]
-
-
 def test_build_with_pretokenized_texts(tmp_path):
     texts = ["the -LRB- dog"]
     index = Index.build(tmp_path / "x", MODEL, texts, pretokenized=True)
@@ -247,19 +219,17 @@ def test_build_rejects_bad_arguments(tmp_path, path, texts, error, message):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("replace", [False, True])
-def test_interrupted_build_leaves_nothing_behind(tmp_path, monkeypatch, built, error, replace):
+def test_interrupted_build_leaves_nothing_behind(tmp_path, monkeypatch, built, replace):
     monkeypatch.setattr(index_module, "CHUNK_TEXTS", 1)
 
     def texts():
         yield "now"
         yield "one dog"
-        assert len([path for path in tmp_path.iterdir() if path.suffix == ".part"]) == 1
-        raise error("stopped")
+        raise KeyboardInterrupt
 
     before = {file.name: file.read_bytes() for file in built.iterdir()}
-    with pytest.raises(error, match="stopped"):
+    with pytest.raises(KeyboardInterrupt):
         Index.build(built if replace else tmp_path / "new", MODEL, texts(), replace=replace)
     assert {file.name: file.read_bytes() for file in built.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["six.index"]
@@ -279,25 +249,9 @@ def test_replace_overwrites_an_index(tmp_path, built):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "six.index"]
 
 
-def test_failing_rename_restores_the_old_index(tmp_path, built, monkeypatch):
-    rename = Path.rename
-
-    def failing(self, target):
-        if self.suffix == ".part":
-            raise OSError("no room")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(OSError, match="no room"):
-        Index.build(built, MODEL, ["now"], replace=True)
-    assert len(Index.open(built)) == 6
-    assert [path.name for path in tmp_path.iterdir()] == ["six.index"]
-
-
 def test_only_an_index_is_replaced(tmp_path, built):
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / HEADER).write_text('{"format": "mine"}', encoding="utf-8")
     (built / "notes.txt").write_text("mine", encoding="utf-8")
     before = sorted(map(str, tmp_path.rglob("*")))
     for path in (tmp_path / "file", tmp_path / "folder", built):
@@ -341,19 +295,15 @@ def test_missing_file_is_reported(built, name):
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("keep", [0, 5, -2])
+@pytest.mark.parametrize("keep", [0, -2])
 def test_truncated_file_is_reported(built, name, keep):
     (built / name).write_bytes((built / name).read_bytes()[:keep])
     with pytest.raises(ValueError, match=r"six\.index.*rebuild the index"):
         Index.open(built)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [np.zeros((6, 6)), np.zeros((6, 7), np.float32), np.zeros(36, np.float32), np.array([None])],
-)
-def test_wrong_vectors_are_reported(built, values):
-    np.save(built / VECTORS, values)
+def test_wrong_vectors_are_reported(built):
+    np.save(built / VECTORS, np.zeros((6, 7), np.float32))
     with pytest.raises(ValueError, match="damaged"):
         Index.open(built)
 
@@ -363,8 +313,6 @@ def test_wrong_vectors_are_reported(built, values):
     [
         ({"format": "gumbeltree"}, "gumbeltree-index"),
         ({"format_version": 2}, "version 2, .* reads version 1"),
-        ({"format_version": None}, "version None"),
-        ({"width": None}, "width"),
         ({"count": "6"}, "`count` must be"),
         ({"count": 7}, "damaged"),
         ({"shape": 3}, "unknown key 'shape'"),
@@ -373,13 +321,6 @@ def test_wrong_vectors_are_reported(built, values):
 def test_wrong_header_is_reported(built, changes, message):
     edit_header(built, **changes)
     with pytest.raises(ValueError, match=message):
-        Index.open(built)
-
-
-@pytest.mark.parametrize("content", [b"[]", b"\xff", b"null", b"{"])
-def test_header_that_is_no_json_object_is_reported(built, content):
-    (built / HEADER).write_bytes(content)
-    with pytest.raises(ValueError, match=re.escape(HEADER)):
         Index.open(built)
 
 
@@ -441,30 +382,15 @@ def test_index_command_reads_files_and_standard_input(models, tmp_path):
         assert index.texts(range(6)) == SENTENCES
         assert index.header.model == str(models / "pair")
         np.testing.assert_allclose(index.vectors, unit(MODEL.encode(SENTENCES)), atol=1e-6)
-    out = tmp_path / "all.index"
-    result = run("index", models / "pair", "--input", plain, "--out", out, "--all", "-q")
-    assert (result.code, result.out, result.err) == (0, "", "")
+    options = ["index", models / "pair", "--input", plain, "--out", out, "--all", "-q"]
+    assert "--replace" in run(*options).refused()
+    assert run(*options, "--replace") == (0, "", "")
     assert len(Index.open(out)) == 8
-
-
-def test_index_command_replaces_only_when_asked(models, built):
-    options = ["index", models / "pair", "--out", built]
-    assert "--replace" in run(*options, stdin=b"now").refused()
-    assert len(Index.open(built)) == 6
-    assert run(*options, "--replace", stdin=b"now").code == 0
-    assert len(Index.open(built)) == 1
-
-
-def test_index_command_needs_out(models):
-    result = run("index", models / "pair", stdin=b"now")
-    assert result.code == 2
-    assert "--out" in result.err
 
 
 def test_index_command_reports_bad_lines(models, tmp_path):
     out = tmp_path / "new.index"
     options = ["index", models / "pair", "--out", out]
-    assert "no texts" in run(*options, stdin=b"").refused()
     assert "line 2" in run(*options, stdin=b"now\n\n").refused()
     assert "no texts" in run(*options, "--skip-bad", stdin=b" \n\n").refused()
     assert list(tmp_path.iterdir()) == []
@@ -490,17 +416,10 @@ def test_sigterm_leaves_no_part_of_an_index(models, tmp_path, monkeypatch):
 def test_neighbours_command_prints_a_table(built):
     code, out, err = run("neighbours", built, "one dog", "now", "-k", "3")
     assert (code, err) == (0, "2 texts, 3 words\n")
-    index = Index.open(built)
-    blocks = []
-    rows, scores = index.search(MODEL.encode(["one dog", "now"]), 3)
-    for text, near, cosines in zip(["one dog", "now"], rows, scores, strict=True):
-        lines = [
-            f"{cosine:8.4f}  {neighbour}\n"
-            for cosine, neighbour in zip(cosines, index.texts(near), strict=True)
-        ]
-        blocks.append("".join([f"{text}\n", *lines]))
-    assert out == "\n".join(blocks)
-    assert out.startswith("one dog\n  1.0000  one dog\n")
+    first, second = (block.splitlines() for block in out.split("\n\n"))
+    assert first[:2] == ["one dog", "  1.0000  one dog"]
+    assert second[:2] == ["now", "  1.0000  now"]
+    assert len(first) == len(second) == 4
 
 
 def test_neighbours_command_reads_a_file_and_prints_json(built, tmp_path, monkeypatch):
@@ -518,13 +437,6 @@ def test_neighbours_command_reads_a_file_and_prints_json(built, tmp_path, monkey
         assert [found["row"] for found in near] == rows[0].tolist()
         assert [found["score"] for found in near] == scores[0].tolist()
         assert [found["text"] for found in near] == index.texts(rows[0])
-    # one empty line between tables, however the file was divided into chunks
-    table = run("neighbours", built, "--input", path, "-q").out
-    assert [block.split("\n")[0] for block in table.split("\n\n")] == [
-        "now",
-        "the dog barked",
-        "zebra",
-    ]
 
 
 def test_table_shows_each_text_on_one_line(tmp_path, models):
@@ -586,8 +498,4 @@ def test_page_is_written_from_the_data(tmp_path, models):
     assert "over the 5 distinct sentences" in text
     assert "A dog \\| sleeps." in text
     assert "1,000 random vectors" in text
-    assert text.count("kept") == 2
-    assert "old" not in text
-    page.write_text("nothing", encoding="utf-8")
-    with pytest.raises(ValueError, match="table 3"):
-        write_neighbours.write(tmp_path / "dev.jsonl", str(models / "pair"), page, 1000, 8)
+    assert (text.count("kept"), text.count("old")) == (2, 0)

@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -41,13 +41,10 @@ FILES = {HEADER, VECTORS, TEXTS, OFFSETS, "approximate.faiss"}
 FORMAT, VERSION = "gumbeltree-index", 1
 REBUILD = "rebuild the index with `gumbeltree index`"
 
-Neighbours: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
-"""Rows and their cosines."""
-
 CHUNK_TEXTS = 1024
 """Number of texts that are encoded together."""
-BLOCK_ROWS, BLOCK_QUERIES = 2**14, 256
-"""Search computes the cosines of this many vectors and queries at once."""
+MOST_COSINES = 2**24
+"""Number of cosines that search keeps in memory, unless one query has more."""
 
 
 @dataclasses.dataclass
@@ -191,7 +188,9 @@ class Index:
             texts.append(self._text[start : end - 1].tobytes().decode())
         return texts
 
-    def search(self, vectors: NDArray[np.floating[Any]], k: int = 5) -> Neighbours:
+    def search(
+        self, vectors: NDArray[np.floating[Any]], k: int = 5
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the k nearest rows of each query and their cosines, nearest first.
 
         Search is exact: every vector is compared, in float32. If cosines are equal, the lower row
@@ -215,39 +214,18 @@ class Index:
             )
         if not np.isfinite(queries).all():
             raise ValueError("`vectors` must be finite, got NaN or infinite numbers")
-        queries, k = unit(queries), min(k, len(self))
+        k = min(k, len(self))
         rows = np.empty((len(queries), k), dtype=np.int64)
         scores = np.empty((len(queries), k), dtype=np.float32)
-        for start in range(0, len(queries), BLOCK_QUERIES):
-            block = self._search_block(queries[start : start + BLOCK_QUERIES], k)
-            for i, best in enumerate(block, start):
-                rows[i], scores[i] = best
+        size = max(1, MOST_COSINES // len(self))
+        for start in range(0, len(queries), size):
+            block = unit(queries[start : start + size]) @ self.vectors.T
+            for i, cosines in enumerate(block.clip(-1, 1), start):
+                # sorting all cosines would take longer than computing them
+                near = np.flatnonzero(cosines >= np.partition(cosines, -k)[-k])
+                rows[i] = near[np.argsort(-cosines[near], kind="stable")[:k]]
+                scores[i] = cosines[rows[i]]
         return rows, scores
-
-    def _search_block(self, queries: NDArray[np.float32], k: int) -> list[Neighbours]:
-        """Return the k nearest rows and their cosines for each of a few unit vectors `[Q, D]`."""
-        best = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))] * len(queries)
-        for start in range(0, len(self), BLOCK_ROWS):
-            block = self.vectors[start : start + BLOCK_ROWS]
-            cosines = (queries @ block.T).clip(-1, 1)  # [Q, len(block)]
-            for i, (best_rows, best_scores) in enumerate(best):
-                # k earlier rows only give way to higher cosines
-                lowest = best_scores[-1] if len(best_scores) == k else -np.inf
-                near = np.flatnonzero(cosines[i] > lowest)
-                rows = np.concatenate([best_rows, start + near])
-                scores = np.concatenate([best_scores, cosines[i, near]])
-                best[i] = _highest(rows, scores, k)
-        return best
-
-
-def _highest(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> Neighbours:
-    """Return the k highest scores and their rows, highest first; ties keep their order."""
-    if len(scores) > k:
-        # sorting everything would take longer than computing the scores
-        kept = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
-        rows, scores = rows[kept], scores[kept]
-    order = np.argsort(-scores, kind="stable")[:k]
-    return rows[order], scores[order]
 
 
 def write_index(
@@ -322,19 +300,11 @@ def _created(path: Path, replace: bool) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        # somebody else may have created `path` meanwhile
+        # `path` may have been created meanwhile
         _check_free(path, replace)
-        if not path.exists():
-            temporary.rename(path)
-            return
-        # a folder with files in it cannot be replaced in one step
-        old = path.rename(path.with_name(f"{path.name}.{uuid.uuid4().hex}.old"))
-        try:
-            temporary.rename(path)
-        except OSError:
-            old.rename(path)
-            raise
-        shutil.rmtree(old)
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -347,12 +317,8 @@ def _check_free(path: Path, replace: bool) -> None:
         return
     if not replace:
         raise FileExistsError(f"{path} already exists; choose another folder, or pass --replace")
-    try:
-        _read_header(path)
-        is_index = {file.name for file in path.iterdir()} <= FILES
-    except (OSError, ValueError):
-        is_index = False
-    if not is_index:
+    names = {file.name for file in path.iterdir()} if path.is_dir() else set()
+    if HEADER not in names or not names <= FILES:
         raise FileExistsError(
             f"{path} is not an index or has other files in it, so it is not replaced; choose "
             "another folder"
