@@ -4,7 +4,7 @@ Shapes: B sentences, T words per sentence, D state size.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,8 @@ from gumbeltree.text.batches import as_texts, batches
 from gumbeltree.text.ids import Sentence, TextReader
 from gumbeltree.tree import Span, Tree
 
-BATCH_CELLS = 2**22
-"""The most scores to hold at a time: sentences times words squared."""
+BATCH_WORDS = 4096
+"""The number of words to encode at a time; their scores take its square at most."""
 COLDEST, HOTTEST = 1e-6, 1e6
 """At lower temperatures the best merges win; at higher ones all are equally likely."""
 
@@ -145,21 +145,26 @@ def trace_many(
     unknown = TextReader(model.tokenizer, model.config.max_words).unknown
     # a seed makes no difference to trees that are always the same
     sampled = seed is not None and model.encoder.draws_trees
+    device, evaluated = model.embedding.weight.device, in_evaluation_mode(model)
     traces: dict[int, Trace] = {}
-    for rows in _batches(sentences):
+    for rows in batches([len(sentence.ids) for sentence in sentences], 256, BATCH_WORDS):
         ids = [sentences[row].ids for row in rows]
+        noise = None if seed is None else _padded_noise(ids, seed, temperature).to(device)
+        with torch.inference_mode():
+            batch = Sentences.of(ids, device)
+            encoding = evaluated.encode_batch(batch, Draw(noise), Keep(True, True))
+            classes = _classes(evaluated, encoding)
+        assert encoding.nodes is not None
+        assert encoding.order is not None
+        assert encoding.scores is not None
         T = max(map(len, ids))
-        noise = None if seed is None else _padded_noise(ids, seed, temperature)
-        encoding, classes = _encode(model, ids, noise)
-        for i, row in enumerate(rows):
+        for i, row in enumerate(rows.tolist()):
             sentence, words = sentences[row], len(ids[i])
             own = [*range(words), *range(T, T + words - 1)]
-            named: list[dict[str, float] | None] = [None] * len(own)
-            if classes is not None:
-                shares = classes[i, own].tolist()
-                named = [dict(zip(model.labels, share, strict=True)) for share in shares]
-            tree = Tree(sentence.words, encoding["order"][i, : words - 1].tolist())
-            layers, nodes = _layers_and_nodes(tree, encoding["scores"][i], temperature, named)
+            tree = Tree(sentence.words, encoding.order[i, : words - 1].tolist())
+            scores = encoding.scores[i].double().cpu().numpy()
+            shares = [None if classes is None else classes[i][node] for node in own]
+            layers, nodes = _layers_and_nodes(tree, scores, temperature, shares)
             traces[row] = Trace(
                 text=sentence.text,
                 tree=tree,
@@ -167,8 +172,8 @@ def trace_many(
                 unknown=tuple(word == unknown for word in sentence.ids),
                 layers=layers,
                 nodes=nodes,
-                vector=encoding["vector"][i],
-                states=encoding["h"][i, own],
+                vector=encoding.vector[i].float().cpu().numpy(),
+                states=encoding.nodes.h[i, own].float().cpu().numpy(),
                 sampled=sampled,
                 cut=cuts[row],
                 trees=model.encoder.shape_of_trees,
@@ -212,7 +217,7 @@ def span_probabilities(
     counts: Counter[Span] = Counter()
     with torch.inference_mode():
         (greedy,) = orders(Draw(), 1)
-        for part in noise.split(max(1, BATCH_CELLS // (T * T))):
+        for part in noise.split(max(1, BATCH_WORDS // T)):
             for order in orders(Draw(part.to(device)), len(part)):
                 counts.update(Tree(sentence.words, order).spans)
     shares = {span: count / samples for span, count in sorted(counts.items())}
@@ -243,14 +248,6 @@ def _read(
     return sentences, cuts
 
 
-def _batches(sentences: Sequence[Sentence]) -> Iterator[list[int]]:
-    """Yield indices of sentences of similar lengths whose scores fit into memory together."""
-    for rows in batches([len(sentence.ids) for sentence in sentences], 256):
-        longest = max(len(sentences[row].ids) for row in rows)
-        size = max(1, BATCH_CELLS // longest**2)
-        yield from (rows[i : i + size].tolist() for i in range(0, len(rows), size))
-
-
 def _noise(count: int, size: int, seed: int) -> Tensor:
     """Draw Gumbel noise `[count, size, size]` that depends only on its size and the seed."""
     generator = torch.Generator().manual_seed(seed % 2**63)
@@ -267,30 +264,16 @@ def _padded_noise(ids: Sequence[Sequence[int]], seed: int, temperature: float) -
     return noise
 
 
-def _encode(
-    model: SentenceModel, ids: Sequence[Sequence[int]], noise: Tensor | None
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.float32] | None]:
-    """Return the encoding, and the class probabilities `[B, 2T-1, C]` if the model has any."""
-    device = model.embedding.weight.device
-    model = in_evaluation_mode(model)
-    with torch.inference_mode():
-        draw = Draw(None if noise is None else noise.to(device))
-        encoding = model.encode_batch(Sentences.of(ids, device), draw, Keep(True, True))
-        assert encoding.nodes is not None
-        assert encoding.order is not None
-        assert encoding.scores is not None
-        h = encoding.nodes.h  # [B, 2T-1, D]
-        classes = None
-        if model.head.sentences == 1 and model.labels and model.head.keep == VECTORS:
-            scores = model.head(Encoding(h.flatten(0, 1))).float()
-            classes = scores.softmax(-1).unflatten(0, h.shape[:2]).cpu().numpy()
-    arrays = {
-        "order": encoding.order.cpu().numpy(),
-        "scores": encoding.scores.double().cpu().numpy(),
-        "vector": encoding.vector.float().cpu().numpy(),
-        "h": h.float().cpu().numpy(),
-    }
-    return arrays, classes
+def _classes(model: SentenceModel, encoding: Encoding) -> list[list[dict[str, float]]] | None:
+    """Return the class probabilities of each node of each sentence, None for models of pairs."""
+    if model.head.sentences != 1 or not model.labels or model.head.keep != VECTORS:
+        return None
+    assert encoding.nodes is not None
+    h = encoding.nodes.h  # [B, 2T-1, D]
+    shares = model.head(Encoding(h.flatten(0, 1))).float().softmax(-1).unflatten(0, h.shape[:2])
+    return [
+        [dict(zip(model.labels, node, strict=True)) for node in nodes] for nodes in shares.tolist()
+    ]
 
 
 def _layers_and_nodes(
@@ -301,17 +284,11 @@ def _layers_and_nodes(
 ) -> tuple[tuple[Layer, ...], tuple[Node, ...]]:
     """Return the layers of one sentence, and its nodes with their classes."""
     T = len(tree)
-    rows = [scores[step, : T - 1 - step] for step in range(T - 1)]
-    shares = [list(named.values()) for named in classes if named]
-    if not all(np.isfinite(row).all() for row in [*rows, np.array(shares)]):
-        raise ValueError(
-            "the model gives NaN or infinite scores for this text; its weights are broken: retrain "
-            "it with a lower learning rate"
-        )
     layers: list[Layer] = []
     nodes = [Node((i, i + 1), None, None, None, None, classes[i]) for i in range(T)]
     present = list(range(T))
-    for step, (choice, span, row) in enumerate(zip(tree.order, tree.spans, rows, strict=True)):
+    for step, (choice, span) in enumerate(zip(tree.order, tree.spans, strict=True)):
+        row = scores[step, : T - 1 - step]
         weights = np.exp((row - row.max()) / temperature)
         probabilities = (weights / weights.sum()).tolist()
         others = [j for j in range(len(row)) if j != choice]
