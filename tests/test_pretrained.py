@@ -16,13 +16,11 @@ import gumbeltree
 from gumbeltree import SentenceModel, load, packaged, pretrained_models, save
 from gumbeltree.card import model_card
 from gumbeltree.config import load_recipe, with_settings
-from gumbeltree.data import Split
 from gumbeltree.data.compile import prepare
 from gumbeltree.data.prepared import save_prepared
 from gumbeltree.describe import describe
 from gumbeltree.evaluate import evaluate
 from gumbeltree.store import find_model, has_half_embeddings
-from gumbeltree.text.tokenizer import whitespace_tokenizer
 from tests.commands import run
 from tests.models import TEXTS, WORDS, tiny_model
 from tests.runs import SMALL, table
@@ -73,11 +71,6 @@ def package(pretrained, monkeypatch):
     return pretrained
 
 
-@pytest.fixture
-def empty_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(packaged, "FOLDER", tmp_path / "nothing")
-
-
 # names
 
 
@@ -91,27 +84,16 @@ def test_loads_by_name(package, single):
 
 def test_folder_takes_precedence_over_a_packaged_model(package, single, caplog):
     other = tiny_model("pair")
-    with caplog.at_level(logging.INFO, "gumbeltree.store"):
-        load("sst2-100d")
-    (message,) = caplog.messages
-    assert "packaged" in message
-    caplog.clear()
     save(other, "sst2-100d")
     with caplog.at_level(logging.INFO, "gumbeltree.store"):
         assert_same(load("sst2-100d"), other)
-    (other_message,) = caplog.messages
-    assert other_message != message
+    (message,) = caplog.messages
+    assert "sst2-100d" in message
     assert_same(SentenceModel.from_pretrained("sst2-100d"), other)
     # so does a run folder
     shutil.rmtree("sst2-100d")
     save(other, "sst2-100d/model")
     assert_same(load("sst2-100d"), other)
-    # a path is a path
-    caplog.clear()
-    shutil.rmtree("sst2-100d")
-    with pytest.raises(FileNotFoundError, match=r"Did you mean 'sst2-100d'\?$"):
-        load("./sst2-100d")
-    assert caplog.messages == []
 
 
 @pytest.mark.usefixtures("package")
@@ -127,26 +109,11 @@ def test_unknown_name_suggests_the_closest():
     with pytest.raises(FileNotFoundError, match=rf"^sst2-10d .*{expected}$"):
         load("sst2-10d")
     assert "Did you mean 'sst2-100d'?" in run("parse", "sst2-10d", "the dog").refused()
-    with pytest.raises(FileNotFoundError) as error:
-        load("nothing-like-it")
-    assert str(error.value).endswith("packaged models: sst2-100d, tiny-pairs.")
-    with pytest.raises(FileNotFoundError, match=r"hub:org/name.*packaged models: "):
-        load("org/name")
     with pytest.raises(ValueError, match=r"packaged models: .*Did you mean 'tiny-pairs'\?"):
         describe("tiny-pair")
 
 
-@pytest.mark.usefixtures("empty_package")
-def test_package_without_models():
-    with pytest.raises(FileNotFoundError, match="sst2-100d") as error:
-        load("sst2-100d")
-    assert "packaged" not in str(error.value)
-    assert pretrained_models() == []
-    assert run("models", "--json").out == "[]\n"
-    assert "gumbeltree recipes" in run("models").out
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "../pretrained/sst2-100d", "sst2-100d/", "model"])
+@pytest.mark.parametrize("name", ["", "..", "../pretrained/sst2-100d", "./sst2-100d"])
 @pytest.mark.usefixtures("package")
 def test_paths_are_not_names(name):
     assert packaged.packaged_folder(name) is None
@@ -179,21 +146,6 @@ def test_commands_accept_a_name(single, tmp_path):
     assert (result["model"], result["accuracy"]) == ("sst2-100d", 1.0)
 
 
-def test_train_init_accepts_a_name(package, single):
-    data = table(Path("table.csv"), lambda text: "yes" if "w1" in text else "no", 60)
-    # the sizes are those of the model
-    settings = set(SMALL) - {"embedding_dim=8", "encoder.hidden_dim=8"}
-    settings = [*sorted(settings), "epochs=1", "learning_rate=0"]
-    result = run(
-        *("train", "text", "--data", data, "--text", "body", "--label", "class", "--quiet"),
-        *("--init", "sst2-100d", "--out", "run"),
-        *(x for s in settings for x in ("--set", s)),
-    )
-    assert result.code == 0, result
-    for name, x in single.encoder.state_dict().items():
-        assert torch.equal(load("run").encoder.state_dict()[name], x), name
-
-
 def test_push_accepts_a_name_and_keeps_half_precision(package, single, monkeypatch, tmp_path):
     sent = {}
     monkeypatch.setattr(
@@ -221,18 +173,13 @@ def test_info_shows_recipe_and_model(package):
     out = run("info", "sst2-100d").out
     assert "100D" in out
     assert "sst2, 98,794 examples, accuracy dev 87.50%, test 86.00%" in " ".join(out.split())
-    # names of a model only and of a recipe only
-    alone = json.loads(run("info", "tiny-pairs", "--json").out)
-    assert alone["model_folder"] == "tiny-pairs"
-    assert alone["model"]["encoder"]["hidden_dim"] == 6
-    assert alone["pretrained"]["dev_accuracy"] is None
-    assert "pretrained" not in json.loads(run("info", "sst2", "--json").out)
+    # the name of a model only
+    assert describe("tiny-pairs")["model"]["encoder"]["hidden_dim"] == 6
     # a local folder takes precedence, as in loading
     save(tiny_model("pair"), "sst2-100d")
-    folder = json.loads(run("info", "sst2-100d", "--json").out)
+    folder = describe("sst2-100d")
     assert folder["model"]["encoder"]["hidden_dim"] == 6
-    assert "recipe" not in folder
-    assert "pretrained" not in folder
+    assert not {"recipe", "pretrained"} & set(folder)
 
 
 def test_lists_models(package):
@@ -244,9 +191,7 @@ def test_lists_models(package):
     assert first.bytes == sum(path.stat().st_size for path in first.folder.iterdir())
     assert (second.task, second.examples, second.test_accuracy) == (None, None, None)
     listed = json.loads(run("models", "--json").out)
-    assert listed[0]["name"] == "sst2-100d"
-    assert listed[0]["bytes"] == first.bytes
-    assert listed[1]["labels"] == ["neutral", "entailment", "contradiction"]
+    assert [model["bytes"] for model in listed] == [first.bytes, second.bytes]
     out = " ".join(run("models").out.split())
     assert "sentences: bad, good sst2, 98,794 examples" in out
     assert "dev 87.50%, test 86.00%" in out
@@ -262,9 +207,8 @@ def test_listing_does_not_import_torch():
 # word vectors in half precision
 
 
-@pytest.mark.parametrize("kind", ["single", "pair"])
-def test_half_precision_rounds_only_the_word_vectors(tmp_path, kind):
-    model = tiny_model(kind)
+def test_half_precision_rounds_only_the_word_vectors(tmp_path):
+    model = tiny_model()
     save(model, tmp_path / "full")
     model.save_pretrained(tmp_path / "half", half_embeddings=True)
     assert (tmp_path / "half" / "README.md").is_file()
@@ -283,17 +227,10 @@ def test_half_precision_rounds_only_the_word_vectors(tmp_path, kind):
         else:
             assert torch.equal(rounded, value), name
             assert stored[name].dtype == value.dtype
-    # saving leaves the model unchanged
+    # saving leaves the model unchanged, and rounding twice changes nothing more
     assert_same(model, load(tmp_path / "full"))
-    difference = np.abs(loaded.encode(TEXTS) - model.encode(TEXTS)).max()
-    assert 0 < difference < 0.01
-
-
-def test_half_precision_is_idempotent(tmp_path):
-    save(tiny_model(), tmp_path / "one", PROVENANCE, half_embeddings=True)
-    save(load(tmp_path / "one"), tmp_path / "two", half_embeddings=True)
-    for name in FILES:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    save(loaded, tmp_path / "again", half_embeddings=True)
+    assert_same(load(tmp_path / "again"), loaded)
 
 
 def test_half_precision_keeps_float64_elsewhere(tmp_path):
@@ -303,21 +240,18 @@ def test_half_precision_keeps_float64_elsewhere(tmp_path):
     assert torch.equal(load(tmp_path).head.output.weight, model.head.output.weight)
 
 
-@pytest.mark.parametrize("value", [7e4, float("-inf"), float("nan")])
-def test_rejects_values_beyond_float16(tmp_path, value):
+def test_rejects_values_beyond_float16(tmp_path):
     model = tiny_model()
     with torch.no_grad():
-        model.embedding.weight[3, 2] = value
+        model.embedding.weight[3, 2] = 7e4
     with pytest.raises(ValueError, match=r"65,504"):
         save(model, tmp_path / "model", half_embeddings=True)
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rejects_half_embeddings_of_a_half_precision_model(tmp_path, dtype):
-    kind = str(dtype).removeprefix("torch.")
-    with pytest.raises(ValueError, match=kind):
-        save(tiny_model().to(dtype), tmp_path / "model", half_embeddings=True)
+def test_rejects_half_embeddings_of_a_half_precision_model(tmp_path):
+    with pytest.raises(ValueError, match="bfloat16"):
+        save(tiny_model().bfloat16(), tmp_path / "model", half_embeddings=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
@@ -332,7 +266,6 @@ def test_number_type_survives_saving(tmp_path, dtype):
 @pytest.mark.parametrize(
     ("vectors", "others"),
     [
-        ("bfloat16", "float32"),
         ("int8", "float32"),
         ("float32", "float16"),
         ("float8_e5m2", "float8_e5m2"),
@@ -457,17 +390,13 @@ def test_packages_the_best_seed(trained, tmp_path, capsys, monkeypatch):
     assert metrics["step"] == best.provenance["metrics"]["step"]
     assert about["shipped"]["measured"] is True
     assert about["shipped"]["words_left_out"] == 20
-    for key in ("recorded", "original"):
-        recorded = about["shipped"][key]["dev_accuracy"]
-        assert recorded == best.provenance["metrics"]["dev_accuracy"]
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert ModelCard(card).data.license == "mit"
-    assert f"{metrics['test_accuracy']:.2%}".replace("%", " %") in card
+    assert f"test accuracy: {metrics['test_accuracy']:.2%}" in card
     assert "Measured with these files" in card
     assert "`PDDL 1.0 (public domain)`" in card
     (listed,) = pretrained_models()
-    assert (listed.task, listed.license) == ("table", "mit")
-    assert listed.dev_accuracy == metrics["dev_accuracy"]
+    assert (listed.task, listed.dev_accuracy) == ("table", metrics["dev_accuracy"])
     # --replace overwrites only the four files
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     assert "pass --replace" in refused(trained / "runs", *options)
@@ -500,24 +429,17 @@ def test_licence_follows_the_data(tmp_path):
     ship(tmp_path / "model", "--name", "sst2-100d", "--out", tmp_path / "out")
     card = (tmp_path / "out" / "sst2-100d" / "README.md").read_text(encoding="utf-8")
     assert ModelCard(card).data.license == "other"
-    assert "- `sst`: licence `free for research" in card
     assert "citation `Socher, " in card
     assert "- `glove.6B`: licence `PDDL 1.0 (public domain)`" in card
     assert "not measured again" in card
     assert load(tmp_path / "out" / "sst2-100d").provenance["metrics"] == PROVENANCE["metrics"]
-    about = {**PROVENANCE, "recipe": {"data": {"task": "snli"}}}
-    save(tiny_model("single"), tmp_path / "snli", about)
-    ship(tmp_path / "snli", "--name", "snli-100d", "--out", tmp_path / "out")
-    card = (tmp_path / "out" / "snli-100d" / "README.md").read_text(encoding="utf-8")
-    assert ModelCard(card).data.license == "cc-by-sa-4.0"
-    assert "- `snli`: licence `CC BY-SA 4.0`" in card
     about = {**PROVENANCE, "recipe": {"data": {"task": "table"}}}
     save(tiny_model("single"), tmp_path / "table", about)
     message = refused(tmp_path / "table", "--name", "x", "--out", tmp_path / "out")
     assert "pass --license" in message
 
 
-@pytest.mark.parametrize(("lost", "allowed"), [(0.001, True), (0.0011, False), (-0.1, True)])
+@pytest.mark.parametrize(("lost", "allowed"), [(0.001, True), (0.0011, False)])
 def test_allows_a_loss_of_a_tenth_of_a_point(trained, tmp_path, monkeypatch, lost, allowed):
     measured = [{"dev_accuracy": 0.9 - lost}, {"dev_accuracy": 0.9}]
     monkeypatch.setattr(ship_model, "measure", lambda *arguments: measured.pop(0))
@@ -530,16 +452,6 @@ def test_allows_a_loss_of_a_tenth_of_a_point(trained, tmp_path, monkeypatch, los
     else:
         assert "dev accuracy" in refused(*arguments)
         assert not (tmp_path / "out").exists()
-
-
-def test_maps_ids_between_tokenizers():
-    words = ["the", "dog", "sleeps"]
-    before, after = whitespace_tokenizer(words), whitespace_tokenizer(["sleeps", "now", "the"])
-    ids = np.array(before.encode("the dog sleeps zebra the").ids, dtype=np.uint16)
-    split = Split(ids, np.array([0, 5]), np.array([[0]], np.int32), np.array([0]))
-    mapped = ship_model.mapped(split, before, after)
-    assert mapped.words.tolist() == after.encode("the dog sleeps zebra the").ids == [2, 4, 0, 4, 2]
-    assert split.words.tolist() == [0, 1, 2, 4, 0]
 
 
 def test_rejects_a_prepared_file_of_another_task(trained, tmp_path):
@@ -566,13 +478,11 @@ def test_extra_words_need_recorded_counts(tmp_path):
 # the packaged models
 
 
-@pytest.mark.skipif(not SHIPPED, reason="no models in src/gumbeltree/pretrained yet")
 def test_packaged_models_are_small():
     assert sum(model.bytes for model in pretrained_models()) < MOST_BYTES
 
 
-@pytest.mark.skipif(not SHIPPED, reason="no models in src/gumbeltree/pretrained yet")
-@pytest.mark.parametrize("name", SHIPPED or ["none"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_packaged_model_is_complete(name):
     folder = packaged.FOLDER / name
     assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, "README.md"])
@@ -594,14 +504,12 @@ def test_packaged_model_is_complete(name):
     }
     assert f"`{about['sources'][0]['licence']}`" in card
     assert any(source["name"].startswith("glove") for source in about["sources"])
-    assert model.tokenizer.token_to_id("love") is not None
     assert model.parse("i love this very much .").words[1] == "love"
     if model.config.head.kind == "single":
         good, bad = model.predict(["i love this very much .", "a dull , stupid waste of time ."])
         assert (good.label, bad.label) == ("positive", "negative")
 
 
-@pytest.mark.skipif(len(packaged.packaged_names()) < 2, reason="models are not packaged yet")
 def test_docs_show_the_trees_of_figure_4() -> None:
     page = (Path(__file__).parents[1] / "docs" / "pretrained.md").read_text(encoding="utf-8")
     drawings = [

@@ -38,10 +38,10 @@ def describe(name: str) -> dict[str, Any]:
         }
     else:
         models = packaged_names()
-        both = f"; packaged models: {', '.join(models)}" if models else ""
         raise ValueError(
             f"{name!r} is neither a recipe nor a model folder (a folder with {CONFIG}); recipes: "
-            f"{', '.join(recipes)}{both}.{suggest(name, recipes + models)}{hub_hint(Path(name))}"
+            f"{', '.join(recipes)}; packaged models: {', '.join(models)}."
+            f"{suggest(name, recipes + models)}{hub_hint(Path(name))}"
         )
     if packaged:
         about["pretrained"] = about_packaged(name).as_dict()

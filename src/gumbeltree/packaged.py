@@ -87,8 +87,6 @@ def about_packaged(name: str) -> PackagedModel:
 def packaged_hint(folder: Path) -> str:
     """Return the end of an error message: the packaged models the user may have meant."""
     known, name = packaged_names(), folder.as_posix()
-    if not known:
-        return ""
     if name in known and folder.is_dir():
         return f"; it hides the packaged model {name}: rename it, or work in another folder"
     return f"; packaged models: {', '.join(known)}.{suggest(name, known)}"
