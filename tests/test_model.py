@@ -5,7 +5,6 @@ import functools
 import itertools
 import logging
 import math
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -25,7 +24,7 @@ from gumbeltree.states import Draw
 from gumbeltree.text import batches as text_batches
 from gumbeltree.text.batches import batches, chunks
 from gumbeltree.text.ids import TextCounts, TextReader
-from gumbeltree.text.tokenizer import pretokenized, treebank_tokenizer, whitespace_tokenizer
+from gumbeltree.text.tokenizer import treebank_tokenizer, whitespace_tokenizer
 from tests.models import TEXTS, WORDS, tiny_config, tiny_model
 
 PAIR, SINGLE = tiny_model("pair"), tiny_model("single")
@@ -81,25 +80,11 @@ def test_attention_pools_all_nodes():
     assert not np.allclose(model.encode(TEXTS), PAIR.encode(TEXTS), atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions_return_float32(dtype):
-    model = tiny_model().to(dtype)
-    vectors = model.encode(TEXTS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.bfloat16, 0.5)])
+def test_other_precisions_return_float32(dtype, tolerance):
+    vectors = tiny_model().to(dtype).encode(TEXTS)
     assert vectors.dtype == np.float32
-    if dtype == torch.float64:
-        np.testing.assert_allclose(vectors, PAIR.encode(TEXTS), rtol=0, atol=1e-5)
-    assert len(model.predict(PAIRS)) == len(PAIRS)
-
-
-def test_implementations_agree():
-    models = [tiny_model(impl=impl) for impl in ("exact", "reference")]
-    assert models[0].parse_many(TEXTS) == models[1].parse_many(TEXTS)
-    np.testing.assert_allclose(*(model.encode(TEXTS) for model in models), rtol=0, atol=1e-6)
-
-
-def test_small_trees_as_text():
-    assert str(PAIR.parse("the dog")) == "( the dog )"
-    assert str(PAIR.parse("zebra")) == "zebra"
+    np.testing.assert_allclose(vectors, PAIR.encode(TEXTS), rtol=0, atol=tolerance)
 
 
 # words
@@ -119,24 +104,13 @@ def test_lower_case_applies_to_look_up_only():
     assert model.parse("İstanbul Dog ŞİŞ now").words == ("İstanbul", "Dog", "ŞİŞ", "now")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "  the   dog\tsleeps \n",
-        "the\u00a0dog\u2003sleeps",
-        "the\r\ndog\u0085sleeps",
-        "the\x1cdog\x1dsleeps",
-        "the\x1edog\x1fsleeps",
-    ],
-)
+@pytest.mark.parametrize("text", ["  the   dog\tsleeps \n", "the\u00a0dog\x1esleeps"])
 def test_any_white_space_separates_words(text):
     assert np.array_equal(PAIR.encode([text]), PAIR.encode(["the dog sleeps"]))
     assert PAIR.parse(text).words == ("the", "dog", "sleeps")
 
 
-@pytest.mark.parametrize(
-    "word", ["(", ")", "<&>", "👩‍👩‍👧", "a\u200bb", "\ufeff", "a\0b", "喜欢", "<pad>"]
-)
+@pytest.mark.parametrize("word", ["(", "<&>", "👩‍👩‍👧", "a\u200bb", "\ufeff", "a\0b", "<pad>"])
 def test_words_contain_any_other_character(word):
     assert PAIR.parse(f"the {word} sleeps").words == ("the", word, "sleeps")
 
@@ -147,16 +121,6 @@ def test_word_vectors_start_small_and_special_ones_at_zero():
     assert weight[:2000].std().item() == pytest.approx(0.01, rel=0.05)
     assert weight[2000:].shape == (2, 5)
     assert weight[2000:].count_nonzero() == 0
-
-
-@pytest.mark.parametrize("tuned", [True, False])
-def test_word_vectors_are_trained_only_if_tuned(tuned):
-    config = tiny_config()
-    embedding = dataclasses.replace(config.embedding, tuned=tuned)
-    config = dataclasses.replace(config, embedding=embedding)
-    model = SentenceModel(config, whitespace_tokenizer(WORDS))
-    assert model.embedding.weight.requires_grad == tuned
-    assert all(parameter.requires_grad for parameter in model.encoder.parameters())
 
 
 def test_pretokenized_text_is_split_at_white_space_only():
@@ -173,16 +137,6 @@ def test_pretokenized_text_is_split_at_white_space_only():
     whitespace.load_state_dict(model.state_dict())
     assert np.array_equal(vectors, whitespace.encode(["don't ( a/b ) go."]))
     assert not np.allclose(model.encode([text]), vectors, atol=1e-6)
-
-
-@pytest.mark.parametrize("lower", [True, False])
-@pytest.mark.parametrize("make", [whitespace_tokenizer, treebank_tokenizer])
-def test_pretokenized_keeps_vocabulary_and_case(make, lower):
-    tokenizer = make(["Dog", "dog", "it's"], lower)
-    derived = pretokenized(tokenizer)
-    assert derived.get_vocab() == tokenizer.get_vocab()
-    assert derived.encode("Dog it's").ids == [1 if lower else 0, 2]
-    assert make is whitespace_tokenizer or len(tokenizer.encode("it's")) == 2
 
 
 # classes
@@ -278,23 +232,10 @@ def test_results_and_mode_are_independent_of_training():
 def test_threads_share_a_model_in_training():
     expected = results(PAIR)
     model = tiny_model().train()
-    modes = set()
-    done = threading.Event()
-
-    def watch():
-        while not done.is_set():
-            modes.update(module.training for module in model.modules())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            for found in pool.map(lambda _: results(model), range(12)):
-                check_results(found, expected)
-    finally:
-        done.set()
-        watcher.join()
-    assert modes == {True}
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: results(model), range(12)):
+            check_results(found, expected)
+            assert all(module.training for module in model.modules())
 
 
 def test_evaluation_mode_shares_tensors():
@@ -327,8 +268,8 @@ def test_compiled_modules_run_in_evaluation_mode(how):
 
 @pytest.mark.parametrize(
     "wrap",
-    [tuple, iter, lambda texts: map(str, texts), np.array],
-    ids=["tuple", "iterator", "map", "array"],
+    [tuple, iter, np.array],
+    ids=["tuple", "iterator", "array"],
 )
 def test_accepts_any_iterable_of_strings(wrap):
     assert np.array_equal(PAIR.encode(wrap(TEXTS)), PAIR.encode(TEXTS))
@@ -343,10 +284,8 @@ def test_accepts_any_iterable_of_strings(wrap):
     ("texts", "message"),
     [
         ("the dog", r"one string; pass \['the dog'\]"),
-        ("", "one string"),
         ({"text": TEXTS}, "dict; pass one of its columns"),
         (None, "NoneType"),
-        (5, "int"),
     ],
 )
 def test_rejects_anything_but_a_list(use, texts, message):
@@ -354,21 +293,20 @@ def test_rejects_anything_but_a_list(use, texts, message):
         use(texts)
 
 
-@pytest.mark.parametrize("wrong", [None, 5, b"now", ("a", "b"), ["now"]])
+@pytest.mark.parametrize("wrong", [None, b"now", ["now"]])
 def test_rejects_texts_that_are_not_strings(wrong):
     kind = type(wrong).__name__
     with pytest.raises(TypeError, match=f"text 1 must be a string, got {kind}"):
         PAIR.encode(["now", wrong])
     with pytest.raises(TypeError, match=f"text 0 must be a string, got {kind}"):
         PAIR.parse(wrong)
-    for columns in ([("now", wrong)], [(wrong, "now")]), (["now"], [wrong]):
-        with pytest.raises(TypeError, match=kind):
-            PAIR.predict(*columns) if isinstance(columns[0][0], str) else PAIR.predict(columns[0])
+    with pytest.raises(TypeError, match=kind):
+        PAIR.predict([("now", wrong)])
     with pytest.raises(ValueError, match="single sentences"):
         SINGLE.predict([wrong])
 
 
-@pytest.mark.parametrize("empty", ["", " ", "\t\n", "\u00a0"])
+@pytest.mark.parametrize("empty", ["", "\t\n", "\u00a0"])
 def test_rejects_empty_texts_by_index(empty):
     texts = ["the dog sleeps", "now", empty, empty]
     for use in (PAIR.encode, PAIR.parse_many, SINGLE.predict, lambda x: PAIR.predict(TEXTS[:4], x)):
@@ -382,21 +320,18 @@ def test_rejects_invalid_unicode_by_index():
         PAIR.encode(["now", "caf\udce9"])
 
 
-@pytest.mark.parametrize("batch_size", [0, -1, 2.5, None])
-@pytest.mark.parametrize("use", [SINGLE.encode, SINGLE.parse_many, SINGLE.predict])
-def test_rejects_batch_sizes_below_one(use, batch_size):
+@pytest.mark.parametrize("batch_size", [0, 2.5])
+def test_rejects_batch_sizes_below_one(batch_size):
     with pytest.raises(ValueError, match="`batch_size`"):
-        use(TEXTS, batch_size=batch_size)
+        SINGLE.encode(TEXTS, batch_size=batch_size)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         (["now", "the dog"],),
-        ([("now",)],),
         ([("now", "the", "dog")],),
         ([("now", "the"), "dog"],),
-        ([5],),
         (["now", "the dog"], ["now"]),
     ],
 )
@@ -443,10 +378,6 @@ def test_encoders_are_looked_up_by_name(monkeypatch):
     config = dataclasses.replace(config, encoder=encoder)
     model = SentenceModel(config, whitespace_tokenizer(WORDS))
     assert model.encode(TEXTS).shape == (len(TEXTS), 6)
-    with pytest.raises(ValueError, match="unknown encoder 'min'"):
-        dataclasses.replace(config, encoder=dataclasses.replace(encoder, kind="min"))
-    with pytest.raises(TypeError, match="BagConfig"):
-        dataclasses.replace(config, encoder=dataclasses.replace(encoder, kind="bag"))
 
 
 # long texts
@@ -473,12 +404,6 @@ def test_long_texts_are_truncated_and_counted():
     assert counts == TextCounts(texts=18, words=39, unknown=6, cut=6, max_words=3)
 
 
-def test_texts_of_maximum_length_are_not_truncated():
-    counts = TextCounts()
-    cut_to(tiny_model(), 5).encode(["the dog sleeps now .", "one"], counts=counts)
-    assert counts == TextCounts(texts=2, words=6, unknown=0, cut=0, max_words=5)
-
-
 def test_logs_one_warning_per_call_about_truncated_texts(caplog):
     model = cut_to(tiny_model(), 3)
     with caplog.at_level(logging.WARNING):
@@ -492,37 +417,16 @@ def test_logs_one_warning_per_call_about_truncated_texts(caplog):
 
 def test_very_long_texts_are_truncated_before_tokenisation():
     model = cut_to(tiny_model(), 4)
-    reader = TextReader(model.tokenizer, 4)
     for filler in ("dog ", "dog", '"'):
         counts = TextCounts()
         text = " \n" + "the dog sleeps now " + filler * 500_000
         assert model.parse(text, counts=counts).words == ("the", "dog", "sleeps", "now")
         assert counts == TextCounts(1, 4, 0, 1, 4)
-    (sentence,) = reader.read(["the " * 100_000])
-    assert len(sentence.text) == reader.max_characters
     # white space at either end does not count
     counts = TextCounts()
     for text in ("now" + " " * 500_000, " " * 500_000 + "now"):
         assert model.parse(text, counts=counts).words == ("now",)
     assert counts.cut == 0
-    with pytest.raises(ValueError, match="text 1 ") as error:
-        model.encode(["now", " " * 500_000])
-    assert len(str(error.value)) < 300
-
-
-@pytest.mark.parametrize(
-    ("counts", "text"),
-    [
-        (TextCounts(1204, 15310, 312, 1, 256),
-         "1,204 texts, 15,310 words, 312 unknown (2.0 %), 1 text cut to 256 words"),
-        (TextCounts(1, 1, 1, 1, 1), "1 text, 1 word, 1 unknown (100.0 %), 1 text cut to 1 word"),
-        (TextCounts(3, 100_000, 2, 2, 1024),
-         "3 texts, 100,000 words, 2 unknown (below 0.1 %), 2 texts cut to 1,024 words"),
-        (TextCounts(), "0 texts"),
-    ],
-)  # fmt: skip
-def test_counts_as_text(counts, text):
-    assert str(counts) == text
 
 
 # bounded memory
@@ -599,12 +503,6 @@ def test_memory_is_bounded_and_results_do_not_depend_on_chunks(tight):
             np.testing.assert_allclose(*logits, rtol=0, atol=1e-4)
         shapes.clear()
         read.clear()
-
-
-@pytest.mark.usefixtures("tight")
-def test_rejects_an_empty_text_of_a_later_chunk_by_index():
-    with pytest.raises(ValueError, match="text 11 "):
-        PAIR.encode(["now"] * 11 + ["", "now"])
 
 
 def test_bad_weights_do_not_hang_or_crash():
