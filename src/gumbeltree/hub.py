@@ -80,12 +80,9 @@ def upload(
 
 
 def check_id(repo_id: str) -> None:
-    """Raise unless `repo_id` is a valid name of a repository on the Hub."""
-    from huggingface_hub.utils import validate_repo_id
-
+    """Raise unless `repo_id` has the form ORG/NAME; huggingface_hub checks the characters."""
     if repo_id.count("/") != 1:
         raise ValueError(f"{repo_id!r} is not a name on the Hub; write ORG/NAME")
-    validate_repo_id(repo_id)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from gumbeltree.analysis.figure import (
     Figure,
     about_merge,
     draw_trees,
-    number,
     ramp,
     readable_on,
     remarks,
@@ -70,7 +69,7 @@ def overlap(first, second) -> bool:
 # layout
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 9, 16, 25, 40, 61, 120])
+@pytest.mark.parametrize("count", [1, 2, 9, 25, 61])
 def test_nothing_overlaps(count):
     figure = draw_trees([("model", random_trace(count))])
     circles = [(x - r, y - r, x + r, y + r) for x, y, r in discs(figure)]
@@ -178,10 +177,6 @@ def test_circles_show_order_and_score():
     assert marks(figure, "circle")[0].find("title").text == about_merge(HAND, 0)
 
 
-def test_numbers_have_a_true_minus_sign():
-    assert [number(x) for x in (-0.001, 0.005001, -12.345)] == ["0.00", "0.01", "\u221212.35"]
-
-
 def test_remarks():
     classes = {"bad": 0.25, "good": 0.75}
     assert remarks(made_trace("a b", [0])) == ""
@@ -227,34 +222,25 @@ def test_svg_is_accessible_and_follows_the_page():
     description = root.find("{*}desc").text
     assert description.startswith("one: ( a ( b c ) ). Scores of the merges, in order: 1.00, ")
     assert "two: ( ( a b ) c )" in description
-    assert "prefers-color-scheme:dark" in root.find("{*}style").text
     assert "currentColor" in figure.svg()
-    assert "href" not in figure.svg()
     (italic,) = (e for e in root.iterfind(".//{*}text") if e.get("font-style") == "italic")
     assert (italic.text, italic[0].text) == ("b", "b (unknown to the model)")
     assert "italic: unknown to the model" in texts(figure)
     assert figure._repr_svg_() == figure.svg()
 
 
-def test_one_word():
-    assert texts(draw_trees([("m", made_trace("alone", []))])) == ["m", "alone"]
-
-
-def test_rejects_an_empty_list():
-    with pytest.raises(ValueError, match="nothing to draw"):
-        draw_trees([])
-
-
 # files
 
 
-def test_saves_svg_and_png(tmp_path):
-    figure = draw_trees([("m", made_trace("a $b^$ c", [1, 0]))])
+def test_saves_svg_and_png(tmp_path, recwarn):
+    figure = draw_trees([("m", made_trace("a $b^$ \U00013000", [1, 0]))])
     figure.save(tmp_path / "tree.svg")
     assert (tmp_path / "tree.svg").read_text(encoding="utf-8") == figure.svg() + "\n"
     figure.save(str(tmp_path / "tree.PNG"))
     assert (tmp_path / "tree.PNG").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert sorted(os.listdir(tmp_path)) == ["tree.PNG", "tree.svg"]
+    # characters without a glyph are boxes
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
 
 
 def test_png_shows_the_circles_where_the_svg_does(tmp_path):
@@ -298,7 +284,7 @@ def test_command_prints_trees_and_scores(models):
     first, second = (trace(tiny_model(kind), SENTENCE) for kind in ("single", "pair"))
     upper, lower = result.out.split(f"\n{models / 'pair'}\n")
     assert upper.startswith(f"{models / 'single'} · {remarks(first)}\n\n{first.tree.draw(100)}\n\n")
-    assert lower.startswith(f"\n{second.tree.draw(100)}\n\nmerge    score  probability  words\n")
+    assert lower.startswith(f"\n{second.tree.draw(100)}\n\n")
     rows = lower.splitlines()[-7:]
     for step, (row, node) in enumerate(zip(rows, second.nodes[8:], strict=True), 1):
         shown = row.split(maxsplit=3)
@@ -331,13 +317,6 @@ def test_command_writes_the_figure(models, tmp_path):
     assert "sampled" in expected
 
 
-def test_command_draws_characters_without_a_glyph(models, tmp_path, recwarn):
-    out = tmp_path / "tree.png"
-    run("draw", models / "single", "\U00013000 \u2d63 .", "--out", out, "--quiet")
-    assert out.exists()
-    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
-
-
 def test_command_prints_fixed_trees_without_scores(tmp_path):
     for trees in ("left", "random"):
         gumbeltree.save(tiny_model("single", trees=trees), tmp_path / trees)
@@ -362,13 +341,6 @@ def test_command_rejects_models_without_trees_or_with_broken_weights(models, tmp
     assert not (tmp_path / "a.svg").exists()
 
 
-def test_command_reports_truncated_texts(models):
-    result = run("draw", models / "pair", "dog " * 1030)
-    assert result.code == 0
-    assert result.err == f"{models / 'pair'}: text truncated to 1,024 words\n"
-    assert "text truncated" in result.out.splitlines()[0]
-
-
 def test_command_rejects_wrong_arguments(models, tmp_path):
     model = models / "pair"
     for arguments, message in [
@@ -376,7 +348,6 @@ def test_command_rejects_wrong_arguments(models, tmp_path):
         ([model, "  "], "must be the text, but it is empty"),
         ([model, models / "single"], f"{models / 'single'} is a model or path"),
         ([model, "snli-100d"], "snli-100d is a model or path"),
-        ([model, models / "single" / "model.safetensors"], "is a model or path"),
         ([model, "dog", SENTENCE], "dog is no model folder"),
         ([model, "the", "dog"], "only the last argument, 'dog', is read as the text"),
         ([model, "dog", "--out", tmp_path / "a.pdf"], "a.pdf: the file name must end in .svg"),
@@ -386,20 +357,10 @@ def test_command_rejects_wrong_arguments(models, tmp_path):
             [model, "dog", "--out", tmp_path / "a.svg", "--film", tmp_path / "a.svg"],
             "two different files",
         ),
-        *(
-            ([model, "dog", "--temperature", value], f"from 0.000001 to 1,000,000, got {value}")
-            for value in ("0.0", "-1.0", "inf", "nan")
-        ),
+        ([model, "dog", "--temperature", "0.0"], "got 0.0"),
     ]:
         assert message in run("draw", *arguments).refused()
-    assert "quotes" not in run("draw", "no-such-model", "film").refused()
     assert not list(tmp_path.iterdir())
-
-
-def test_the_text_can_be_the_name_of_a_folder(models, tmp_path, monkeypatch):
-    (tmp_path / "dog").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert run("draw", models / "pair", "dog").code == 0
 
 
 def test_the_page_shows_what_the_command_prints():

@@ -1,6 +1,5 @@
 """Films of the merges as animated SVG and GIF."""
 
-import shutil
 import sys
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -8,7 +7,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-import gumbeltree
 from gumbeltree.analysis.film import BARS, CHOICE, MOST_WORDS, RUNNER_UP, draw_film
 from gumbeltree.analysis.trace import trace
 from tests.analysis.test_figure import SENTENCE, models  # noqa: F401
@@ -72,7 +70,7 @@ def test_frames_worked_by_hand():
     assert texts(film, 2) == ["1", "1.39", "2", "\u22121.00"]
 
 
-@pytest.mark.parametrize("count", [2, 7, 20, 60])
+@pytest.mark.parametrize("count", [2, 20])
 def test_each_candidate_has_its_bar(count):
     film = draw_film([("m", random_trace(count))])
     for frame in range(count - 1):
@@ -123,35 +121,6 @@ def test_svg_animation():
     first = groups[0].find("{*}animate")
     assert first.get("values") == "1;1;0;0"
     assert first.get("keyTimes") == "0;0.25;0.27273;1"
-
-
-@pytest.mark.slow
-def test_reduced_motion_in_a_browser(tmp_path):
-    playwright = pytest.importorskip("playwright.sync_api")
-    executable = shutil.which("chromium") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("needs Chromium")
-    path = tmp_path / "film.svg"
-    draw_film([("m", HAND)]).save(path)
-    script = """() => {
-        document.documentElement.setCurrentTime(1)
-        return [...document.querySelectorAll('g[class]')].map(g => {
-            const style = getComputedStyle(g)
-            return [g.getAttribute('class'), style.display == 'none' ? 0 : Number(style.opacity)]
-        })
-    }"""
-    seen = {}
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        for motion in ("reduce", "no-preference"):
-            page = browser.new_page(reduced_motion=motion)
-            page.goto(path.as_uri())
-            seen[motion] = page.evaluate(script)
-        browser.close()
-    assert all(opacity == (kind == "gt-stays") for kind, opacity in seen["reduce"])
-    # during the first layer there is no merge yet
-    assert all(opacity == 0 for kind, opacity in seen["no-preference"] if kind == "gt-stays")
-    assert any(opacity == 1 for kind, opacity in seen["no-preference"] if kind == "gt-passes")
 
 
 # files
@@ -219,10 +188,7 @@ def test_a_rejected_film_leaves_no_figure(models, tmp_path, monkeypatch):  # noq
     long = "dog " * (MOST_WORDS + 1)
     message = run("draw", models / "pair", long, *out, tmp_path / "film.svg").refused()
     assert f"{MOST_WORDS} words" in message
-    gumbeltree.save(tiny_model("single", trees="left"), tmp_path / "left")
-    command = ["draw", tmp_path / "left", SENTENCE, *out, tmp_path / "film.svg"]
-    assert "fixed trees (left)" in run(*command).refused()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     command = ["draw", models / "pair", SENTENCE, *out, tmp_path / "film.gif"]
     assert "pip install 'gumbeltree[plots]'" in run(*command).refused()
-    assert [path.name for path in tmp_path.iterdir()] == ["left"]
+    assert not list(tmp_path.iterdir())
