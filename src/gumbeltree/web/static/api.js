@@ -1,14 +1,14 @@
-// Questions to the server: asked again when it is busy, and when it has been away.
+// Requests to the server, repeated while it is busy or unreachable.
 
-/** An answer that says what was wrong with the question. */
+/** An error response. */
 export class Refusal extends Error {}
 
-// what a proxy says when the server behind it is gone
+// status of a proxy whose server is down
 const AWAY = new Set([502]);
 let listener = () => {};
 let coming = null;
 
-/** Call `heard(false)` when the server goes away and `heard(true)` when it is back. */
+/** Call `heard(false)` when the server becomes unreachable and `heard(true)` when it is back. */
 export function onConnection(heard) {
   listener = heard;
 }
@@ -27,7 +27,7 @@ function pause(seconds, signal) {
   });
 }
 
-/** Wait until the server answers; all who wait share one question at a time. */
+/** Wait until the server responds; all callers share one request at a time. */
 function back() {
   coming ??= (async () => {
     listener(false);
@@ -37,7 +37,7 @@ function back() {
         const answer = await fetch("api/models", { cache: "no-store" });
         if (!AWAY.has(answer.status)) break;
       } catch {
-        // still away
+        // still unreachable
       }
     }
     coming = null;
@@ -59,10 +59,10 @@ function abortable(promise, signal) {
 function reason(detail, status) {
   if (typeof detail === "string") return detail;
   if (Array.isArray(detail)) return detail.map((item) => item.msg ?? "").join("; ");
-  return `the server answered with status ${status}`;
+  return `the server responded with status ${status}`;
 }
 
-/** Return what the server says at `path`; a `body` is posted as JSON. */
+/** Return the JSON at `path`; a `body` is sent as a POST request. */
 export async function ask(path, body, signal) {
   const options = { signal };
   if (body !== undefined) {

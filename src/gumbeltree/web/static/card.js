@@ -1,20 +1,20 @@
-// One model's part of the page: its trees, what it predicts, one node looked at closely.
+// The card of one model: its trees, its prediction, and one node in detail.
 
 import { ask, Refusal } from "./api.js";
 import { best, decimal, html, hue, inWords, percent, quiet, shortened } from "./dom.js";
-import { chart, told } from "./heat.js";
+import { chart, describeCell } from "./heat.js";
 import { savePng, saveSvg, saveText } from "./save.js";
 import { bars, rows, tabulate } from "./tables.js";
 import { isFixed, phraseOf, Picture } from "./tree.js";
 
 const SAMPLES = 100;
 const NEIGHBOURS = 5;
-const REST = 180; // milliseconds that a pointer rests before neighbours are asked for
+const REST = 180; // milliseconds of rest before neighbours are requested
 
 export class Card {
   /**
-   * @param model what the server says of it
-   * @param page what to call: changed(), hovered(card, which, span), held(card, which, span),
+   * @param model its entry in /api/models
+   * @param page callbacks: changed(), hovered(card, which, span), held(card, which, span),
    *   key(event), say(text)
    */
   constructor(model, page) {
@@ -27,7 +27,7 @@ export class Card {
     this.held = null; // {which, i}
     this.over = null;
     this.step = null;
-    this.known = new Map(); // neighbours that were asked for
+    this.known = new Map(); // neighbours by node
     this.#build();
   }
 
@@ -35,7 +35,7 @@ export class Card {
     return this.model.sentences === 2;
   }
 
-  /** Whether the model makes the same kind of tree whatever the words, as far as is known. */
+  /** Whether the trees are known to be fixed. */
   get fixed() {
     return this.results.some(isFixed);
   }
@@ -46,10 +46,10 @@ export class Card {
     const tool = (text, label, action) =>
       html("button", {
         type: "button", class: "small", text, "aria-label": `Download ${label} of ${name}`,
-        // a button that can be reached says why it does nothing
+        // not `disabled`: the button stays focusable and explains itself
         "aria-disabled": "true",
         onclick: () => {
-          if (!this.results.length) this.page.say("There is no tree yet");
+          if (!this.results.length) this.page.say("No tree yet");
           else action().catch((error) => this.page.say(error.message));
         },
       });
@@ -58,7 +58,7 @@ export class Card {
       html("span", { class: "quiet", text: "Save" }),
       tool("SVG", "the picture as SVG", async () => saveSvg(this.#shown(), this.#file())),
       tool("PNG", "the picture as PNG", async () => savePng(this.#shown(), this.#file())),
-      tool("Brackets", "the brackets", async () =>
+      tool("Brackets", "the trees as brackets", async () =>
         saveText(this.#brackets(), `${this.#file()}.txt`, "text/plain")),
       tool("JSON", "everything as JSON", async () =>
         saveText(this.#json(), `${this.#file()}.json`, "application/json")),
@@ -92,10 +92,10 @@ export class Card {
     );
   }
 
-  /** Say what colours mean. */
+  /** Fill the legend. */
   #explain() {
     const { labels } = this.model;
-    const sure = this.fixed ? [] : [["hue-green", "the fuller, the surer the merge"]];
+    const sure = this.fixed ? [] : [["hue-green", "fuller: more probable merge"]];
     const colours = this.pair ? sure : labels.map((label) => [hue(label, labels), label]);
     const marks = this.fixed ? [] : [["mark choice", "chosen"], ["mark second", "runner-up"]];
     this.legend.replaceChildren(
@@ -109,7 +109,7 @@ export class Card {
     return `${this.model.name.replace(/[^\w.-]+/g, "-")}-${safe || "tree"}`;
   }
 
-  /** Say of the downloads whether there is something to save. */
+  /** Enable the downloads if there is a tree. */
   #offer() {
     for (const button of this.tools.querySelectorAll("button")) {
       button.setAttribute("aria-disabled", String(!this.results.length));
@@ -129,7 +129,7 @@ export class Card {
     return [...this.pictures.map((one) => one.svg), ...this.charts];
   }
 
-  /** Ask for everything that a view needs; answers that a newer call overtook are dropped. */
+  /** Request everything that a view needs; a newer call cancels it. */
   async load(view, texts) {
     this.wanted?.abort();
     const wanted = (this.wanted = new AbortController());
@@ -149,7 +149,7 @@ export class Card {
       this.prediction = predicted?.results[0] ?? null;
       this.#settle(view);
       this.root.classList.remove("waiting");
-      // the charts are of the greedy trees, whatever the pictures above show
+      // the charts outline the best trees, even if the trees above are sampled
       const heated = view.heat && !this.fixed
         ? await ask("api/parse", { ...options, seed: null, samples: SAMPLES }, signal)
         : null;
@@ -163,7 +163,7 @@ export class Card {
     }
   }
 
-  /** Say why there is no tree. */
+  /** Show a message instead of a tree. */
   refuse(message) {
     this.wanted?.abort();
     this.results = [];
@@ -197,9 +197,9 @@ export class Card {
     this.page.changed();
   }
 
-  /** What a tree is called that is not sampled. */
+  /** Name of the trees that are not sampled. */
   get #usual() {
-    return this.fixed ? "usual" : "best";
+    return this.fixed ? "default" : "best";
   }
 
   #find(which, span) {
@@ -207,8 +207,8 @@ export class Card {
     return this.results[which].nodes.findIndex(same);
   }
 
-  /** What the model says of the sentence or pair, whatever its head; nothing without a pair. */
-  get #said() {
+  /** The prediction, whatever the head; null for a pair without a second sentence. */
+  get #answer() {
     return this.pair ? this.prediction : this.results[0].answer;
   }
 
@@ -219,18 +219,18 @@ export class Card {
       const [label] = best(classes);
       this.verdict.replaceChildren(
         html("p", { class: `answer ${hue(label, labels)}`, text: label }),
-        bars(classes, labels, `What ${name} predicts`),
+        bars(classes, labels, `Prediction of ${name}`),
       );
       if (this.results[0].sampled) {
         const trees = this.pair ? "trees" : "tree";
-        this.verdict.append(quiet(`from the ${this.#usual} ${trees}, not the sampled`));
+        this.verdict.append(quiet(`based on the ${this.#usual} ${trees}, not the sampled ${trees}`));
       }
-    } else if (this.#said) {
-      this.verdict.replaceChildren(html("p", { class: "answer", text: inWords(this.#said) }));
+    } else if (this.#answer) {
+      this.verdict.replaceChildren(html("p", { class: "answer", text: inWords(this.#answer) }));
     } else if (this.pair) {
       const text = labels.length
-        ? `Add a second sentence to see one of: ${labels.join(", ")}.`
-        : "Add a second sentence to see an answer.";
+        ? `Add a second sentence to predict ${labels.join(", ")}.`
+        : "Add a second sentence to see a prediction.";
       this.verdict.replaceChildren(html("p", { class: "hint", text }));
     } else {
       this.verdict.replaceChildren();
@@ -238,21 +238,21 @@ export class Card {
     const notes = [];
     if (this.fixed) {
       const { trees } = this.results[0];
-      notes.push(`This model's trees are fixed (${trees}): no score decides on a merge.`);
+      notes.push(`This model's trees are fixed (${trees}) and do not depend on scores.`);
     }
     if (this.results.some((one) => one.cut)) {
-      notes.push(`Only the first ${this.model.max_words} words were read.`);
+      notes.push(`Truncated to the first ${this.model.max_words} words.`);
     }
     const missing = ({ words, unknown }) => words.filter((_, i) => unknown[i]);
     const strange = [...new Set(this.results.flatMap(missing))];
     if (strange.length) {
-      notes.push(`Not in the vocabulary: ${shortened(strange.join(", "), 120)}.`);
+      notes.push(`Out of vocabulary: ${shortened(strange.join(", "), 120)}.`);
     }
     this.note.textContent = notes.join(" ");
     this.note.hidden = notes.length === 0;
   }
 
-  /** Draw the trees in the room that there is now. */
+  /** Draw the trees at the current width. */
   draw() {
     if (!this.results.length) return;
     const room = Math.max(240, this.trees.clientWidth - 2);
@@ -282,7 +282,7 @@ export class Card {
     this.#look();
   }
 
-  /** Draw anew if the room has changed. */
+  /** Redraw if the width has changed. */
   resized(view) {
     if (this.results.length && Math.abs(this.trees.clientWidth - 2 - this.room) > 1) {
       this.draw();
@@ -290,7 +290,7 @@ export class Card {
     }
   }
 
-  /** How far the words of the first tree are below the top of the card, before `lower`. */
+  /** Distance from the top of the card to the words of the first tree, without `lower`. */
   get base() {
     if (!this.pictures.length) return 0;
     const { svg, plan } = this.pictures[0];
@@ -299,7 +299,7 @@ export class Card {
     return top - lowered + plan.base;
   }
 
-  /** Leave room above the first tree. */
+  /** Add space above the first tree. */
   lower(pixels) {
     this.pictures[0]?.svg.parentElement.style.setProperty("margin-top", `${pixels}px`);
   }
@@ -308,20 +308,20 @@ export class Card {
     return Math.max(0, ...this.results.map((one) => one.order.length));
   }
 
-  /** Show what stands after some merges; null: all. */
+  /** Show the first `step` merges; null: all. */
   show(step) {
     this.step = step;
     const focused = document.activeElement;
     for (const picture of this.pictures) {
       picture.show(step);
-      // in a box that scrolls the next merge is kept in sight
+      // keep the next merge visible in a box that scrolls
       const box = picture.svg.parentElement;
       const middle = (box?.clientWidth ?? 0) / 2;
       const { chosen } = picture;
       if (chosen !== null && box && Math.abs(chosen - box.scrollLeft - middle) > middle - 30) {
         box.scrollLeft = chosen - middle;
       }
-      // a node that is not there any more cannot keep the focus
+      // a hidden node cannot keep the focus
       if (focused?.classList.contains("later") && picture.svg.contains(focused)) {
         picture.nodes[picture.trace.words.length + picture.step - 1]?.focus();
       }
@@ -359,7 +359,7 @@ export class Card {
     if (to >= 0 && drawn[to].getAttribute("tabindex") === "0") drawn[to].focus();
   }
 
-  /** Point at what another card points at. */
+  /** Highlight the span that another card highlights. */
   echo(which, span, words) {
     this.pictures.forEach((picture, i) => {
       const alike = words !== null && picture.trace.words.join(" ") === words;
@@ -367,7 +367,7 @@ export class Card {
     });
   }
 
-  /** Show the node under the pointer, else the one that is held, else the root. */
+  /** Show the node under the pointer, the held node, or the root. */
   #look() {
     clearTimeout(this.resting);
     if (!this.results.length) return;
@@ -390,7 +390,7 @@ export class Card {
       }
     } else {
       fact("word", `${at.i + 1} of ${trace.words.length}`);
-      if (trace.unknown[at.i]) fact("vocabulary", "not in it");
+      if (trace.unknown[at.i]) fact("vocabulary", "unknown");
     }
     const whole = node.span[1] - node.span[0] === trace.words.length;
     this.near = html("div", { class: "near" });
@@ -411,7 +411,7 @@ export class Card {
         ),
       );
     }
-    // only whole sentences can be looked up in an index
+    // an index contains whole sentences only
     const indexed = this.model.index && whole;
     const title = indexed ? "Nearest sentences" : "Nearest phrases";
     parts.push(html("div", { class: "near-part" }, html("h3", { text: title }), this.near));
@@ -440,7 +440,7 @@ export class Card {
       if (this.near === place) this.#neighbours(found);
     } catch (error) {
       if (!signal.aborted && this.near === place) {
-        // phrases are compared as they are in the best tree; a sampled one may have others
+        // a sampled tree may have phrases that the best tree lacks
         const text = trace.sampled ? `Not a phrase of the ${this.#usual} tree.` : error.message;
         place.replaceChildren(quiet(text));
       }
@@ -458,8 +458,8 @@ export class Card {
         ),
       );
     }
-    const from = source === "index" ? "of this model's index" : "parts of the example sentences";
-    this.near.replaceChildren(neighbours.length ? list : quiet("None."), quiet(from));
+    const from = source === "index" ? "from the index" : "from the example sentences";
+    this.near.replaceChildren(neighbours.length ? list : quiet("None found."), quiet(from));
   }
 
   #chart(view) {
@@ -468,11 +468,11 @@ export class Card {
     if (this.heat.hidden) return this.heat.replaceChildren();
     const room = Math.max(240, this.trees.clientWidth - 2);
     const parts = [html("h3", { text: `Spans in ${SAMPLES} sampled trees` })];
-    const usual = `At temperature ${view.temperature}. Outlined: the greedy tree.`;
+    const usual = `At temperature ${view.temperature}. Outlined: the best tree.`;
     this.heated.forEach((trace, which) => {
       const say = html("p", { class: "quiet say", text: usual });
       const picture = chart(trace, trace.spans, room, (cell) => {
-        say.textContent = cell ? told(trace, cell, SAMPLES) : usual;
+        say.textContent = cell ? describeCell(trace, cell, SAMPLES) : usual;
         this.pictures[which]?.echo(cell ? cell.slice(0, 2) : null);
       });
       this.charts.push(picture);
@@ -485,7 +485,7 @@ export class Card {
           percent(p),
           greedy.has([start, end].join()) ? "yes" : "",
         ]);
-        rows(table, lines, ["Span", "Probability", "In the greedy tree"]);
+        rows(table, lines, ["Span", "Probability", "In the best tree"]);
       };
       parts.push(
         html("figure", {}, html("div", { class: "scroll" }, picture), say),
@@ -513,13 +513,13 @@ export class Card {
     );
   }
 
-  /** Return the trees and the prediction in words. */
-  told() {
+  /** Return the trees and the prediction for screen readers. */
+  summary() {
     if (!this.results.length) return "";
     const trees = this.results.map((one) =>
       one.words.length > 60 ? `a tree over ${one.words.length} words` : one.brackets);
     const classes = this.pair ? this.prediction?.probabilities : this.results[0].classes;
-    const other = this.#said ? ` ${inWords(this.#said)}.` : "";
+    const other = this.#answer ? ` ${inWords(this.#answer)}.` : "";
     const answer = classes ? ` ${best(classes)[0]}, ${percent(best(classes)[1])}.` : other;
     return `${this.model.name}: ${trees.join("; ")}.${answer}`;
   }

@@ -1,4 +1,4 @@
-// Elements of HTML and SVG. Text only ever goes in as text.
+// HTML and SVG elements. Text is never parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -13,7 +13,7 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Return an HTML element; `text` is its text, `onclick` and the like its listeners. */
+/** Return an HTML element; `text` sets its text, `onclick` and the like its listeners. */
 export function html(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
 }
@@ -23,12 +23,12 @@ export function svg(name, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
-/** Return a paragraph in small grey letters. */
+/** Return a paragraph in small grey type. */
 export const quiet = (text) => html("p", { class: "quiet", text });
 
 export const byId = (id) => document.getElementById(id);
 
-/** Return a probability as a percentage with as many digits as tell something. */
+/** Format a probability as a percentage with the digits that matter. */
 export function percent(value) {
   const hundred = 100 * value;
   if (hundred > 0 && hundred < 0.1) return "<0.1%";
@@ -36,10 +36,10 @@ export function percent(value) {
   return `${hundred < 10 || hundred > 90 ? Number(hundred.toFixed(1)) : Math.round(hundred)}%`;
 }
 
-/** Return a score with two decimals and a real minus. */
+/** Format a score with two decimals and a minus sign. */
 export const decimal = (value) => value.toFixed(2).replace("-", "\u2212");
 
-/** Return a text of at most `length` characters, cut in the middle. */
+/** Shorten a text to `length` characters with an ellipsis in the middle. */
 export function shortened(text, length) {
   const letters = Array.from(text);
   if (letters.length <= length) return text;
@@ -47,7 +47,7 @@ export function shortened(text, length) {
   return `${letters.slice(0, length - 1 - half).join("")}…${letters.slice(-half).join("")}`;
 }
 
-// fixed colours for labels whose meaning is known, so that models agree with one another
+// common labels have the same colour for all models
 const HUES = new Map([
   ["positive", "blue"],
   ["very positive", "blue"],
@@ -59,13 +59,13 @@ const HUES = new Map([
 ]);
 const OTHERS = ["blue", "orange", "green", "purple", "sky", "vermillion", "yellow", "grey"];
 
-/** Return the class that gives a label its colour. */
+/** Return the CSS class with the colour of a label. */
 export function hue(label, labels) {
   const known = HUES.get(label.toLowerCase());
   return `hue-${known ?? OTHERS[labels.indexOf(label) % OTHERS.length]}`;
 }
 
-/** Return the fields of an answer in words, such as "value 3.1416". */
+/** Format the fields of a prediction, for example "value 3.1416". */
 export function inWords(answer) {
   const shown = (value) => (typeof value === "number" ? value.toFixed(4) : String(value));
   return Object.entries(answer).map(([name, value]) => `${name} ${shown(value)}`).join(", ");

@@ -1,4 +1,4 @@
-// The page: what is typed and set, kept in the address, shown by one card for each model.
+// The page: its controls, the view in its address, and one card per model.
 
 import { ask, onConnection } from "./api.js";
 import { Card } from "./card.js";
@@ -6,7 +6,7 @@ import { byId, html, quiet } from "./dom.js";
 import { fromFragment, initial, rounded, TEMPERATURES, toFragment } from "./state.js";
 import { follow } from "./theme.js";
 
-const TYPING = 160; // milliseconds without a key before the server is asked
+const TYPING = 160; // milliseconds without a key before a request is sent
 const SPEAKING = 900;
 const FIRST = "The food was wonderful, but the service was painfully slow.";
 
@@ -24,11 +24,11 @@ const field = {
 
 const cleaned = (text) => (text.toWellFormed?.() ?? text).replace(/\s+/g, " ").trim();
 
-/** Return as much of the start of a text as the server takes; it refuses longer ones whole. */
+/** Truncate a text to the limits of the server, which rejects longer ones. */
 function cut(text) {
   let end = text.length;
   let words = 0;
-  // every mark counts, so that this is never less than what a tokenizer makes of the text
+  // counts every mark, so never fewer words than a tokenizer
   for (const { index } of text.matchAll(/[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]/gu)) {
     if (++words > limits.words) {
       end = index;
@@ -49,7 +49,7 @@ function link() {
   if (address !== location.hash) history.replaceState(null, "", address);
 }
 
-/** Write the address soon: browsers refuse to write it on every key. */
+/** Update the address after a delay: browsers limit how often it may change. */
 function linkSoon() {
   clearTimeout(linking);
   linking = setTimeout(link, 250);
@@ -89,9 +89,9 @@ function load() {
     place.replaceChildren(...shown.map((card) => card.root));
   }
   const hint = !texts[0]
-    ? "Type a sentence above, or pick an example, and watch its trees grow."
+    ? "Type a sentence above, or choose an example."
     : shown.length === 0
-      ? "Choose at least one model above."
+      ? "Select at least one model above."
       : "";
   byId("hint").textContent = hint;
   byId("hint").hidden = !hint;
@@ -108,7 +108,7 @@ function load() {
   for (const card of shown) card.load(view, texts);
 }
 
-/** Short sentences stand side by side, long ones one below the other. */
+/** Put the cards side by side for short sentences, below each other for long ones. */
 function arrange(texts) {
   const words = Math.max(...texts.map((text) => text.split(" ").length));
   byId("cards").classList.toggle("wide", words > 20);
@@ -128,7 +128,7 @@ function stepped() {
   for (const card of chosen()) card.show(view.step);
 }
 
-/** Put the words of trees that stand side by side on one base line. */
+/** Align the words of trees that are side by side. */
 function level() {
   const shown = chosen();
   const beside = shown.length > 1 && shown[0].root.offsetTop === shown[1].root.offsetTop;
@@ -139,7 +139,7 @@ function level() {
 function speak(text) {
   clearTimeout(speaking);
   speaking = setTimeout(() => {
-    const trees = chosen().map((card) => card.told());
+    const trees = chosen().map((card) => card.summary());
     byId("live").textContent = text ?? trees.filter(Boolean).join(" ");
   }, SPEAKING);
 }
@@ -165,7 +165,7 @@ const current = () => view.step ?? Number(field.step.max);
 function stop() {
   clearInterval(playing);
   playing = null;
-  byId("play").setAttribute("aria-label", "Play the merges");
+  byId("play").setAttribute("aria-label", "Play");
   byId("play").classList.remove("playing");
 }
 
@@ -257,7 +257,7 @@ function listExamples() {
         )),
     ),
   ];
-  byId("examples").replaceChildren(...(parts.length ? parts : [quiet("None.")]));
+  byId("examples").replaceChildren(...(parts.length ? parts : [quiet("No examples found.")]));
 }
 
 async function copyLink() {
@@ -265,7 +265,7 @@ async function copyLink() {
   try {
     await navigator.clipboard.writeText(location.href);
   } catch {
-    // pages that are not served from this machine or over https have no clipboard
+    // the clipboard API needs localhost or https
     const area = html("textarea", { class: "unseen", text: location.href });
     document.body.append(area);
     area.select();
@@ -313,13 +313,13 @@ function listen() {
   byId("close-examples").addEventListener("click", () => byId("picker").close());
   byId("search").addEventListener("input", listExamples);
   byId("skip").addEventListener("click", (event) => {
-    // the part of the address behind # belongs to the view
+    // the fragment of the address belongs to the view
     event.preventDefault();
     byId("main").focus();
   });
   byId("form").addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("keydown", (event) => {
-    // these have a use of their own for the arrows
+    // these elements use the arrow keys themselves
     if (!event.target.closest?.("input, textarea, dialog, .node, .scroll")) key(event);
   });
   addEventListener("hashchange", () => restore(fromFragment(location.hash)));
@@ -333,21 +333,21 @@ function restore(wanted) {
   if (!wanted) return;
   stop();
   const names = [...cards.keys()];
-  // a link may name models that this server does not have
+  // a link may name models that are not served
   const here = wanted.models?.filter((name) => cards.has(name));
   view = { ...wanted, models: here?.length || wanted.models?.length === 0 ? here : usual(names) };
   controls();
   load();
 }
 
-/** The models to show unless told otherwise: as many as can be taken in. */
+/** Return the models to show by default. */
 function usual(names) {
   return names.length > 3 ? names.slice(0, 2) : names;
 }
 
 const page = {
   changed: () => {
-    // spans of fixed trees are neither sure nor unsure
+    // fixed trees have no span probabilities
     const shown = chosen();
     const useful = shown.length === 0 || shown.some((card) => !card.fixed);
     field.heat.closest("fieldset").hidden = !useful;
@@ -373,7 +373,7 @@ async function begin() {
   listen();
   onConnection((here) => {
     byId("away").hidden = here;
-    if (here) say("The server is back");
+    if (here) say("Connected");
   });
   ask("static/examples.json").then(
     (found) => (examples = found),
@@ -388,8 +388,8 @@ async function begin() {
   }
   limits = found.limits;
   byId("cut").textContent =
-    `This is long: at most ${limits.words} words and ${limits.characters} characters are shown.`;
-  // those that need one sentence come first
+    `Truncated to ${limits.words} words or ${limits.characters} characters.`;
+  // models of single sentences come first
   const models = [...found.models].sort((a, b) => a.sentences - b.sentences);
   for (const model of models) {
     cards.set(model.name, new Card(model, page));

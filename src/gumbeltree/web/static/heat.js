@@ -1,19 +1,19 @@
-// The chart of span probabilities: a triangle over the words, one cell for each span.
+// The chart of span probabilities: a triangle over the words with one cell per span.
 
 import { percent, shortened, svg } from "./dom.js";
 import { ruler } from "./tree.js";
 
 const MARGIN = 14;
-// in long sentences rarer spans would be thousands of cells that nobody can see
+// omits thousands of nearly invisible cells in long sentences
 const FAINT = 0.02;
 const LONG = 100;
 
 /**
- * Return the picture of how often each span is in a sampled tree.
+ * Draw the probability of each span.
  *
- * @param trace of the greedy tree, whose spans are outlined
- * @param spans [start, end, probability] of each
- * @param room width in pixels that there is
+ * @param trace of the best tree, whose spans are outlined
+ * @param spans list of [start, end, probability]
+ * @param room available width in pixels
  * @param over called with [start, end, probability] under the pointer, or null
  */
 export function chart(trace, spans, room, over) {
@@ -31,7 +31,7 @@ export function chart(trace, spans, room, over) {
   const base = 8 + (T + 1) * half;
   const picture = svg("svg", {
     class: "heat", width, height: base + tall, viewBox: `0 0 ${width} ${base + tall}`, role: "img",
-    "aria-label": `Span probabilities of ${T} words; the table below has the figures`,
+    "aria-label": `Span probabilities of ${T} words; see the table below`,
   });
   const diamond = (start, end, inset) => {
     const [x, y, r] = [left + (start + end) * half, base - (end - start) * half, half - inset];
@@ -82,8 +82,8 @@ export function chart(trace, spans, room, over) {
   return picture;
 }
 
-/** Return a sentence about one cell. */
-export function told(trace, [start, end, p], samples) {
+/** Return a description of one cell. */
+export function describeCell(trace, [start, end, p], samples) {
   const phrase = shortened(trace.words.slice(start, end).join(" "), 120);
-  return `“${phrase}” is a phrase in ${percent(p)} of ${samples} sampled trees`;
+  return `“${phrase}” occurs in ${percent(p)} of ${samples} sampled trees`;
 }

@@ -1,6 +1,6 @@
-// Downloads. Pictures are drawn by hand on the canvas: the page's policy forbids images from blobs.
+// Downloads. PNGs are painted on a canvas, because the page's policy forbids images from blobs.
 
-// what a style sheet may have set, and what it is without one
+// properties that a style sheet may set, with their defaults
 const SHAPE = {
   "fill": null, "fill-opacity": "1", "stroke": "none", "stroke-width": "1px",
   "stroke-dasharray": "none", "stroke-linecap": "butt", "opacity": "1",
@@ -19,10 +19,10 @@ function offer(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** Characters that XML cannot hold. */
+/** Characters not allowed in XML. */
 const NOT_XML = /[^\t\n\r\x20-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu;
 
-/** Return a copy that looks the same without the page's style sheet. */
+/** Return a copy with the computed styles as attributes. */
 function plain(element) {
   const copy = document.createElementNS(SVG, element.localName);
   if (element.childElementCount === 0) {
@@ -55,7 +55,7 @@ function plain(element) {
   return copy;
 }
 
-/** Return one picture of several, one below the other, on the page's background. */
+/** Stack pictures vertically on the background of the page. */
 function stacked(pictures) {
   const sizes = pictures.map((one) => [one.width.baseVal.value, one.height.baseVal.value]);
   const width = Math.ceil(Math.max(...sizes.map(([wide]) => wide)));
@@ -150,7 +150,7 @@ function paint(context, element) {
 export async function savePng(pictures, name) {
   const all = stacked(pictures);
   const [width, height] = ["width", "height"].map((side) => Number(all.getAttribute(side)));
-  // browsers refuse canvases much larger than this
+  // larger canvases fail in some browsers
   const scale = Math.min(2, 16_000 / Math.max(width, height));
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(width * scale);
@@ -159,7 +159,7 @@ export async function savePng(pictures, name) {
   context.scale(scale, scale);
   paint(context, all);
   const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
-  if (blob === null) throw new Error("this browser cannot make so large a picture");
+  if (blob === null) throw new Error("this picture is too large for the browser");
   offer(blob, `${name}.png`);
 }
 

@@ -1,29 +1,29 @@
-// What the page shows, and the link that restores it.
+// The view of the page and the link that restores it.
 
 export const TEMPERATURES = { low: 0.1, high: 10 };
 
-/** Return the view of a page that was opened without a link. */
+/** Return the default view. */
 export function initial() {
   return {
     text: "",
     second: "",
-    models: null, // names; null: the page chooses
-    step: null, // merges that are done; null: all
+    models: null, // names; null: default
+    step: null, // completed merges; null: all
     sampling: false,
     seed: 1,
     temperature: 1,
     heat: false,
-    node: null, // the node that is held: {model, which, span}
+    node: null, // the held node: {model, which, span}
   };
 }
 
-/** Return a temperature as it is written and sent: three digits. */
+/** Clip a temperature and round it to three digits. */
 export function rounded(temperature) {
   const kept = Math.min(TEMPERATURES.high, Math.max(TEMPERATURES.low, temperature));
   return Number(kept.toPrecision(3));
 }
 
-/** Return the part of the address behind `#` for a view. */
+/** Return the URL fragment of a view. */
 export function toFragment(view) {
   const parts = new URLSearchParams();
   parts.set("text", view.text);
@@ -43,7 +43,7 @@ export function toFragment(view) {
 
 const WHOLE = /^\d{1,15}$/;
 
-/** Return the view behind `#`, or null if there is none; what cannot be read is left out. */
+/** Return the view of a URL fragment, ignoring invalid parts; null without a text. */
 export function fromFragment(fragment) {
   const parts = new URLSearchParams(fragment.replace(/^#/, ""));
   if (!parts.has("text")) return null;

@@ -1,12 +1,12 @@
-// Tables: of probabilities, drawn as bars, and of what the pictures show.
+// Tables of probabilities and merges.
 
 import { best, decimal, html, hue, percent, shortened } from "./dom.js";
 import { isFixed, phraseOf } from "./tree.js";
 
-// more would make the page slow
+// more rows would make the page slow
 const ROWS = 300;
 
-/** Return probabilities as a table whose rows are drawn as bars. */
+/** Return a table of probabilities with bars. */
 export function bars(classes, labels, caption) {
   const [first] = best(classes);
   const hidden = html("caption", { class: "unseen", text: caption });
@@ -27,19 +27,19 @@ export function bars(classes, labels, caption) {
   return table;
 }
 
-/** Fill a table with lines of texts. */
+/** Fill a table with rows of text. */
 export function rows(table, lines, heads) {
   const head = html("tr", {}, ...heads.map((text) => html("th", { scope: "col", text })));
   const row = (line) => html("tr", {}, ...line.map((text) => html("td", { text })));
   const body = lines.slice(0, ROWS).map(row);
   table.replaceChildren(html("thead", {}, head), html("tbody", {}, ...body));
   if (lines.length > ROWS) {
-    const text = `The first ${ROWS} of ${lines.length}; the JSON file has all.`;
+    const text = `The first ${ROWS} of ${lines.length} rows; the JSON file contains all.`;
     table.append(html("caption", { text }));
   }
 }
 
-/** Fill a table of every merge and its runner-up; of fixed trees, of the merges alone. */
+/** Fill a table of the merges, with probabilities unless the trees are fixed. */
 export function tabulate(table, trace) {
   const T = trace.words.length;
   const present = trace.words.map((_, i) => i);

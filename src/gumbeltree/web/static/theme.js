@@ -1,4 +1,4 @@
-// Light and dark: as the system has it, until the page is told otherwise.
+// Light or dark theme: follows the system until the user chooses.
 
 const system = matchMedia("(prefers-color-scheme: dark)");
 const isDark = (wanted) => (wanted ? wanted === "dark" : system.matches);
@@ -7,12 +7,12 @@ function stored() {
   try {
     return localStorage.getItem("theme");
   } catch {
-    // a browser may forbid it
+    // storage may be disabled
     return null;
   }
 }
 
-/** Let a button switch between light and dark. */
+/** Let a button toggle the theme. */
 export function follow(button) {
   const root = document.documentElement;
   const show = (wanted) => {
@@ -24,7 +24,7 @@ export function follow(button) {
     try {
       localStorage.setItem("theme", other);
     } catch {
-      // the choice then lasts as long as the page
+      // the choice is lost when the page is closed
     }
     show(other);
   });

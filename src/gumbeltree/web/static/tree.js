@@ -1,4 +1,4 @@
-// One tree: words on a base line, merges above them, the candidates of a step below.
+// One tree: the words, the merges above them, and the candidates of a step below.
 
 import { best, hue, percent, shortened, svg } from "./dom.js";
 
@@ -6,13 +6,13 @@ const MARGIN = 14;
 const LANE = 46;
 const pen = document.createElement("canvas").getContext("2d");
 
-/** Return a function that gives the width of a text in the page's font. */
+/** Return a function that measures text in the page's font. */
 export function ruler(size) {
   pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
   return (text) => pen.measureText(text).width;
 }
 
-/** Choose size of letters and distance of words: as large as the room allows. */
+/** Choose the largest font size and word spacing that fit. */
 function fit(words, room) {
   const inside = room - 2 * MARGIN;
   for (const [size, gap] of [[16, 22], [15, 18], [14, 14], [13, 11], [12.5, 9]]) {
@@ -22,7 +22,7 @@ function fit(words, room) {
       const extra = Math.min(22, (inside - total) / words.length);
       return { size, turned: false, widths: widths.map((width) => width + gap + extra) };
     }
-    // a little too wide is scrolled; words are turned only where that saves much
+    // scroll if slightly too wide; rotate the words only if that saves much space
     const last = size === 12.5;
     const turned = words.length > 30 || (total > 1.2 * inside && 21 * words.length <= inside);
     if (last && !turned) {
@@ -34,7 +34,7 @@ function fit(words, room) {
   return { size, turned: true, widths: words.map(() => slot) };
 }
 
-/** Return where everything of a tree stands. */
+/** Compute the layout of a tree. */
 export function arrange(trace, room) {
   const words = trace.words.map((word) => shortened(word, 24));
   const { size, turned, widths } = fit(words, room);
@@ -62,7 +62,7 @@ export function arrange(trace, room) {
   const tall = turned ? Math.max(...words.map(ruler(size))) + 6 : size + 4;
   const phrase = base + 12 + tall + 6;
   const lane = phrase + (isFixed(trace) ? 14 : 24 + LANE);
-  // wide enough to hit, narrow enough to leave room for its neighbours
+  // large enough to click without overlapping its neighbours
   const near = Math.min(...widths);
   return {
     words, size, turned, width, edges, place, base, rise, tall, phrase, lane,
@@ -73,7 +73,7 @@ export function arrange(trace, room) {
   };
 }
 
-/** Return the path from a child up and across to its parent, with a round corner. */
+/** Return the path from a child to its parent, with a rounded corner. */
 function elbow(child, parent, top) {
   const across = parent.x - child.x;
   const r = Math.min(12, Math.abs(across), Math.max(0, top - parent.y));
@@ -88,10 +88,10 @@ function elbow(child, parent, top) {
 /** Return the words of a node. */
 export const phraseOf = (trace, node) => trace.words.slice(...node.span).join(" ");
 
-/** Whether the model makes such a tree whatever the words, so that scores decided nothing. */
+/** Whether the tree is fixed, so that its scores have no meaning. */
 export const isFixed = (trace) => trace.trees !== "learned";
 
-/** Return the roots of the phrases that stand after some merges, left to right. */
+/** Return the roots of the phrases after some merges, left to right. */
 export function frontier(trace, step) {
   const T = trace.words.length;
   const present = trace.words.map((_, i) => i);
@@ -106,7 +106,7 @@ function spoken(trace, i) {
   if (node.children) parts.push(`merge ${node.step + 1}: ${phrase}`);
   else parts.push(`word: ${phrase}`);
   if (node.children && !isFixed(trace)) parts.push(percent(node.probability));
-  if (!node.children && trace.unknown[i]) parts.push("not in the vocabulary");
+  if (!node.children && trace.unknown[i]) parts.push("out of vocabulary");
   if (node.classes) {
     const [label, p] = best(node.classes);
     parts.push(`${label} ${percent(p)}`);
@@ -114,19 +114,19 @@ function spoken(trace, i) {
   return parts.join(", ");
 }
 
-/** How sure a classifier is, from 0 (as good as chance) to 1. */
+/** Return the confidence of a classifier, from 0 (chance) to 1. */
 function certainty(classes) {
   const chance = 1 / Object.keys(classes).length;
   return Math.max(0, (best(classes)[1] - chance) / (1 - chance));
 }
 
-/** The picture of one tree; `show` moves it to a step, `mark` points at a span. */
+/** The picture of one tree; `show` sets the step, `mark` highlights a node. */
 export class Picture {
   /**
-   * @param trace what the server found
-   * @param labels of the model's classes, in their order
-   * @param room width in pixels that there is
-   * @param on what to call: over(i), out(), pick(i), move(i, key)
+   * @param trace a result of /api/parse
+   * @param labels of the model
+   * @param room available width in pixels
+   * @param on callbacks: over(i), out(), pick(i), move(i, key)
    */
   constructor(trace, labels, room, on) {
     this.trace = trace;
@@ -224,7 +224,7 @@ export class Picture {
     return group;
   }
 
-  /** The gaps between words: each has one bar, since each is closed by one merge. */
+  /** Draw one bar per gap between words, because one merge closes each gap. */
   #lane() {
     const { edges, lane, bar } = this.plan;
     const group = svg("g", { class: "lane", "aria-hidden": "true" });
@@ -237,7 +237,7 @@ export class Picture {
       if (!node.children) return;
       const gap = this.trace.nodes[node.children[0]].span[1];
       const x = edges[gap];
-      // drawn at full height and scaled, so that a change of step can be followed
+      // full height, then scaled, so that changes can be animated
       const rect = svg("rect", {
         class: "bar", x: x - bar / 2, y: lane - LANE, width: bar, height: LANE,
       });
@@ -250,7 +250,7 @@ export class Picture {
     return group;
   }
 
-  /** Show what stands after `step` merges, and the candidates of the next one. */
+  /** Show the first `step` merges and the candidates of the next one. */
   show(step) {
     const { trace, plan } = this;
     const T = trace.words.length;
@@ -323,7 +323,7 @@ export class Picture {
       const order = { choice: 0, second: 1 }[one.role] ?? 2;
       if (one.role !== "closed") labels.push({ value, rank, x, order, p: one.p });
     });
-    // labels that would touch a more important one are left out
+    // hide labels that would overlap a more important one
     const measure = ruler(11);
     for (const name of ["value", "rank"]) {
       const taken = [];
@@ -336,7 +336,7 @@ export class Picture {
     }
   }
 
-  /** Return where the next merge is, from left to right in pixels; null after the last. */
+  /** The x coordinate of the next merge; null after the last one. */
   get chosen() {
     const layer = this.trace.layers[this.step];
     if (!layer) return null;
@@ -344,7 +344,7 @@ export class Picture {
     return this.plan.edges[this.trace.nodes[left].span[1]];
   }
 
-  /** Point at a node (`held`: for good), and at its words. */
+  /** Highlight a node and its words. */
   mark(i, held) {
     const node = i === null ? null : this.trace.nodes[i];
     this.nodes.forEach((one, j) => {
@@ -359,7 +359,7 @@ export class Picture {
     }
   }
 
-  /** Point at the words of a span another picture points at, and at its node if it is here too. */
+  /** Highlight a span that is highlighted in another picture. */
   echo(span) {
     this.nodes.forEach((one, j) => {
       const own = this.trace.nodes[j].span;
