@@ -1,3 +1,5 @@
+"""The command line as a whole, and the commands without a test file of their own."""
+
 import json
 import shlex
 import shutil
@@ -19,36 +21,30 @@ from tests.models import tiny_model
 from tests.test_import_reference import TEXTS, WORDS, Authors, state_dict
 from tests.test_recipes import COUNTS, PARTS
 
-COMMANDS = [
-    "train",
-    "parse",
-    "predict",
-    "encode",
-    "evaluate",
-    "info",
-    "recipes",
-    "models",
-    "import-reference",
-    "demo",
-    "bench",
-    "push",
-    "data",
-    "draw",
-    "trees",
-    "plot",
-    "index",
-    "neighbours",
-    "explore",
-    "serve",
-]
+# every command, with words that its help must contain
+COMMANDS = {
+    "train": ["--data", "--vectors", "--prepared", "--set", "--resume", "--seeds", "--init"],
+    "parse": ["--draw", "Example"],
+    "predict": ["--input", "--json", "Example"],
+    "encode": ["--input", "--out", "Example"],
+    "evaluate": ["--data", "--split", "--json", "Example"],
+    "info": ["--json"],
+    "recipes": ["Example"],
+    "models": ["--json", "Example"],
+    "import-reference": ["--out", "--variant", "--lower", "Example"],
+    "demo": ["--out"],
+    "bench": ["--device", "--json", "--plot", "--quick", "Example"],
+    "push": ["--private", "--dry-run"],
+    "data": ["get", "prepare"],
+    "draw": ["--out", "--film", "--seed", "Example"],
+    "trees": ["--data", "--gold", "--plot", "--json", "Example"],
+    "plot": ["--out", "--x", "Example"],
+    "index": ["--input", "--out", "--replace", "Example"],
+    "neighbours": ["--model", "--json", "Example"],
+    "explore": ["--port", "--no-open", "--index", "Example"],
+    "serve": ["--host", "--port", "--index", "--token", "--allow-host", "--cors", "--workers"],
+}
 SENTENCE = "the dog that barked all night sleeps ."
-
-
-def process(*arguments, stdin=b"", folder=None):
-    """The command line as a user starts it."""
-    command = [sys.executable, "-m", "gumbeltree", *map(str, arguments)]
-    done = subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=folder)
-    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @pytest.fixture(scope="module")
@@ -72,44 +68,21 @@ def test_help_lists_the_commands(cli, option):
 def test_every_command_has_help(cli, command):
     code, out, err = cli(command, "--help")
     assert (code, err) == (0, "")
-    options = {
-        "train": ["--data", "--vectors", "--prepared", "--set", "--resume", "--seeds", "--init"],
-        "parse": ["--draw", "Example"],
-        "predict": ["--input", "--json", "Example"],
-        "encode": ["--input", "--out", "Example"],
-        "evaluate": ["--data", "--split", "--json", "Example"],
-        "info": ["--json"],
-        "recipes": ["Example"],
-        "models": ["--json", "Example"],
-        "import-reference": ["--out", "--variant", "--lower", "Example"],
-        "demo": ["--out"],
-        "bench": ["--device", "--json", "--plot", "--quick", "Example"],
-        "push": ["--private", "--dry-run"],
-        "data": ["get", "prepare"],
-        "draw": ["--out", "--film", "--seed", "Example"],
-        "trees": ["--data", "--gold", "--plot", "--json", "Example"],
-        "plot": ["--out", "--x", "Example"],
-        "index": ["--input", "--out", "--replace", "Example"],
-        "neighbours": ["--model", "--json", "Example"],
-        "explore": ["--port", "--no-open", "--index", "Example"],
-        "serve": ["--host", "--port", "--index", "--token", "--workers", "Example"],
-    }
-    assert all(option in out for option in options[command])
-    assert f"gumbeltree {command}" in out
+    assert all(word in out for word in [*COMMANDS[command], f"gumbeltree {command}"])
 
 
-def test_no_command_shows_help(cli):
+def test_without_a_command_shows_help(cli):
     code, out, err = cli()
     assert code == 2
     assert "import-reference" in out + err
 
 
-def test_the_version(cli):
-    wanted = f"gumbeltree {gumbeltree.__version__} ({described(code_version())})\n"
-    assert cli("--version") == (0, wanted, "")
+def test_version(cli):
+    version = f"gumbeltree {gumbeltree.__version__} ({described(code_version())})\n"
+    assert cli("--version") == (0, version, "")
 
 
-def test_an_unknown_command_gets_the_nearest(cli):
+def test_suggests_the_nearest_command(cli):
     code, _, err = cli("prase")
     assert code == 2
     assert "Did you mean 'parse'" in err
@@ -119,17 +92,11 @@ def test_an_unknown_command_gets_the_nearest(cli):
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_info_of_a_recipe_as_json(cli, name):
-    code, out, err = cli("info", name, "--json")
-    assert (code, err) == (0, "")
-    about = json.loads(out)
-    assert about["parameters"] == dict(zip(PARTS, COUNTS[name], strict=True))
-    assert about["recipe"] == name
-    assert about["model"]["encoder"]["hidden_dim"] == COUNTS[name][2]
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_info_of_a_recipe_as_a_table(cli, name):
+def test_info_counts_the_parameters_of_a_recipe(cli, name):
+    info = json.loads(cli("info", name, "--json").out)
+    assert info["parameters"] == dict(zip(PARTS, COUNTS[name], strict=True))
+    assert info["recipe"] == name
+    assert info["model"]["encoder"]["hidden_dim"] == COUNTS[name][2]
     code, out, err = cli("info", name)
     assert (code, err) == (0, "")
     for part, count in zip(PARTS, COUNTS[name], strict=True):
@@ -138,116 +105,85 @@ def test_info_of_a_recipe_as_a_table(cli, name):
 
 
 def test_info_of_a_model_folder(cli, model):
-    about = json.loads(cli("info", model, "--json").out)
+    info = json.loads(cli("info", model, "--json").out)
     loaded = load(model)
     total = sum(x.numel() for x in loaded.parameters()) - loaded.embedding.weight.numel()
-    assert about["parameters"]["total"] == total
-    assert about["provenance"] == {"from": "a test"}
-    assert about["model_folder"] == str(model)
+    assert info["parameters"]["total"] == total
+    assert info["provenance"] == {"from": "a test"}
+    assert info["model_folder"] == str(model)
     code, out, err = cli("info", model)
     assert (code, err) == (0, "")
     assert f"{total:,}" in out
-    assert "labels neutral, entailment, contradiction" in out
-
-
-def test_info_of_a_recipe_file(cli, tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text('description = "mine"\n[model]\n', encoding="utf-8")
-    assert json.loads(cli("info", path, "--json").out)["description"] == "mine"
+    assert "neutral, entailment, contradiction" in out
 
 
 @pytest.mark.parametrize("description", ["[/b] closing", "[bold]no style[/bold]", "[1] footnote"])
-def test_info_prints_a_description_as_it_stands(cli, tmp_path, description):
+def test_info_prints_the_description_of_a_recipe_file_verbatim(cli, tmp_path, description):
     path = tmp_path / "mine.toml"
     path.write_text(f'description = "{description}"\n[model]\n', encoding="utf-8")
     code, out, err = cli("info", path)
     assert (code, err) == (0, "")
     assert "".join(description.split()) in "".join(out.split())
+    assert json.loads(cli("info", path, "--json").out)["description"] == description
 
 
-def test_info_of_an_unknown_name_names_the_nearest(cli):
-    message = cli("info", "snli300d").refused()
-    assert "'snli300d' is neither a recipe nor a model folder" in message
-    assert "Did you mean 'snli-300d'?" in message
-
-
-@pytest.mark.parametrize("name", ["", "nothing like it", "sst2/", "."])
-def test_info_of_what_is_neither_lists_the_recipes(cli, name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("snli300d", "Did you mean 'snli-300d'?"),
+        *[(name, "recipes: demo, ") for name in ("", "nothing like it", "sst2/", ".")],
+        ("nowhere.toml", "nowhere.toml"),
+    ],
+)
+def test_info_rejects_unknown_names(cli, name, word, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "recipes: demo, " in cli("info", name).refused()
+    assert word in cli("info", name).refused()
 
 
-def test_info_of_damaged_things(cli, model, tmp_path):
+def test_info_rejects_invalid_files(cli, model, tmp_path):
     folder = shutil.copytree(model, tmp_path / "model")
     (folder / "config.json").write_text("{", encoding="utf-8")
-    assert "config.json is not JSON" in cli("info", folder).refused()
+    assert "config.json" in cli("info", folder).refused()
     path = tmp_path / "mine.toml"
     path.write_text("description", encoding="utf-8")
     assert "mine.toml" in cli("info", path).refused()
-    assert "nowhere.toml" in cli("info", "nowhere.toml").refused()
     path.write_text(f"description = 'x'\n[model.encoder]\nhidden_dim = {10**15}", encoding="utf-8")
     assert "hidden_dim" in cli("info", path).refused()
 
 
-# parse
+# parse; tests/cli/test_use.py has more
 
 
 def test_parse_arguments(cli, model):
-    code, out, err = cli("parse", model, SENTENCE, "the dog", "now")
-    assert (code, err) == (0, "3 texts, 11 words\n")
-    expected = load(model).parse(SENTENCE)
-    assert out.splitlines() == [str(expected), "( the dog )", "now"]
-
-
-def test_parse_standard_input(cli, model):
-    texts = [SENTENCE, "now", "the dog"]
-    expected = cli("parse", model, *texts)
-    assert cli("parse", model, stdin=("\n".join(texts) + "\n").encode()) == expected
-    assert cli("parse", model, stdin="\n".join(texts).encode()) == expected
-    assert cli("parse", model, stdin="\r\n".join(texts).encode()) == expected
+    code, out, err = cli("parse", model, SENTENCE, "the dog", "now", "zebra  quagga", "喜欢")
+    assert (code, err.partition(",")[0]) == (0, "5 texts")
+    tree = str(load(model).parse(SENTENCE))
+    assert out.splitlines() == [tree, "( the dog )", "now", "( zebra quagga )", "喜欢"]
 
 
 def test_parse_of_nothing_prints_nothing(cli, model):
     assert cli("parse", model, stdin=b"") == (0, "", "0 texts\n")
 
 
-def test_parse_draws(cli, model):
-    code, out, err = cli("parse", model, "--draw", "--quiet", SENTENCE, "the dog")
-    assert (code, err) == (0, "")
-    expected = [tree.draw(width=120) for tree in load(model).parse_many([SENTENCE, "the dog"])]
-    assert out == f"{expected[0]}\n\n{expected[1]}\n"
-    assert "┴" in out
-
-
-def test_parse_keeps_words_outside_the_vocabulary(cli, model):
-    assert cli("parse", model, "zebra  quagga").out == "( zebra quagga )\n"
-    assert cli("parse", model, "喜欢").out == "喜欢\n"
-
-
-def test_parse_of_an_empty_line_names_it(cli, model):
-    # lines count from one, as in every editor
+def test_parse_rejects_empty_texts(cli, model):
+    result = cli("parse", model, "the dog", "")
+    assert "at least one word" in result.refused()
+    assert result.out == ""
+    # lines are numbered from one
     message = cli("parse", model, stdin=b"the dog\n\nnow\n").refused()
     assert "line 2" in message
     assert "at least one word" in message
 
 
-def test_parse_of_an_empty_argument_is_refused(cli, model):
-    assert "at least one word" in cli("parse", model, "the dog", "").refused()
-
-
-def test_parse_prints_nothing_if_it_refuses_anything(cli, model):
-    assert cli("parse", model, "the dog", "").out == ""
-
-
-def test_parse_without_a_model_says_how_to_get_one(cli, tmp_path):
+def test_parse_rejects_a_folder_without_a_model(cli, tmp_path):
     message = cli("parse", tmp_path / "nowhere", "the dog").refused()
     assert "nowhere is no model folder" in message
-    assert "gumbeltree demo" in message
+    assert "gumbeltree train" in message
 
 
-def test_parse_of_text_that_is_no_unicode_is_refused(cli, model):
-    assert "at least" not in cli("parse", model, "caf\udce9").refused()
-    assert any(word in cli("parse", model, "caf\udce9").err for word in ("UTF-8", "Unicode"))
+def test_parse_rejects_invalid_unicode(cli, model):
+    message = cli("parse", model, "caf\udce9").refused()
+    assert "UTF-8" in message or "Unicode" in message
 
 
 # import-reference
@@ -286,14 +222,14 @@ def test_import_reference(cli, checkpoint):
         (("snli.pkl", "snli.pkl"), [], "snli.pkl"),
     ],
 )
-def test_import_reference_refuses(cli, checkpoint, files, options, pattern):
+def test_import_reference_rejects(cli, checkpoint, files, options, pattern):
     paths = [checkpoint / name for name in files]
     result = cli("import-reference", *paths, "--out", checkpoint / "m", *options)
     assert pattern in result.refused()
     assert not (checkpoint / "m").exists()
 
 
-def test_import_reference_needs_a_folder_to_write(cli, checkpoint):
+def test_import_reference_requires_out(cli, checkpoint):
     code, _, err = cli("import-reference", checkpoint / "snli.pkl", checkpoint / "vocab.txt")
     assert code == 2
     assert "Missing option '--out'" in err
@@ -302,66 +238,56 @@ def test_import_reference_needs_a_folder_to_write(cli, checkpoint):
 # demo
 
 
-def test_demo(cli, tmp_path):
-    code, out, err = cli("demo", "--quick", "--quiet", "--out", tmp_path / "demo")
+def test_demo(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = cli("demo", "--quick", "--quiet")
     assert (code, err) == (0, "")
-    assert "140 synthetic reviews" in out
     for name in ("Gumbel Tree-LSTM", "LSTM", "bag of words"):
         assert f"{name} " in out
-    result = json.loads((tmp_path / "demo" / "result.json").read_text(encoding="utf-8"))
+    result = json.loads(Path("demo/result.json").read_text(encoding="utf-8"))
     assert f"{result['test_accuracy']:.1%}" in out
-    picture = ElementTree.parse(tmp_path / "demo" / "tree.svg").getroot()
-    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+    picture = ElementTree.parse("demo/tree.svg").getroot()
     words = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
-    assert load(tmp_path / "demo").parse(" ".join(words)).draw(width=100) in out
-    # the same again over its own results
-    assert cli("demo", "--quick", "--quiet", "--out", tmp_path / "demo") == (0, out, "")
+    assert load("demo").parse(" ".join(words)).draw(width=100) in out
+    # the command it suggests works
+    command = next(line for line in out.splitlines() if "gumbeltree predict" in line)
+    assert cli(*shlex.split(command)[1:]).out.split("\t")[0] in ("negative", "positive")
+    # a finished demonstration is shown again
+    assert cli("demo", "--quick", "--quiet") == (0, out, "")
 
 
-def test_demo_leaves_other_files_alone(cli, tmp_path):
+def test_demo_keeps_other_files(cli, tmp_path):
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "thesis.txt").write_text("years of work", encoding="utf-8")
-    assert "is not a training run" in cli("demo", "--quick", "--out", tmp_path).refused()
-    assert [path.name for path in (tmp_path / "model").iterdir()] == ["thesis.txt"]
     inside = tmp_path / "model" / "thesis.txt"
+    inside.write_text("years of work", encoding="utf-8")
+    assert str(tmp_path) in cli("demo", "--quick", "--out", tmp_path).refused()
+    assert list((tmp_path / "model").iterdir()) == [inside]
     assert "thesis.txt" in cli("demo", "--quick", "--out", inside).refused()
 
 
 # bench
 
 
-@pytest.fixture
-def no_measuring(monkeypatch):
-    monkeypatch.setattr(gumbeltree.bench.cpu, "largest_error", lambda: pytest.fail("measured"))
-
-
-@pytest.mark.usefixtures("no_measuring")
-def test_bench_on_a_wrong_device_is_refused(cli):
-    message = cli("bench", "--device", "toaster").refused()
-    assert "`--device` must be cpu or cuda, got 'toaster'" in message
-
-
-@pytest.mark.usefixtures("no_measuring")
-def test_bench_without_a_cuda_device_is_refused(cli, monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--device", "toaster"], ["cpu or cuda", "toaster"]),
+        (["--device", "cuda"], ["pass --device cpu"]),
+        (["--plot", "growth.docx"], ["docx", "png"]),
+        (["--plot", "folder.svg"], ["folder.svg"]),
+        (["--json", "folder.svg"], ["folder.svg"]),
+    ],
+)
+def test_bench_rejects_options_before_it_measures(cli, tmp_path, monkeypatch, options, words):
+    monkeypatch.chdir(tmp_path)
+    Path("folder.svg").mkdir()
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "pass --device cpu" in cli("bench", "--device", "cuda").refused()
+    monkeypatch.setattr(gumbeltree.bench.cpu, "largest_error", lambda: pytest.fail("measured"))
+    message = cli("bench", "--quick", *options).refused()
+    assert all(word in message for word in words)
 
 
-@pytest.mark.usefixtures("no_measuring")
-def test_bench_refuses_a_picture_it_cannot_draw_before_it_measures(cli, tmp_path):
-    message = cli("bench", "--quick", "--plot", tmp_path / "growth.docx").refused()
-    assert "docx" in message
-    assert "png" in message.lower()
-
-
-@pytest.mark.usefixtures("no_measuring")
-@pytest.mark.parametrize("option", ["--json", "--plot"])
-def test_bench_refuses_a_folder_for_a_file_before_it_measures(cli, tmp_path, option):
-    (tmp_path / "growth.svg").mkdir()
-    assert "growth.svg" in cli("bench", "--quick", option, tmp_path / "growth.svg").refused()
-
-
-def test_bench_refuses_to_time_wrong_results(cli, monkeypatch):
+def test_bench_rejects_wrong_results(cli, monkeypatch):
     monkeypatch.setattr(gumbeltree.bench.cpu, "largest_error", lambda: float("nan"))
     assert "exact differs from reference" in cli("bench", "--quick").refused()
 
@@ -392,62 +318,30 @@ def test_bench_quick(cli, tmp_path):
 # whole processes
 
 
-def test_process_ends_well():
-    code, out, err = process("--version")
-    assert (code, err) == (0, "")
-    assert out.startswith(f"gumbeltree {gumbeltree.__version__} (commit ")
-
-
-def test_process_demo_then_parse(tmp_path):
-    code, out, _ = process("demo", "--quick", folder=tmp_path)
-    assert code == 0
-    # the next steps it names work as they stand
-    command = next(line for line in out.splitlines() if "gumbeltree predict" in line)
-    code, out, _ = process(*shlex.split(command)[1:], folder=tmp_path)
-    assert code == 0
-    assert out.split("\t")[0] in ("negative", "positive")
-    # with the byte order mark that some editors put in front
-    stdin = "nobody loved the cake .\nété\n".encode("utf-8-sig")
-    code, out, err = process("parse", "demo/model", stdin=stdin, folder=tmp_path)
-    assert (code, err) == (0, "2 texts, 6 words, 1 unknown (16.7 %)\n")
-    tree, word = out.splitlines()
-    assert tree == str(load(tmp_path / "demo" / "model").parse("nobody loved the cake ."))
-    assert word == "été"
-
-
-def test_process_refusals_leave_standard_output_empty():
-    result = process("info", "snli300d")
-    assert "Did you mean 'snli-300d'?" in result.refused()
-    assert result.out == ""
-    assert result.err.count("\n") == 1
-
-
-def test_process_refuses_bytes_that_are_no_utf_8(model):
-    result = process("parse", model, stdin=b"the dog\ncaf\xe9\n")
-    message = result.refused()
-    assert "UTF-8" in message or "Unicode" in message
-    assert "TextEncodeInput" not in message
-
-
-def test_process_survives_a_reader_that_leaves(model, tmp_path):
-    texts = tmp_path / "texts.txt"
-    texts.write_text("the dog sleeps\n" * 20_000, encoding="utf-8")
-    command = [sys.executable, "-m", "gumbeltree", "parse", str(model)]
-    with (
-        texts.open("rb") as stdin,
-        subprocess.Popen(
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as running,
-    ):
-        assert running.stdout.readline().startswith(b"( ")
-        running.stdout.close()
-        assert running.stderr.read() == b""
-    assert running.returncode != 0
-
-
-def test_the_script_is_the_same_program():
+def test_installed_script():
     script = Path(sys.executable).with_name("gumbeltree")
     if not script.exists():
         pytest.skip("not installed as a script")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"gumbeltree {gumbeltree.__version__} (commit ")
+    assert done.stderr == ""
+
+
+def test_errors_leave_standard_output_empty(model):
+    command = [sys.executable, "-m", "gumbeltree", "parse", str(model)]
+    done = subprocess.run(command, input=b"the dog\ncaf\xe9\n", capture_output=True, check=False)
+    result = Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+    message = result.refused()
+    assert "UTF-8" in message or "Unicode" in message
+    assert (result.out, result.err.count("\n")) == ("", 1)
+
+
+def test_a_closed_pipe_ends_the_program_quietly(model, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the dog sleeps\n" * 5000, encoding="utf-8")
+    command = [sys.executable, "-m", "gumbeltree", "parse", str(model), "--input", str(texts)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout.readline().startswith(b"( ")
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode != 0
