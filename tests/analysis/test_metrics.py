@@ -475,7 +475,7 @@ def test_malformed_and_long_trees(folder, tmp_path):
     assert f"the {most + 1} words of this tree" in run(*command).refused()
     result = json.loads(run(*command, "--skip-bad", "--json").out)
     assert result["sentences"] == 1
-    assert f"1 trees of more than {most} words" in result["notes"][0]
+    assert f"1 tree of more than {most} words" in result["notes"][0]
     path.write_text(long, encoding="utf-8")
     assert f"at most {most} words" in run(*command, "--skip-bad").refused()
 

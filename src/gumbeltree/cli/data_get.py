@@ -73,12 +73,10 @@ def _describe(source: "Source", to: Path | None) -> str:
     folder = source.folder() if to is None else to
     size = "size unknown" if source.size is None else f"{source.size / 1e6:,.1f} MB"
     state = f"in {source.path(folder)}" if source.is_complete(folder) else "not downloaded"
-    return "\n".join(
-        (
-            f"{source.name}: {size}, {state}",
-            f"  {source.description}",
-            f"  source: {source.page}",
-            f"  licence: {source.licence}",
-            f"  cite: {source.citation}",
-        )
+    return (
+        f"{source.name}: {size}, {state}\n"
+        f"  {source.description}\n"
+        f"  source: {source.page}\n"
+        f"  licence: {source.licence}\n"
+        f"  cite: {source.citation}"
     )

@@ -56,22 +56,19 @@ def draw(
 
     gumbeltree draw sst2-100d "i love this very much ." --seed 1 --film merges.gif
     """
-    *models, text = arguments
-    _check_arguments(models, text)
-
     from gumbeltree.analysis.figure import MOVING, STILL, check_suffix, draw_trees
     from gumbeltree.analysis.film import draw_film
+    from gumbeltree.analysis.trace import check_temperature, trace
+    from gumbeltree.model import load
 
+    *models, text = arguments
+    _check_arguments(models, text)
     if out is not None and film is not None and out.resolve() == film.resolve():
         raise ValueError(f"--out and --film both name {out}; pass two different files")
     for file, suffixes in ((out, STILL), (film, MOVING)):
         if file is not None:
             check_suffix(file, suffixes)
             streams.check_out(file)
-
-    from gumbeltree.analysis.trace import check_temperature, trace
-    from gumbeltree.model import load
-
     check_temperature(temperature)
     device = streams.pick_device(device)
     traces = []
@@ -139,9 +136,8 @@ def _check_arguments(models: list[str], text: str) -> None:
         )
     if not text.strip():
         raise ValueError("the last argument must be the text, but it is empty")
-    # a text may happen to be the name of a folder, but not that of a model or a path
-    model = os.path.isfile(os.path.join(text, "config.json"))
-    if text in packaged_names() or model or ("/" in text and os.path.exists(text)):
+    # a text of one word may be the name of a folder
+    if text in packaged_names() or ("/" in text and os.path.exists(text)):
         raise ValueError(
             f"the last argument must be the text, but {text} is a model or path; add the sentence "
             "in quotes"

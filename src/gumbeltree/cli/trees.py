@@ -92,7 +92,7 @@ def show_trees(
     from gumbeltree.cli import scores, tables, tree_tables
     from gumbeltree.model import load
     from gumbeltree.plots import check_picture
-    from gumbeltree.text.files import Report
+    from gumbeltree.text.files import Report, counted
 
     _check_arguments(models, data, gold, task or split or parses != Parses.binary)
     if plot is not None:
@@ -127,7 +127,7 @@ def show_trees(
             longest = min(model.config.max_words for model in loaded.values())
             if skip_bad and (count := sum(len(tree.words) > longest for tree in trees)):
                 trees = [tree for tree in trees if len(tree.words) <= longest]
-                notes.append(f"{count:,} trees of more than {longest} words skipped")
+                notes.append(f"{counted(count, 'tree')} of more than {longest} words skipped")
             if not trees:
                 raise ValueError(
                     f"{gold or file} contains no gold trees of at most {longest} words, which is "
