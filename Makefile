@@ -1,4 +1,4 @@
-# `make demo` and `make test` set up what they need: Python 3.11 or newer, git and make suffice.
+# All targets set up what they need; only Python 3.11 or newer, git and make must be installed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,11 +7,11 @@ READY := $(VENV)/.ready
 .PHONY: help demo test lint types browser unit slow wheel bench docs clean
 
 help:
-	@echo "make demo    set up and run the demonstration"
+	@echo "make demo    set up, train a small model and draw its trees"
 	@echo "make test    set up, lint, type-check, test, build and try the wheel"
-	@echo "make slow    run the slow tests, before a release"
-	@echo "make bench   measure speed and memory on this machine's CPU (minutes)"
-	@echo "make docs    build the documentation into site/, to be opened in a browser"
+	@echo "make slow    run the slow tests, which must pass before a release"
+	@echo "make bench   measure speed and memory on the CPU (takes several minutes)"
+	@echo "make docs    build the documentation; then open site/index.html in a browser"
 	@echo "make clean   remove environments and build outputs"
 
 $(READY): pyproject.toml constraints.txt
@@ -32,12 +32,12 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# tests of the explorer's page need a browser; without one they are skipped, and say so
+# the tests of the explorer's page need chromium and are skipped without it
 browser:
 	@command -v chromium > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 	  --no-install-recommends chromium fonts-dejavu-core > /dev/null; } \
-	  || echo "no chromium, and none could be installed: tests of the explorer's page are skipped"
+	  || echo "chromium not found and could not be installed: skipping the tests of the explorer's page"
 
 unit: $(READY) browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
