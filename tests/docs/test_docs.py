@@ -49,7 +49,7 @@ def test_the_cell_of_the_contributing_page_works(
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, cell="average"))
     name, reason = encoder.explain()
     assert name == "reference"
-    assert "AverageCell has no `weight`, `gate_bias`, `activate`, `activate_backward`" in reason
+    assert "define `weight`, `gate_bias`, `activate`, `activate_backward`" in reason
     # the tests that the page promises will run over the table
     test_cells.test_gradients_by_finite_differences("average")
     test_cells.test_encoder_runs_with_it("average")
