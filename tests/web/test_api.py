@@ -62,12 +62,13 @@ def refused(response, status):
     return message
 
 
-def close(value, expected):
+def is_close(value, expected):
     """Return whether two JSON values are equal up to rounding."""
     if isinstance(expected, dict):
-        return value.keys() == expected.keys() and all(close(value[k], expected[k]) for k in value)
+        same = value.keys() == expected.keys()
+        return same and all(is_close(value[k], expected[k]) for k in value)
     if isinstance(expected, list | tuple):
-        return len(value) == len(expected) and all(map(close, value, expected))
+        return len(value) == len(expected) and all(map(is_close, value, expected))
     if isinstance(expected, float):
         return math.isclose(value, expected, rel_tol=1e-4, abs_tol=1e-6)
     return type(value) is type(expected) and value == expected
@@ -115,9 +116,9 @@ def test_parse_returns_the_trace(client, options):
         assert result.pop("spans") is None
         # predictions use the best tree, even if another one was sampled
         (prediction,) = SINGLE.predict([text])
-        assert close(result.pop("classes"), prediction.probabilities)
-        assert close(result.pop("answer"), prediction.as_dict())
-        assert close(result, known.as_dict())
+        assert is_close(result.pop("classes"), prediction.probabilities)
+        assert is_close(result.pop("answer"), prediction.as_dict())
+        assert is_close(result, known.as_dict())
     assert results[1]["sampled"] is bool(options)
     assert results[2]["unknown"] == [False, False, True]
 
@@ -164,7 +165,7 @@ def test_parse_reports_truncated_texts():
 def test_predict(client, name, second):
     results = post(client, "predict", model=name, texts=TEXTS, second=second)["results"]
     expected = {"single": SINGLE, "pair": PAIR}[name].predict(TEXTS, second)
-    assert close(results, [prediction.as_dict() for prediction in expected])
+    assert is_close(results, [prediction.as_dict() for prediction in expected])
 
 
 def test_encode(client):
@@ -227,7 +228,7 @@ def test_neighbours_of_every_node(examples, text):
         content = post(client, "neighbours", **body)
         assert content["source"] == "phrases"
         expected = expected_neighbours(SINGLE, text, node.span, examples)
-        assert close([near["score"] for near in content["neighbours"]], [c for _, c in expected])
+        assert is_close([near["score"] for near in content["neighbours"]], [c for _, c in expected])
         names = [near["text"] for near in content["neighbours"]]
         assert sorted(names) == sorted(phrase for phrase, _ in expected)
         assert len({name.lower() for name in names}) == len(names)
@@ -264,7 +265,7 @@ def test_neighbours_from_an_index(tmp_path):
     rows, scores = index.search(PAIR.encode(["the dog sleeps"]), 3)
     assert content["source"] == "index"
     assert [near["text"] for near in content["neighbours"]] == index.texts(rows[0])
-    assert close([near["score"] for near in content["neighbours"]], scores[0].tolist())
+    assert is_close([near["score"] for near in content["neighbours"]], scores[0].tolist())
     # a sentence is not its own neighbour
     near = post(client, "neighbours", model="pair", text=TEXTS[4], k=50)["neighbours"]
     assert sorted(one["text"] for one in near) == sorted(set(TEXTS) - {TEXTS[4]})
@@ -399,13 +400,7 @@ def test_rejects_text_without_tokens():
 def exchange(app, messages, path="/api/encode", delay=0.0, stall=None, **headers):
     """Call an application directly; return the messages it sent and how many it received.
 
-    Args:
-        app: the application.
-        messages: what the client sends, `delay` seconds apart.
-        path: of the request.
-        delay: in seconds.
-        stall: number of sent messages after which the client stops reading.
-        headers: of the request.
+    The client sends a message every `delay` seconds and stops reading at message number `stall`.
     """
     fields = {**JSON, **headers}.items()
     scope = {
@@ -450,21 +445,21 @@ def test_rejects_large_bodies(client):
 
 
 @pytest.mark.parametrize(
-    ("linger", "headers", "most"),
+    ("linger", "headers", "read"),
     [
-        (0.0, {}, 18),
+        (0.0, {}, {17, 18}),
         # reading continues after the error, so that the client can receive it
-        (5.0, {}, 18 + 8 * 16),
-        (0.0, {"Content-Length": str(LIMITS.body + 1)}, 1),
-        (5.0, {"Content-Length": str(LIMITS.body + 1), "Expect": "100-continue"}, 0),
+        (5.0, {}, {17 + 8 * 16, 18 + 8 * 16}),
+        (0.0, {"Content-Length": str(LIMITS.body + 1)}, {0, 1}),
+        (5.0, {"Content-Length": str(LIMITS.body + 1), "Expect": "100-continue"}, {0}),
     ],
 )
-def test_large_bodies_are_not_read_to_the_end(monkeypatch, linger, headers, most):
+def test_large_bodies_are_not_read_to_the_end(monkeypatch, linger, headers, read):
     monkeypatch.setattr(guards, "LINGER_SECONDS", linger)
     sent, taken = exchange(make_app(), chunks(1000, 2**16), **headers)
     assert sent[0]["status"] == 413
     assert dict(sent[0]["headers"])[b"connection"] == b"close"
-    assert most - 1 <= taken <= most or taken == 0
+    assert taken in read
     assert [message.get("more_body") for message in sent] == [None, True, False]
 
 

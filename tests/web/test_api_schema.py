@@ -1,4 +1,4 @@
-"""The API keeps to its own OpenAPI document, whatever is sent."""
+"""The API conforms to its OpenAPI document."""
 
 import pytest
 
@@ -15,8 +15,7 @@ from tests.models import tiny_model
 APP = create_app(
     {"single": tiny_model("single"), "pair": tiny_model("pair")}, ServerSettings(access_log=False)
 )
-# what a document cannot say: as many second texts as first ones for pairs, and none else; spans
-# that are nodes of the sentence's tree
+# OpenAPI cannot express that `second` depends on the model and that spans must be nodes
 DEPENDENT = ["/api/predict", "/api/neighbours"]
 CONFIG = schemathesis.Config.from_dict(
     {
@@ -42,5 +41,5 @@ schema = schemathesis.openapi.from_asgi(SCHEMA, APP, config=CONFIG)
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_answers_are_as_documented(case):
+def test_conforms_to_the_document(case):
     case.call_and_validate()

@@ -49,30 +49,31 @@ DESCRIPTION = """Parse, classify and encode sentences with Gumbel Tree-LSTMs.
 Requests and responses are JSON. Concurrent requests are batched; an overloaded server responds with
 503 and `Retry-After`. The `detail` of an error says what is wrong."""
 
-FAILURES: dict[int | str, dict[str, Any]] = {
-    401: {"description": "The server requires a token, and it is missing or wrong."},
-    421: {"description": "The server does not accept the name in the Host header."},
-    500: {"description": "Internal server error.", "model": schema.UnexpectedFailure},
+ERRORS = {
+    401: "The server requires a token, and it is missing or wrong.",
+    404: "Unknown model; the message lists the available ones.",
+    408: "The request body was not received in time.",
+    413: "The request body is too large.",
+    415: "The Content-Type is not application/json.",
+    421: "The server does not accept the name in the Host header.",
+    422: "The request is invalid; the message names the field.",
+    500: "Internal server error.",
+    503: "The server is overloaded or shutting down.",
+    504: "The request timed out.",
 }
-POST_FAILURES: dict[int | str, dict[str, Any]] = {
-    404: {"description": "Unknown model; the message lists the available ones."},
-    408: {"description": "The request body was not received in time."},
-    413: {"description": "The request body is too large."},
-    415: {"description": "The Content-Type is not application/json."},
-    422: {"description": "The request is invalid; the message names the field."},
-    503: {
-        "description": "The server is overloaded or shutting down.",
-        "headers": {
-            "Retry-After": {"description": "Seconds until a retry.", "schema": {"type": "integer"}}
-        },
-    },
-    504: {"description": "The request timed out."},
-}
+RETRY_AFTER = {"description": "Seconds until a retry.", "schema": {"type": "integer"}}
 
 
-def _documented(*tables: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
-    rows = {status: row for table in tables for status, row in table.items()}
-    return {status: {"model": schema.Failure, **row} for status, row in sorted(rows.items())}
+def _documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the errors of a route for the OpenAPI document."""
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {"description": ERRORS[status], "model": schema.Failure} for status in statuses
+    }
+    if 500 in errors:
+        errors[500]["model"] = schema.UnexpectedFailure
+    if 503 in errors:
+        errors[503]["headers"] = {"Retry-After": RETRY_AFTER}
+    return errors
 
 
 class Api:
@@ -236,7 +237,7 @@ def _add_info_routes(app: FastAPI, api: Api) -> None:
         "limits": {name: getattr(LIMITS, name) for name in schema.LimitsInfo.model_fields},
     }
 
-    @app.get(HEALTH, response_model=schema.Health, responses=_documented({421: FAILURES[421]}))
+    @app.get(HEALTH, response_model=schema.Health, responses=_documented(421))
     async def health() -> Response:
         """Return server status and queue length; no authentication required."""
         queue = {"waiting": api.worker.waiting, "limit": api.worker.limit}
@@ -244,7 +245,7 @@ def _add_info_routes(app: FastAPI, api: Api) -> None:
             {"status": "ok", "version": __version__, "models": len(api.models), "queue": queue}
         )
 
-    @app.get("/api/models", response_model=schema.Models, responses=_documented(FAILURES))
+    @app.get("/api/models", response_model=schema.Models, responses=_documented(401, 421, 500))
     async def models() -> Response:
         """List the models and the limits per request."""
         return JSONResponse(info)
@@ -252,7 +253,7 @@ def _add_info_routes(app: FastAPI, api: Api) -> None:
 
 def _add_model_routes(app: FastAPI, api: Api) -> None:
     """Add the routes that run a model."""
-    failures = _documented(FAILURES, POST_FAILURES)
+    failures = _documented(*ERRORS)
 
     @app.post("/api/parse", response_model=schema.ParseAnswer, responses=failures)
     async def parse(request: schema.ParseRequest) -> Response:

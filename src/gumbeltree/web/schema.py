@@ -53,37 +53,24 @@ class ParseRequest(Request):
     """Sentences to parse."""
 
     texts: Texts
-    seed: Annotated[
-        Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE] | None,
-        Field(description="Seed for sampling the merges; null merges the best candidates."),
-    ] = None
-    temperature: Annotated[
-        float,
-        Field(
-            ge=1e-6,
-            le=1e6,
-            description="Divides the scores: higher values flatten the probabilities.",
-        ),
-    ] = 1.0
-    samples: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=LIMITS.samples,
-            description="Number of trees to sample per sentence to estimate span probabilities.",
-        ),
-        WHOLE,
-    ] = 0
+    seed: Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE] | None = Field(
+        None, description="Seed for sampling the merges; null merges the best candidates."
+    )
+    temperature: float = Field(
+        1.0, ge=1e-6, le=1e6, description="Divides the scores: higher values flatten them."
+    )
+    samples: Annotated[int, WHOLE] = Field(
+        0, ge=0, le=LIMITS.samples, description="Sampled trees per sentence, for `spans`."
+    )
 
 
 class PredictRequest(Request):
     """Sentences, or pairs of sentences, to classify."""
 
     texts: Texts
-    second: Annotated[
-        Texts | None,
-        Field(description="Second sentence of each pair; required by pair models only."),
-    ] = None
+    second: Texts | None = Field(
+        None, description="Second sentence of each pair; required by pair models only."
+    )
 
 
 class EncodeRequest(Request):
@@ -96,31 +83,26 @@ class NeighboursRequest(Request):
     """A sentence, or a phrase of it, to find neighbours of."""
 
     text: Text
-    span: Annotated[
-        Span | None,
-        Field(
-            description="A node of the sentence's tree as [first word, last word + 1]; null is the "
-            "whole sentence.",
-            examples=[[0, 2]],
-        ),
-    ] = None
-    k: Annotated[
-        int, Field(ge=1, le=LIMITS.neighbours, description="Number of neighbours."), WHOLE
-    ] = 5
+    span: Span | None = Field(
+        None,
+        description="A node as [first word, last word + 1]; null is the whole sentence.",
+        examples=[[0, 2]],
+    )
+    k: Annotated[int, WHOLE] = Field(
+        5, ge=1, le=LIMITS.neighbours, description="Number of neighbours."
+    )
 
 
 class Failure(BaseModel):
     """An error."""
 
-    detail: Annotated[
-        str, Field(examples=["model: no such model; available: snli-100d, sst2-100d"])
-    ]
+    detail: str = Field(examples=["model: no such model; available: snli-100d, sst2-100d"])
 
 
 class UnexpectedFailure(Failure):
     """An internal server error."""
 
-    id: Annotated[str, Field(description="Identifies the traceback in the server's log.")]
+    id: str = Field(description="Identifies the traceback in the server's log.")
 
 
 class Queue(BaseModel):
@@ -133,7 +115,7 @@ class Queue(BaseModel):
 class Health(BaseModel):
     """Server status."""
 
-    status: Annotated[str, Field(examples=["ok"])]
+    status: str = Field(examples=["ok"])
     version: str
     models: int
     queue: Queue
@@ -143,30 +125,29 @@ class ModelInfo(BaseModel):
     """A model that is served."""
 
     name: str
-    kind: Annotated[str, Field(description='Its head: "single", "pair" or a custom one.')]
-    sentences: Annotated[int, Field(description="Sentences per prediction, 1 or 2.")]
+    kind: str = Field(description='Its head: "single", "pair" or a custom one.')
+    sentences: int = Field(description="Sentences per prediction, 1 or 2.")
     labels: list[str]
-    trees: Annotated[
-        str,
-        Field(description='"none", "fixed" (independent of the words) or "sampled" (by score).'),
-    ]
-    width: Annotated[int, Field(description="Dimension of the sentence vectors.")]
-    vocabulary: Annotated[int, Field(description="Size of the vocabulary.")]
-    max_words: Annotated[int, Field(description="Longer texts are truncated to this length.")]
+    trees: str = Field(
+        description='"none", "fixed" (independent of the words) or "sampled" (by score).'
+    )
+    width: int = Field(description="Dimension of the sentence vectors.")
+    vocabulary: int = Field(description="Size of the vocabulary.")
+    max_words: int = Field(description="Longer texts are truncated to this length.")
     description: str
-    index: Annotated[bool, Field(description="Whether a sentence index is available.")]
+    index: bool = Field(description="Whether a sentence index is available.")
 
 
 class LimitsInfo(BaseModel):
     """Limits per request."""
 
-    characters: Annotated[int, Field(description="Maximum per text.")]
-    words: Annotated[int, Field(description="Maximum per text.")]
-    texts: Annotated[int, Field(description="Maximum per request.")]
-    samples: Annotated[int, Field(description="Maximum number of sampled trees per text.")]
-    neighbours: Annotated[int, Field(description="Maximum per request.")]
-    body: Annotated[int, Field(description="Maximum size of a request body in bytes.")]
-    answer: Annotated[int, Field(description="Maximum size of a response body in bytes.")]
+    characters: int = Field(description="Maximum per text.")
+    words: int = Field(description="Maximum per text.")
+    texts: int = Field(description="Maximum per request.")
+    samples: int = Field(description="Maximum number of sampled trees per text.")
+    neighbours: int = Field(description="Maximum per request.")
+    body: int = Field(description="Maximum size of a request body in bytes.")
+    answer: int = Field(description="Maximum size of a response body in bytes.")
 
 
 class Models(BaseModel):
@@ -188,23 +169,21 @@ class Predicted(BaseModel):
 class LayerAnswer(BaseModel):
     """The candidates of one merge."""
 
-    scores: Annotated[list[float], Field(description="One per candidate, left to right.")]
-    probabilities: Annotated[list[float], Field(description="Eq. 12, at the temperature.")]
-    choice: Annotated[int, Field(description="Index of the candidate that was merged.")]
-    runner_up: Annotated[int | None, Field(description="The most probable other candidate.")]
+    scores: list[float] = Field(description="One per candidate, left to right.")
+    probabilities: list[float] = Field(description="Eq. 12, at the temperature.")
+    choice: int = Field(description="Index of the candidate that was merged.")
+    runner_up: int | None = Field(description="The most probable other candidate.")
 
 
 class NodeAnswer(BaseModel):
     """A word or a merge."""
 
     span: Span
-    children: Annotated[Span | None, Field(description="Indices of its children in `nodes`.")]
-    step: Annotated[int | None, Field(description="Index of the layer that created it.")]
+    children: Span | None = Field(description="Indices of its children in `nodes`.")
+    step: int | None = Field(description="Index of the layer that created it.")
     score: float | None
     probability: float | None
-    classes: Annotated[
-        Probabilities | None, Field(description="The classifier applied to this node alone.")
-    ]
+    classes: Probabilities | None = Field(description="The classifier applied to this node alone.")
 
 
 class Parsed(BaseModel):
@@ -212,41 +191,31 @@ class Parsed(BaseModel):
 
     text: str
     words: list[str]
-    order: Annotated[list[int], Field(description="Position of each merge.")]
-    brackets: Annotated[str, Field(examples=["( i ( love this ) )"])]
-    offsets: Annotated[list[Span], Field(description="Character range of each word.")]
-    unknown: Annotated[list[bool], Field(description="Whether each word is out of the vocabulary.")]
+    order: list[int] = Field(description="Position of each merge.")
+    brackets: str = Field(examples=["( i ( love this ) )"])
+    offsets: list[Span] = Field(description="Character range of each word.")
+    unknown: list[bool] = Field(description="Whether each word is out of the vocabulary.")
     sampled: bool
-    cut: Annotated[bool, Field(description="Whether the text was truncated.")]
-    trees: Annotated[
-        str,
-        Field(
-            description='"learned", or the kind of fixed trees: "left", "right", "balanced" or '
-            '"random". For fixed trees, scores, probabilities and spans carry no information.',
-            examples=["learned"],
-        ),
-    ]
+    cut: bool = Field(description="Whether the text was truncated.")
+    trees: str = Field(
+        description='"learned", or the kind of fixed trees: "left", "right", "balanced" or '
+        '"random". For fixed trees, scores, probabilities and spans carry no information.',
+        examples=["learned"],
+    )
     layers: list[LayerAnswer]
-    nodes: Annotated[list[NodeAnswer], Field(description="The words, then the merges, root last.")]
-    classes: Annotated[
-        Probabilities | None,
-        Field(
-            description="Class probabilities of the sentence for its best tree; null for pair "
-            "models and heads without classes."
-        ),
-    ]
-    answer: Annotated[
-        Predicted | None,
-        Field(description="The result of `/api/predict`; null for pair models."),
-    ]
-    spans: Annotated[
-        list[Annotated[list[Any], Field(min_length=3, max_length=3)]] | None,
-        Field(
-            description="[first word, last word + 1, fraction of the sampled trees that contain "
-            "the span]; null without `samples`.",
-            examples=[[[0, 2, 0.75], [0, 3, 1.0]]],
-        ),
-    ]
+    nodes: list[NodeAnswer] = Field(description="The words, then the merges, root last.")
+    classes: Probabilities | None = Field(
+        description="Class probabilities of the sentence for its best tree; null for pair "
+        "models and heads without classes."
+    )
+    answer: Predicted | None = Field(
+        description="The result of `/api/predict`; null for pair models."
+    )
+    spans: list[Annotated[list[Any], Field(min_length=3, max_length=3)]] | None = Field(
+        description="[first word, last word + 1, fraction of the sampled trees that contain the "
+        "span]; null without `samples`.",
+        examples=[[[0, 2, 0.75], [0, 3, 1.0]]],
+    )
 
 
 class ParseAnswer(BaseModel):
@@ -272,13 +241,13 @@ class Neighbour(BaseModel):
     """A similar sentence or phrase."""
 
     text: str
-    score: Annotated[float, Field(description="Cosine similarity.")]
+    score: float = Field(description="Cosine similarity.")
 
 
 class NeighboursAnswer(BaseModel):
     """The nearest sentences or phrases, most similar first."""
 
-    source: Annotated[
-        str, Field(description='"index": indexed sentences; "phrases": phrases of the examples.')
-    ]
+    source: str = Field(
+        description='"index": indexed sentences; "phrases": phrases of the examples.'
+    )
     neighbours: list[Neighbour]
