@@ -45,7 +45,7 @@ MOST_LOST = 0.001
 # source of a task's examples, and licence of a model trained on them
 TASKS = {"snli": ("snli", "cc-by-sa-4.0"), "sst2": ("sst", "other"), "sst5": ("sst", "other")}
 # more precise than `gumbeltree data get --list`
-TERMS = {"sst": "free for research, cite the paper; its makers state no licence"}
+TERMS = {"sst": "free for research if you cite the paper; its authors state no licence"}
 
 
 def candidates(folders: Sequence[Path]) -> list[Path]:

@@ -15,16 +15,16 @@ DATASETS = {"snli": "stanfordnlp/snli"}
 IDENTIFIER = re.compile(r"[a-z0-9][A-Za-z0-9.-]*")
 
 PAPER = "[Gumbel Tree-LSTM](https://arxiv.org/abs/1707.02786)"
-LEARNED = f"""A {PAPER}. It turns a sentence into a binary tree
-and a vector by repeatedly merging two adjacent words or phrases into one. Which pair to merge is
-learned from the task alone, without parse trees."""
-FIXED = f"""A baseline for the {PAPER}. It composes
-the words of a sentence along a binary tree of fixed shape ({{shape}})."""
-BASELINE = f"""A baseline for the {PAPER}. Its encoder
-`{{kind}}` turns a sentence into a vector without a tree."""
+LEARNED = f"""This model is a {PAPER}. It turns a sentence into
+a binary tree and a vector by repeatedly merging two adjacent words or phrases. It has learned from
+the task alone, without parse trees, which pair to merge."""
+FIXED = f"""This model is a baseline for the {PAPER}. It
+composes the words of a sentence along a binary tree of fixed shape ({{shape}})."""
+BASELINE = f"""This model is a baseline for the {PAPER}. Its
+encoder, `{{kind}}`, turns a sentence into a vector without building a tree."""
 
 LIMITS = """- All out-of-vocabulary words share one vector.
-- Sentences are truncated after {words:,} words.
+- Sentences are truncated to {words:,} words.
 - Predictions reflect the errors and biases of the training data.
 - Probabilities are not calibrated."""
 TREE_LIMIT = "\n- The trees serve the task and need not agree with linguistic analyses."
@@ -154,7 +154,7 @@ model.encode(["the dog sleeps ."])  # {model.encoder.vector_dim}D vectors\
 {trees if model.encoder.builds_trees else ""}
 ```
 
-Loading reads config.json, model.safetensors and tokenizer.json, and executes no code from them."""
+Loading the model reads config.json, model.safetensors and tokenizer.json, and executes no code."""
 
 
 def _results(model: Any) -> str:
@@ -165,9 +165,9 @@ def _results(model: Any) -> str:
         f"- {split} {model.head.measure}: {model.head.shown(x)}" for split, x in results.items()
     ]
     note = (
-        "Measured with these files, after removing words and rounding the word vectors."
+        "Measured with these files, after reducing the vocabulary and rounding the word vectors."
         if _dict(model.provenance, "shipped").get("measured") is True
-        else "As recorded by the training run; not measured again for this card."
+        else "Recorded by the training run and not measured again for this card."
     )
     return "\n".join(rows) + f"\n\n{note}"
 
