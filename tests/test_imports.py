@@ -1,3 +1,5 @@
+"""Test what importing the package imports, and its public names."""
+
 import importlib
 import json
 import re
@@ -14,7 +16,7 @@ ALLOWED = ["gumbeltree", "torch", "numpy", "safetensors", "huggingface_hub", "to
 
 
 def imported_by(code):
-    """Top-level packages beyond the standard library that a fresh interpreter imports."""
+    """Return the packages outside the standard library that a fresh interpreter imports."""
     script = (
         "import json, sys\n"
         "before = {name.partition('.')[0] for name in sys.modules}\n"
@@ -25,7 +27,7 @@ def imported_by(code):
     command = [sys.executable, "-W", "error", "-c", script]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    # multiprocessing names the main module anew
+    # multiprocessing renames the main module
     return set(json.loads(result.stdout.splitlines()[-1])) - {"__mp_main__"}
 
 
@@ -34,7 +36,7 @@ def canonical(name):
 
 
 def distributions_behind(names):
-    """The installed distributions `names` need, all the way down, extras left out."""
+    """Return the installed distributions that `names` require, recursively, without extras."""
     found, pending = set(), [canonical(name) for name in names]
     while pending:
         name = pending.pop()
@@ -57,13 +59,13 @@ def test_importing_the_package_imports_nothing_else():
     assert imported_by("import gumbeltree") == {"gumbeltree"}
 
 
-def test_help_does_not_wait_for_torch():
+def test_command_line_does_not_import_torch():
     assert "torch" not in imported_by("import gumbeltree.cli")
 
 
-def test_public_names_bring_no_package_beyond_the_declared_ones():
+def test_public_names_import_declared_packages_only():
     packages = imported_by(
-        # training alone brings Lightning Fabric and what that brings
+        # only `train` needs Lightning Fabric
         "import gumbeltree\nfor name in set(gumbeltree.__all__) - {'train'}: "
         "getattr(gumbeltree, name)"
     )
@@ -71,23 +73,23 @@ def test_public_names_bring_no_package_beyond_the_declared_ones():
     assert not packages & UNWANTED
     allowed = distributions_behind(ALLOWED)
     homes = metadata.packages_distributions()
-    strangers = {
+    undeclared = {
         package
         for package in packages - {"gumbeltree"}
         if not {canonical(name) for name in homes.get(package, [])} & allowed
     }
-    assert not strangers
+    assert not undeclared
 
 
-def test_kernels_wait_for_a_device():
-    # torch may import Triton for itself
+def test_kernels_are_imported_lazily():
+    # torch may import Triton itself
     imported_by(
         "import sys, gumbeltree.model, gumbeltree.store\nassert not any("
         "name.endswith('kernels') for name in sys.modules if name.startswith('gumbeltree'))"
     )
 
 
-def test_a_model_at_work_brings_no_more():
+def test_using_a_model_imports_declared_packages_only():
     packages = imported_by(
         "import tempfile, gumbeltree\n"
         "from gumbeltree.text.tokenizer import treebank_tokenizer\n"
@@ -120,7 +122,7 @@ def test_public_names_are_all_listed():
     assert len(set(gumbeltree.__all__)) == len(gumbeltree.__all__)
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_unknown_names_raise_errors():
     with pytest.raises(AttributeError, match="module 'gumbeltree' has no attribute 'lode'"):
         _ = gumbeltree.lode
     with pytest.raises(ImportError, match="cannot import name 'lode'"):
@@ -128,11 +130,11 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_submodules_stay_importable():
-    # public names must not hide modules of the same name
+    # public names must not shadow modules
     for module in ("config", "model", "store", "tree", "states", "cli", "nn.encoders.gumbel_tree"):
         assert importlib.import_module(f"gumbeltree.{module}").__name__ == f"gumbeltree.{module}"
 
 
-def test_the_version_is_the_installed_one():
+def test_version():
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", gumbeltree.__version__)
     assert gumbeltree.__version__ == metadata.version("gumbeltree")

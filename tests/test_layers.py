@@ -1,4 +1,4 @@
-"""Imports point downwards, and what stands below needs no torch."""
+"""Test that modules import only lower layers, and that the lowest need no torch."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "src" / "gumbeltree"
 
-# from the bottom up; a layer may import those before it, and itself
+# from bottom to top; a layer may import itself and those before it
 LAYERS = (
     ("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture"),
     ("tree",),
@@ -61,7 +61,7 @@ def modules():
 
 
 def imported(path):
-    """Yield the units of the package that a file imports, wherever in it."""
+    """Yield the top-level modules of the package that a file imports anywhere."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -81,12 +81,12 @@ def imported(path):
                     yield unit
 
 
-def test_every_unit_has_its_layer():
+def test_every_module_has_a_layer():
     units = {parts[0] for _, parts in modules()} - {"__init__"}
     assert units == set(PLACE)
 
 
-def test_imports_point_downwards():
+def test_modules_import_lower_layers_only():
     wrong = []
     for path, (unit, *_) in modules():
         if unit == "__init__":
@@ -99,7 +99,7 @@ def test_imports_point_downwards():
     assert not wrong
 
 
-def test_no_two_units_of_a_layer_import_each_other():
+def test_modules_of_a_layer_do_not_import_each_other():
     found = {
         (parts[0], other)
         for path, parts in modules()
@@ -110,12 +110,12 @@ def test_no_two_units_of_a_layer_import_each_other():
 
 
 @pytest.mark.parametrize("name", WITHOUT_TORCH)
-def test_what_stands_below_needs_no_torch(name):
+def test_low_layers_do_not_import_torch(name):
     program = f"import sys, gumbeltree.{name}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_recipes_are_read_without_torch():
+def test_reading_recipes_does_not_import_torch():
     program = (
         "import sys, gumbeltree\n"
         "recipe = gumbeltree.load_recipe('snli-300d')\n"
@@ -125,7 +125,7 @@ def test_recipes_are_read_without_torch():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_no_two_classes_have_one_name():
+def test_public_classes_have_distinct_names():
     seen = {}
     for path, _ in modules():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

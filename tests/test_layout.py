@@ -1,4 +1,4 @@
-"""Rows of words: where each word and each node stands, told by loops; bounds that graphs share."""
+"""Test the layout of batches against plain loops, and the bounds that graphs share."""
 
 import numpy as np
 import pytest
@@ -26,13 +26,13 @@ LENGTHS = st.lists(st.integers(1, 19), min_size=1, max_size=9)
 
 @st.composite
 def splits(draw: st.DrawFn) -> tuple[Split, np.ndarray]:
-    """Draw a split and some of its examples, repetitions allowed."""
+    """Draw a split and indices of its examples, with repetition."""
     lengths = draw(LENGTHS)
     columns = draw(st.sampled_from([1, 2]))
     examples = draw(st.integers(1, 8))
     generator = np.random.default_rng(draw(st.integers(0, 10**6)))
     split = Split(
-        # no id is 0, which stands for no word
+        # ids are positive, since 0 means no word
         generator.integers(1, 60_000, sum(lengths)).astype(np.uint16),
         np.cumsum([0, *lengths]),
         generator.integers(0, len(lengths), (examples, columns)).astype(np.int32),
@@ -43,7 +43,7 @@ def splits(draw: st.DrawFn) -> tuple[Split, np.ndarray]:
 
 
 def layout_of(lengths, more_T=0, more_rows=0, known=True):
-    """Return a layout, within bounds that may be wider than it needs."""
+    """Return a layout, optionally with spare steps and rows."""
     arrangement = Arrangement.of(np.array(lengths), max(lengths) + more_T)
     exact = Layout.of(arrangement)
     if known:
@@ -53,13 +53,14 @@ def layout_of(lengths, more_T=0, more_rows=0, known=True):
 
 
 def rows_by_hand(lengths):
-    """Return sentence and position of each row: word by word, the longest sentence first."""
+    """Return the sentence and position of each row."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return [(i, t) for t in range(max(lengths)) for i in order if t < lengths[i]]
 
 
+@settings(max_examples=20)
 @given(LENGTHS, st.integers(0, 3))
-def test_every_word_has_its_row(lengths, more_T):
+def test_rows_of_words(lengths, more_T):
     layout = layout_of(lengths, more_T)
     T, rows = max(lengths) + more_T, rows_by_hand(lengths)
     order = [i for i, t in rows if t == 0]
@@ -79,8 +80,9 @@ def test_every_word_has_its_row(lengths, more_T):
         assert x.dtype == torch.int64
 
 
+@settings(max_examples=20)
 @given(LENGTHS, st.integers(0, 3))
-def test_words_and_nodes_are_laid_out(lengths, more_T):
+def test_padding_of_words_and_nodes(lengths, more_T):
     layout = layout_of(lengths, more_T)
     T, B = layout.T, layout.B
     words = layout.unpack(torch.arange(1, layout.N + 1))
@@ -88,7 +90,7 @@ def test_words_and_nodes_are_laid_out(lengths, more_T):
     expected = torch.zeros(B, 2 * T - 1, dtype=torch.int64)
     for row, (i, t) in enumerate(rows_by_hand(lengths)):
         expected[i, t] = row + 1
-    # nodes behind the words, step by step, the longest sentence first
+    # nodes follow the words, step by step
     made = [(i, t - 1) for i, t in rows_by_hand(lengths) if t > 0]
     for number, (i, t) in enumerate(made):
         expected[i, T + t] = layout.N + number + 1
@@ -97,42 +99,42 @@ def test_words_and_nodes_are_laid_out(lengths, more_T):
     assert torch.equal(layout.node_mask(), expected > 0)
     roots = [layout.N + made.index((i, n - 2)) if n > 1 else None for i, n in enumerate(lengths)]
     first = [i for i, t in rows_by_hand(lengths) if t == 0]
-    found = layout.root_rows().tolist()
-    for rank, i in enumerate(first):
-        assert found[rank] == (rank if roots[i] is None else roots[i])
+    expected_roots = [rank if roots[i] is None else roots[i] for rank, i in enumerate(first)]
+    assert layout.root_rows().tolist() == expected_roots
 
 
+@settings(max_examples=20)
 @given(LENGTHS, st.integers(0, 3), st.integers(0, 5))
-def test_what_kernels_read(lengths, more_T, more_rows):
+def test_row_tables(lengths, more_T, more_rows):
     layout = layout_of(lengths, more_T, more_rows, known=False)
-    found, cap, T = layout.tables, layout.cap, layout.T
+    tables, cap, T = layout.tables, layout.cap, layout.T
     rows = rows_by_hand(lengths)
-    assert torch.equal(found.start.long(), layout.start)
-    assert torch.equal(found.lengths.long(), layout.lengths)
+    assert torch.equal(tables.start.long(), layout.start)
+    assert torch.equal(tables.lengths.long(), layout.lengths)
     for name in ("start", "lengths", "previous"):
-        assert getattr(found, name).dtype == torch.int32, name
-    assert found.previous.shape == (cap,)
+        assert getattr(tables, name).dtype == torch.int32, name
+    assert tables.previous.shape == (cap,)
     for row, (i, t) in enumerate(rows):
         if t > 0:
-            assert found.previous[row] == rows.index((i, t - 1))
-    # merge r = row of word t + 1 makes node cap + r
+            assert tables.previous[row] == rows.index((i, t - 1))
+    # the merge in row r, that of word t + 1, creates node cap + r
     nodes, exists = node_rows(layout)
     assert torch.equal(exists, layout.node_mask())
     for i, n in enumerate(lengths):
-        own = [rows.index((i, t)) for t in range(n)]
-        assert nodes[i, :n].tolist() == own
-        assert nodes[i, T : T + n - 1].tolist() == [cap + row for row in own[1:]]
-        assert found.roots[layout.rank[i]] == (cap + own[-1] if n > 1 else own[0])
-    assert found.roots.dtype == torch.int64
+        words = [rows.index((i, t)) for t in range(n)]
+        assert nodes[i, :n].tolist() == words
+        assert nodes[i, T : T + n - 1].tolist() == [cap + row for row in words[1:]]
+        assert tables.roots[layout.rank[i]] == (cap + words[-1] if n > 1 else words[0])
+    assert tables.roots.dtype == torch.int64
 
 
-def test_what_was_found_in_inference_mode_serves_training_too():
+def test_row_tables_of_inference_mode_can_be_saved_for_backward():
     with torch.inference_mode():
         layout = layout_of([3, 2], known=False)
         assert not layout.tables.start.is_inference()
 
 
-def test_in_a_graph_the_host_knows_no_numbers():
+def test_host_numbers_are_not_available_in_a_graph():
     layout = layout_of([3, 2], known=False)
     for name in ("active", "steps", "starts", "merged", "N", "nodes"):
         with pytest.raises(RuntimeError, match="cannot be captured"):
@@ -140,8 +142,8 @@ def test_in_a_graph_the_host_knows_no_numbers():
 
 
 @given(LENGTHS, st.integers(0, 70), st.integers(0, 300), st.booleans())
-@settings(max_examples=30)
-def test_the_kernel_finds_the_same(lengths, more_T, more_rows, with_words):
+@settings(max_examples=10)
+def test_kernel_computes_the_same_tables(lengths, more_T, more_rows, with_words):
     pytest.importorskip("triton")
     layout = layout_of(lengths, more_T)
     cap, generator = layout.N + more_rows, torch.Generator().manual_seed(len(lengths))
@@ -150,9 +152,9 @@ def test_the_kernel_finds_the_same(lengths, more_T, more_rows, with_words):
         words = torch.randint(100, (300,), generator=generator, dtype=torch.int32)
         firsts = torch.randint(300 - max(lengths), (layout.B,), generator=generator)
     expected = _find(cap, layout.start, layout.lengths, words, firsts)
-    found = _find_by_kernel(cap, layout.start, layout.lengths, words, firsts)
-    for name, x, y in zip(expected._fields, expected, found, strict=True):
-        # what stands beyond the words, and before first words, is never used
+    tables = _find_by_kernel(cap, layout.start, layout.lengths, words, firsts)
+    for name, x, y in zip(expected._fields, expected, tables, strict=True):
+        # entries of spare rows and of first words are undefined
         inside = slice(layout.B, layout.N) if name == "previous" else slice(None)
         assert torch.equal(x[inside], y[inside]), name
         assert x.dtype == y.dtype, name
@@ -161,8 +163,9 @@ def test_the_kernel_finds_the_same(lengths, more_T, more_rows, with_words):
 IDS = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=12), min_size=1, max_size=9)
 
 
+@settings(max_examples=20)
 @given(IDS, st.integers(0, 3))
-def test_sentences_of_lists_and_of_padded_batches(ids, more):
+def test_sentences_from_lists_and_padded_batches(ids, more):
     sentences = Sentences.of(ids)
     assert ids_of(sentences) == ids
     assert len(sentences) == len(ids)
@@ -171,24 +174,25 @@ def test_sentences_of_lists_and_of_padded_batches(ids, more):
     for row, words in zip(padded, ids, strict=True):
         row[: len(words)] = torch.tensor(words)
     lengths = torch.tensor([len(words) for words in ids])
-    found = Sentences.padded(padded, lengths)
-    assert torch.equal(found.words, sentences.words)
-    # padding makes no layout wider
-    assert max(map(len, ids)) == found.layout.T
+    packed = Sentences.padded(padded, lengths)
+    assert torch.equal(packed.words, sentences.words)
+    # padding does not make the layout wider
+    assert max(map(len, ids)) == packed.layout.T
     vectors = Sentences.padded(torch.stack([padded, 2 * padded], dim=-1), lengths).words
-    assert torch.equal(vectors, torch.stack([found.words, 2 * found.words], dim=-1))
+    assert torch.equal(vectors, torch.stack([packed.words, 2 * packed.words], dim=-1))
 
 
+@settings(max_examples=20)
 @given(splits(), st.booleans())
-def test_numbers_say_which_batch_it_is(drawn, rounded):
+def test_batches_are_restored_from_their_numbers(drawn, rounded):
     split, rows = drawn
     data = DeviceSplit(split, CPU)
     bounds, numbers = data.place(rows, rounded)
     assert numbers.dtype == np.int64
-    found, expected = data.read(torch.from_numpy(numbers), bounds), split.batch(rows)
-    assert torch.equal(found.own, expected.own)
-    assert torch.equal(found.targets, expected.targets)
-    ids, layout, plain = found.sentences.words, found.sentences.layout, expected.sentences.layout
+    batch, expected = data.read(torch.from_numpy(numbers), bounds), split.batch(rows)
+    assert torch.equal(batch.own, expected.own)
+    assert torch.equal(batch.targets, expected.targets)
+    ids, layout, plain = batch.sentences.words, batch.sentences.layout, expected.sentences.layout
     assert ids.dtype == torch.int64
     assert torch.equal(ids[: plain.N], expected.sentences.words)
     assert not ids[plain.N :].any()
@@ -205,28 +209,18 @@ def test_numbers_say_which_batch_it_is(drawn, rounded):
     assert bounds == (len(lengths), *wide)
 
 
-def test_shapes_are_rounded_as_documented():
-    for T in range(1, 300):
-        wide = rounded_T(T)
-        step = 1 if T <= 20 else 2 if T <= 32 else 4 if T <= 64 else 8
-        assert wide % step == 0
-        assert T <= wide < T + step or (T, wide) == (1, 2)
-        assert wide <= max(2, T * 9 / 8)
-    for words in [*range(1, 5000), 10**6, 10**6 + 1, 2**20, 2**20 + 1]:
-        cap = rounded_cap(words)
-        assert cap >= words
-        if words >= 512:
-            assert cap <= words * 9 / 8
-        else:
-            assert cap < words + 64
-    # what is rounded stays, and more words never have fewer rows
-    caps = [rounded_cap(words) for words in range(1, 5000)]
-    assert caps == sorted(caps)
-    assert caps == [rounded_cap(cap) for cap in caps]
-    widths = [rounded_T(T) for T in range(1, 300)]
-    assert widths == sorted(widths)
-    assert widths == [rounded_T(T) for T in widths]
-    assert len(set(caps)) < 40
+def test_rounding_of_shapes():
+    for rounded, sizes, slack in (
+        (rounded_T, range(1, 300), 2),
+        (rounded_cap, [*range(1, 5000), 10**6, 10**6 + 1, 2**20, 2**20 + 1], 64),
+    ):
+        results = [rounded(size) for size in sizes]
+        assert results == sorted(results)
+        assert results == [rounded(size) for size in results]
+        for size, result in zip(sizes, results, strict=True):
+            assert size <= result < max(size + slack, size * 9 / 8 + 1)
+    assert [rounded_T(T) for T in (1, 19, 21, 33, 65)] == [2, 19, 22, 36, 72]
+    assert len({rounded_cap(words) for words in range(1, 5000)}) < 40
 
 
 def test_batches_of_similar_sizes_share_bounds():

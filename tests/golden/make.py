@@ -1,7 +1,7 @@
-"""Three sentences through a tiny fixed model; `python -m tests.golden.make` rewrites the values.
+"""Encode three sentences with a tiny model; `python -m tests.golden.make` records the results.
 
-Weights follow a formula, not a random generator, so that only the model's equations can change
-the numbers. A change of the file is a change under "Numerics" in the changelog.
+Weights follow a formula instead of a random generator, so the results depend on the equations of
+the model only. List changes of the file under "Numerics" in the changelog.
 """
 
 import json
@@ -26,7 +26,7 @@ def waves(shape: tuple[int, ...], phase: float, size: float) -> Tensor:
 
 
 def compute(leaf: str, impl: str) -> dict[str, object]:
-    """Return order, vector and the gradients of words and query, sampled."""
+    """Return order, vector and the gradients of words and query when sampling."""
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, leaf=leaf, impl=impl)).double()
     with torch.no_grad():
         for phase, parameter in enumerate(encoder.parameters()):

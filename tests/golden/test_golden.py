@@ -1,4 +1,4 @@
-"""The recorded numbers still come out."""
+"""Test that recorded results are reproduced."""
 
 import json
 
@@ -15,11 +15,11 @@ GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))["values"]
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_golden_values(leaf: str, impl: str) -> None:
-    found = compute(leaf, impl)
-    assert found["order"] == GOLDEN[leaf]["order"]
+    result = compute(leaf, impl)
+    assert result["order"] == GOLDEN[leaf]["order"]
     for name, expected in GOLDEN[leaf].items():
         torch.testing.assert_close(
-            torch.tensor(found[name], dtype=torch.float64),
+            torch.tensor(result[name], dtype=torch.float64),
             torch.tensor(expected, dtype=torch.float64),
             rtol=0,
             atol=1e-12,

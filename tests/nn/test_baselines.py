@@ -1,4 +1,4 @@
-"""The two encoders without a tree: a bag of words and an LSTM."""
+"""Test the encoders that build no tree: a bag of words and an LSTM."""
 
 import dataclasses
 import json
@@ -52,11 +52,7 @@ def words_of(lengths=LENGTHS, width=None):
     return torch.randn(len(lengths), width or int(lengths.max()), 5, dtype=torch.float64), lengths
 
 
-def test_both_are_in_the_table():
-    assert {kind: ENCODERS[kind] for kind in KINDS} == KINDS
-
-
-def test_a_bag_is_the_mean_of_projected_words():
+def test_bag_is_the_mean_of_projected_words():
     encoder = encoder_of("bag")
     embedded, lengths = words_of()
     vector, _ = encoder(embedded, lengths)
@@ -65,31 +61,22 @@ def test_a_bag_is_the_mean_of_projected_words():
         torch.testing.assert_close(vector[row], expected)
 
 
-def test_an_lstm_is_the_last_state_of_torchs_own():
+def test_lstm_is_the_last_state_of_torch_lstm():
     encoder = encoder_of("lstm")
     embedded, lengths = words_of()
-    own = nn.LSTM(5, 6, batch_first=True).double()
+    lstm = nn.LSTM(5, 6, batch_first=True).double()
     with torch.no_grad():
-        for mine, theirs in zip(encoder.parameters(), own.parameters(), strict=True):
-            assert mine.shape == theirs.shape
-            theirs.copy_(mine)
+        for ours, theirs in zip(encoder.parameters(), lstm.parameters(), strict=True):
+            assert ours.shape == theirs.shape
+            theirs.copy_(ours)
     vector, _ = encoder(embedded, lengths)
     for row, length in enumerate(LENGTHS):
-        expected = own(embedded[row : row + 1, :length])[1][0][0, 0]
+        expected = lstm(embedded[row : row + 1, :length])[1][0][0, 0]
         torch.testing.assert_close(vector[row], expected)
 
 
-def test_a_bag_does_not_read_order_and_an_lstm_does():
-    embedded, lengths = words_of([6])
-    turned = embedded.flip(1)
-    bag, lstm = encoder_of("bag"), encoder_of("lstm")
-    torch.testing.assert_close(bag(embedded, lengths).vector, bag(turned, lengths).vector)
-    difference = lstm(embedded, lengths).vector - lstm(turned, lengths).vector
-    assert float(difference.detach().abs().max()) > 0.01
-
-
 @kinds
-def test_a_batch_equals_its_sentences_one_by_one(kind):
+def test_batch_equals_its_sentences_one_by_one(kind):
     encoder = encoder_of(kind)
     embedded, lengths = words_of()
     vector, _ = encoder(embedded, lengths)
@@ -97,20 +84,13 @@ def test_a_batch_equals_its_sentences_one_by_one(kind):
     for row, length in enumerate(LENGTHS):
         alone, _ = encoder(embedded[row : row + 1, :length], lengths[row : row + 1])
         torch.testing.assert_close(vector[row], alone[0])
+    permutation = torch.tensor([4, 0, 6, 2, 1, 5, 3])
+    moved, _ = encoder(embedded[permutation], lengths[permutation])
+    torch.testing.assert_close(moved, vector[permutation])
 
 
 @kinds
-def test_sentences_may_come_in_any_order(kind):
-    encoder = encoder_of(kind)
-    embedded, lengths = words_of()
-    places = torch.tensor([4, 0, 6, 2, 1, 5, 3])
-    vector, _ = encoder(embedded, lengths)
-    moved, _ = encoder(embedded[places], lengths[places])
-    torch.testing.assert_close(moved, vector[places])
-
-
-@kinds
-@pytest.mark.parametrize("garbage", [torch.nan, torch.inf, 1e300])
+@pytest.mark.parametrize("garbage", [torch.nan, torch.inf])
 def test_padding_is_never_read(kind, garbage):
     encoder = encoder_of(kind)
     embedded, lengths = words_of()
@@ -129,11 +109,11 @@ def test_padding_is_never_read(kind, garbage):
 
 
 @kinds
-def test_no_tree_is_no_tree(kind):
+def test_parsing_is_rejected(kind):
     encoding = encoder_of(kind)(*words_of([5]))
     assert encoding.order is None
     for use in (lambda model: model.parse(TEXTS[1]), lambda model: model.parse_many(TEXTS)):
-        with pytest.raises(ValueError, match=f"builds no tree: its encoder is '{kind}'"):
+        with pytest.raises(ValueError, match=f"builds no tree.*'{kind}'"):
             use(model_of(kind))
 
 
@@ -142,43 +122,32 @@ def test_no_tree_is_no_tree(kind):
     "command",
     [
         ("parse", "{}", TEXTS[1]),
-        ("parse", "--draw", "{}", TEXTS[1]),
         ("parse", "{}", "--input", os.devnull),
         ("draw", "{}", "--out", "tree.svg", TEXTS[1]),
     ],
-    ids=["parse", "parse-draw", "parse-nothing", "draw"],
+    ids=["parse", "parse-nothing", "draw"],
 )
-def test_commands_draw_no_tree_that_was_not_built(tmp_path, monkeypatch, kind, command):
+def test_commands_reject_models_without_trees(tmp_path, monkeypatch, kind, command):
     monkeypatch.chdir(tmp_path)
     gumbeltree.save(model_of(kind), tmp_path / "model", {})
     arguments = [x.format("model") for x in command]
-    assert f"builds no tree: its encoder is '{kind}'" in run(*arguments).refused()
+    assert "builds no tree" in run(*arguments).refused()
     assert not (tmp_path / "tree.svg").exists()
 
 
 @kinds
-def test_every_parameter_gets_a_gradient(kind):
-    encoder = encoder_of(kind)
-    embedded, lengths = words_of()
-    encoder(embedded, lengths).vector.square().sum().backward()
-    assert dict(encoder.named_parameters())
-    for name, parameter in encoder.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all()
-        assert float(parameter.grad.abs().max()) > 0, name
-
-
-@kinds
-def test_gradients_are_those_of_finite_differences(kind):
+def test_gradients_equal_finite_differences(kind):
     encoder = encoder_of(kind)
     embedded, lengths = words_of([3, 1, 2])
     assert torch.autograd.gradcheck(
-        lambda x: encoder(x, lengths).vector, embedded.requires_grad_(), atol=1e-6
+        lambda x, *_: encoder(x, lengths).vector,
+        (embedded.requires_grad_(), *encoder.parameters()),
+        atol=1e-6,
     )
 
 
 @kinds
-def test_arguments_of_tree_encoders_are_taken_and_change_nothing(kind):
+def test_arguments_of_tree_encoders_have_no_effect(kind):
     encoder = encoder_of(kind)
     embedded, lengths = words_of()
     plain = encoder(embedded, lengths).vector
@@ -188,52 +157,35 @@ def test_arguments_of_tree_encoders_are_taken_and_change_nothing(kind):
 
 
 @kinds
-def test_wrong_input_is_refused(kind):
+def test_accepts_lengths_of_32_bits(kind):
     encoder = encoder_of(kind)
     embedded, lengths = words_of()
-    with pytest.raises(ValueError, match=r"`lengths` must lie in 1..T=6, got 0..6"):
-        encoder(embedded, lengths - 1 + (lengths > 1).long())
-    with pytest.raises(ValueError, match=r"`embedded` must be \[B, T, E\] with E=5"):
-        encoder(embedded[..., :4], lengths)
-    embedded[2, 5, 1] = torch.nan
-    with pytest.raises(ValueError, match="NaN or infinity in sentence 2 at position 5"):
-        encoder(embedded, lengths)
+    assert torch.equal(encoder(embedded, lengths.int()).vector, encoder(embedded, lengths).vector)
 
 
-@kinds
-def test_lengths_of_32_bits(kind):
-    encoder = encoder_of(kind)
-    embedded, lengths = words_of()
-    vector, _ = encoder(embedded, lengths.int())
-    assert torch.equal(vector, encoder(embedded, lengths).vector)
-
-
-def test_a_bag_starts_as_the_affine_leaf_does():
+def test_initial_weights_of_a_bag():
     word = BagEncoder(BagConfig(200, 300)).word
-    # He: variance 2 / inputs, over 60,000 weights
+    # He normal: variance 2 / 200
     assert abs(float(word.weight.detach().std()) - 0.1) < 0.002
-    assert float(word.weight.detach().abs().max()) > 0.3
     assert (word.bias == 0).all()
 
 
-@pytest.mark.parametrize("start", ["orthogonal", "he"])
-def test_an_lstm_starts_as_the_leaf_lstm_does(start):
-    encoder = LSTMEncoder(LSTMConfig(5, 6, init=start))
+@pytest.mark.parametrize("init", ["orthogonal", "he"])
+def test_initial_weights_of_an_lstm(init):
     torch.manual_seed(1)
-    leaf = LEAVES["lstm"](5, 6, LSTMLeafConfig(start))
+    leaf = LEAVES["lstm"](5, 6, LSTMLeafConfig(init))
     torch.manual_seed(1)
-    again = LSTMEncoder(LSTMConfig(5, 6, init=start))
-    for mine, theirs in zip(again.leaf.parameters(), leaf.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-    assert encoder.config.init == start
+    encoder = LSTMEncoder(LSTMConfig(5, 6, init=init))
+    for ours, theirs in zip(encoder.leaf.parameters(), leaf.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
 
 
-# as a part of a model
+# In a model
 
 
 @kinds
 @pytest.mark.parametrize("head", ["single", "pair"])
-def test_a_model_saves_loads_and_is_used(tmp_path, kind, head):
+def test_model_is_saved_loaded_and_used(tmp_path, kind, head):
     model = model_of(kind, head)
     texts = TEXTS if head == "single" else list(zip(TEXTS, TEXTS[::-1], strict=True))
     vectors, predictions = model.encode(TEXTS), model.predict(texts)
@@ -247,7 +199,7 @@ def test_a_model_saves_loads_and_is_used(tmp_path, kind, head):
 
 
 @kinds
-def test_a_model_learns_with_and_without_noise(kind):
+def test_model_trains_with_and_without_noise(kind):
     model = model_of(kind, "pair").train()
     sentences = Sentences.of([[1, 2, 3], [4, 5], [1], [4]])
     model(sentences).output.square().sum().backward()
@@ -276,7 +228,7 @@ def test_parameters_are_counted(tmp_path, kind, part, count):
 
 
 @kinds
-def test_nothing_tells_of_trees(tmp_path, kind):
+def test_descriptions_do_not_mention_trees(tmp_path, kind):
     model = model_of(kind)
     gumbeltree.save(model, tmp_path / "model", {})
     assert "implementation" not in describe(str(tmp_path / "model"))
@@ -297,13 +249,13 @@ class NoEncoder(nn.Module):
         super().__init__()
 
 
-def test_a_module_that_is_no_encoder_is_refused(monkeypatch):
+def test_rejects_a_module_that_is_not_an_encoder(monkeypatch):
     monkeypatch.setitem(ENCODERS.table, "mine", f"{__name__}:NoEncoder")
     with pytest.raises(TypeError, match=r"'mine' is a NoEncoder; derive it from gumbeltree\."):
         model_of("mine")
 
 
-def test_an_unknown_kind_is_refused():
+def test_rejects_an_unknown_kind():
     with pytest.raises(
         ValueError, match=r"unknown encoder 'lsmt'; known: bag, fixed_tree, gumbel_tree, lstm"
     ):

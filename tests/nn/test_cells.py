@@ -1,4 +1,4 @@
-"""Every cell of the table."""
+"""Test every registered cell."""
 
 import math
 
@@ -15,7 +15,7 @@ from gumbeltree.settings import settings_of
 
 
 def made(name: str, hidden_dim: int) -> torch.nn.Module:
-    """Return a cell of the table with its defaults, in float64."""
+    """Return a registered cell with its default settings, in float64."""
     return CELLS[name](hidden_dim, settings_of(CELLS, name)()).double()
 
 
@@ -31,15 +31,15 @@ def test_gradients_by_finite_differences(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_fast_pieces_equal_the_cell(name: str) -> None:
+def test_activate_and_its_backward_pass_equal_the_cell(name: str) -> None:
     cell = made(name, 5)
     reason = exact.unsupported(cell, StraightThroughGumbel(), sample=True)
     if reason is not None:
         pytest.skip(reason)
     torch.nn.init.normal_(cell.bias)
     left, right = cell.weight.detach().split(5, dim=1)
-    # one pair at a time: the gradient of the bias is then that of the summed products
-    for dc in (torch.randn(1, 5, dtype=torch.float64), None) * 3:
+    # one pair at a time, so that the gradient of the bias is that of the gates
+    for dc in (torch.randn(1, 5, dtype=torch.float64), None):
         h_l, c_l, h_r, c_r = torch.randn(4, 1, 5, dtype=torch.float64)
         c_l.requires_grad_()
         c_r.requires_grad_()
@@ -48,23 +48,22 @@ def test_fast_pieces_equal_the_cell(name: str) -> None:
         h, c = cell.activate(gates, c_l.detach(), c_r.detach())
         torch.testing.assert_close(h, expected.h)
         torch.testing.assert_close(c, expected.c)
-        # the hand-written backward pass against autograd through the plain forward pass
         dh = torch.randn_like(h)
         cotangents = [dh, torch.zeros_like(c) if dc is None else dc]
         truth = torch.autograd.grad(list(expected), [cell.bias, c_l, c_r], cotangents)
-        found = cell.activate_backward(dh, dc, gates, c, c_l.detach(), c_r.detach())
-        for x, y in zip(truth, found, strict=True):
+        gradients = cell.activate_backward(dh, dc, gates, c, c_l.detach(), c_r.detach())
+        for x, y in zip(truth, gradients, strict=True):
             torch.testing.assert_close(x.view_as(y), y)
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_encoder_runs_with_it(name: str) -> None:
+def test_encoder_trains_with_every_cell(name: str) -> None:
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, cell=name))
     encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in encoder.parameters())
 
 
-def test_treelstm_start() -> None:
+def test_initial_weights_of_treelstm() -> None:
     D = 200
     he = TreeLSTMCell(D, TreeLSTMConfig("he"))
     assert he.weight.std().item() == pytest.approx(math.sqrt(2 / (2 * D)), rel=0.02)
@@ -73,7 +72,7 @@ def test_treelstm_start() -> None:
     torch.testing.assert_close(orthogonal.T @ orthogonal, torch.eye(2 * D), atol=1e-4, rtol=0)
 
 
-def test_forget_offset_is_one_field() -> None:
+def test_forget_offset() -> None:
     as_printed, as_coded = TreeLSTMCell(2, TreeLSTMConfig(forget_offset=0.0)), TreeLSTMCell(2)
     as_printed.load_state_dict(as_coded.state_dict())
     with torch.no_grad():

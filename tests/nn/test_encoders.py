@@ -1,11 +1,11 @@
-"""The public encoder: shapes, padding, batches, seeds, forced trees, attention, refusals."""
+"""Test the public encoder: shapes, padding, batches, seeds, forced trees, attention, errors."""
 
 import dataclasses
 import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -34,8 +34,7 @@ each_leaf = pytest.mark.parametrize("leaf", LEAVES)
 
 
 @each_impl
-@each_leaf
-@pytest.mark.parametrize("attention", [False, True])
+@pytest.mark.parametrize(("leaf", "attention"), [("affine", True), ("lstm", False)])
 def test_shapes(impl: str, leaf: str, attention: bool) -> None:
     e = encoder(impl=impl, leaf=leaf, attention=attention)
     plain = e(words(), LENGTHS)
@@ -81,8 +80,8 @@ def test_details_are_consistent(impl: str) -> None:
 
 @each_impl
 @pytest.mark.parametrize("variant", ["paper", "reference"])
-def test_greedy_choice_is_the_argmax_at_the_start_of_training(impl: str, variant: str) -> None:
-    # the query starts small, and so do the differences between scores
+def test_greedy_choice_is_the_argmax_for_initial_weights(impl: str, variant: str) -> None:
+    # the initial query is small, and so are the differences between scores
     config = EncoderConfig(50, 100, impl=impl).with_variant(variant)
     e = GumbelTreeEncoder(config).eval()
     full = e(torch.randn(100, 15, 50), torch.full((100,), 15), details=True)
@@ -90,18 +89,18 @@ def test_greedy_choice_is_the_argmax_at_the_start_of_training(impl: str, variant
 
 
 @each_impl
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_noise_of_any_floating_type(impl: str, dtype: torch.dtype) -> None:
     e, x, noise = encoder(impl=impl), words(), gumbel_noise((4, 6, 6)).to(dtype)
     expected = e(x, LENGTHS, noise=noise.float(), details=True)
-    found = e(x, LENGTHS, noise=noise, details=True)
-    assert torch.equal(found.order, expected.order)
-    assert found.scores.dtype == torch.float32
-    found.vector.sum().backward()
+    result = e(x, LENGTHS, noise=noise, details=True)
+    assert torch.equal(result.order, expected.order)
+    assert result.scores.dtype == torch.float32
+    result.vector.sum().backward()
 
 
 @each_impl
-def test_width_of_the_padding_changes_nothing(impl: str) -> None:
+def test_amount_of_padding_has_no_effect(impl: str) -> None:
     e, x = encoder(impl=impl, attention=True), words()
     results = []
     for more in (0, 5):
@@ -122,7 +121,7 @@ def test_width_of_the_padding_changes_nothing(impl: str) -> None:
 
 
 @each_impl
-def test_sampling_follows_the_mode_unless_told(impl: str) -> None:
+def test_sampling_follows_the_mode_by_default(impl: str) -> None:
     e = encoder(impl=impl)
     x, noise = words(), 10 * gumbel_noise((4, 6, 6))
     sampled = e(x, LENGTHS, noise=noise, sample=True).order
@@ -149,7 +148,7 @@ def gradients(e: GumbelTreeEncoder, x: Tensor, **arguments: object) -> list[Tens
     e.zero_grad()
     result = e(x, LENGTHS, details=True, **arguments)
     weight = torch.linspace(-1, 1, result.nodes.h.numel()).view_as(result.nodes.h)
-    # only what exists: beyond a sentence's end nodes are zero and have no gradient
+    # past the end of a sentence, nodes are zero and have no gradient
     ((result.vector**2).sum() + (result.nodes.h * weight).sum()).backward()
     parameters = [p.grad.clone() for p in e.parameters() if p.grad is not None]
     outputs = [result.vector, *result.nodes, result.scores, result.probabilities]
@@ -157,10 +156,11 @@ def gradients(e: GumbelTreeEncoder, x: Tensor, **arguments: object) -> list[Tens
 
 
 @each_impl
-@each_leaf
-@pytest.mark.parametrize("mode", ["sampled", "greedy", "forced"])
-@pytest.mark.parametrize("attention", [False, True])
-def test_padding_has_no_effect_at_all(impl: str, leaf: str, mode: str, attention: bool) -> None:
+@pytest.mark.parametrize(
+    ("leaf", "mode", "attention"),
+    [("affine", "sampled", True), ("lstm", "greedy", False), ("bilstm", "forced", True)],
+)
+def test_padding_is_never_read(impl: str, leaf: str, mode: str, attention: bool) -> None:
     e = encoder(impl=impl, leaf=leaf, attention=attention)
     clean, noise = words(), gumbel_noise((4, 6, 6))
     order = torch.zeros(4, 6, dtype=torch.int64)
@@ -169,7 +169,7 @@ def test_padding_has_no_effect_at_all(impl: str, leaf: str, mode: str, attention
     outside_noise = step[:, None] + step >= (LENGTHS - 1)[:, None, None]
     outside_order = step >= (LENGTHS - 1)[:, None]
     results = []
-    for garbage, number in [(0.0, 0), (1e30, 99), (math.nan, -7), (-math.inf, 2**62)]:
+    for garbage, number in [(0.0, 0), (math.nan, -7), (-math.inf, 2**62)]:
         x = clean.masked_fill(outside_words[..., None], garbage)
         arguments: dict[str, object] = {"sample": mode == "sampled"}
         if mode == "sampled":
@@ -179,15 +179,16 @@ def test_padding_has_no_effect_at_all(impl: str, leaf: str, mode: str, attention
         results.append(gradients(e, x, **arguments))
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
-            assert torch.equal(a, b)  # the same bits
+            assert torch.equal(a, b)
     dx = results[0][6]
     assert not dx[outside_words].any()
     assert dx[~outside_words].abs().sum(1).min() > 0
 
 
 @each_impl
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(0, 1000))
-def test_a_batch_is_its_sentences_one_by_one(impl: str, lengths: list[int], seed: int) -> None:
+@settings(max_examples=10)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 1000))
+def test_batch_equals_its_sentences_one_by_one(impl: str, lengths: list[int], seed: int) -> None:
     torch.manual_seed(seed)
     e = encoder(impl=impl, leaf="bilstm").double()
     T = max(lengths) + 1
@@ -207,6 +208,7 @@ def test_a_batch_is_its_sentences_one_by_one(impl: str, lengths: list[int], seed
 
 
 @each_impl
+@settings(max_examples=10)
 @given(st.permutations(range(6)))
 def test_permuting_the_batch_permutes_the_result(impl: str, permutation: list[int]) -> None:
     torch.manual_seed(3)
@@ -220,7 +222,7 @@ def test_permuting_the_batch_permutes_the_result(impl: str, permutation: list[in
 
 
 @each_impl
-def test_same_seed_same_bits(impl: str) -> None:
+def test_is_deterministic_given_a_seed(impl: str) -> None:
     x = words()
     runs = []
     for seed in (5, 5, 6):
@@ -232,7 +234,7 @@ def test_same_seed_same_bits(impl: str) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(runs[0], runs[2], strict=True))
 
 
-def test_same_seed_same_tree_across_implementations() -> None:
+def test_implementations_draw_the_same_trees() -> None:
     x, orders = words(), []
     state = encoder().state_dict()
     for impl in ("exact", "reference"):
@@ -275,7 +277,7 @@ def test_attention_gradient_by_finite_differences() -> None:
 
 
 @each_leaf
-def test_leaves_by_torch(leaf: str) -> None:
+def test_leaves_equal_those_of_torch(leaf: str) -> None:
     e = encoder(leaf=leaf).eval()
     x = words()
     h, c = e(x, LENGTHS, details=True).nodes
@@ -292,7 +294,7 @@ def test_leaves_by_torch(leaf: str) -> None:
 
 
 def run_lstm_cell(leaf: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Run torch's own LSTM cell with the weights of `leaf` over one sentence `[L, E]`."""
+    """Run `torch.nn.LSTMCell` with the weights of `leaf` over a sentence `[L, E]`."""
     cell = torch.nn.LSTMCell(leaf.weight_ih.shape[1], leaf.weight_hh.shape[1])
     cell.load_state_dict(leaf.state_dict())
     state = [torch.zeros(1, leaf.weight_hh.shape[1])] * 2
@@ -303,7 +305,7 @@ def run_lstm_cell(leaf: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([h for h, _ in states]), torch.cat([c for _, c in states])
 
 
-def test_start_of_the_leaves_and_the_query() -> None:
+def test_initial_weights_of_leaves_and_query() -> None:
     E, D = 300, 200
     e = GumbelTreeEncoder(EncoderConfig(E, D))
     assert e.query.std().item() == pytest.approx(0.01, rel=0.15)
@@ -322,7 +324,7 @@ def test_start_of_the_leaves_and_the_query() -> None:
     assert not affine.bias.any()
 
 
-def test_variants_differ_in_scale_and_start_only() -> None:
+def test_variants_differ_in_scale_and_initial_weights_only() -> None:
     paper, reference = (EncoderConfig(4, 16).with_variant(v) for v in ("paper", "reference"))
     assert {f for f in vars(paper) if getattr(paper, f) != getattr(reference, f)} == {
         "score",
@@ -337,8 +339,7 @@ def test_variants_differ_in_scale_and_start_only() -> None:
 
 
 @each_impl
-@each_leaf
-@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(("leaf", "autocast"), [("affine", True), ("bilstm", False)])
 def test_half_precision_works_end_to_end(impl: str, leaf: str, autocast: bool) -> None:
     e = encoder(impl=impl, leaf=leaf, attention=True)
     x = words()
@@ -356,86 +357,69 @@ def test_half_precision_works_end_to_end(impl: str, leaf: str, autocast: bool) -
     assert all(torch.isfinite(p.grad).all() for p in e.parameters())
 
 
-# refusals, each with its own message
+# Errors
 
 
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        (
-            torch.tensor([5, 0, 7, 2]),
-            r"`lengths` must lie in 1..T=7, got 0..7 \(sentence 1\); drop",
-        ),
-        (torch.tensor([5, 1, 8, 2]), r"`lengths` must lie in 1..T=7, got 1..8 \(sentence 2\)"),
-        (torch.tensor([5, 1, -3, 2]), r"got -3..5 \(sentence 2\)"),
-        (torch.tensor([5, 1, 7]), r"`lengths` must be \[B\] = \[4\], got \[3\]"),
-        (torch.tensor([[5, 1, 7, 2]]), r"`lengths` must be \[B\] = \[4\], got \[1, 4\]"),
+        ([5, 0, 7, 2], r"`lengths`.* 0\.\.7 \(sentence 1\)"),
+        ([5, 1, 8, 2], r"`lengths`.* 1\.\.8 \(sentence 2\)"),
+        ([5, 1, -3, 2], r"`lengths`.* -3\.\.5 \(sentence 2\)"),
+        ([5, 1, 7], r"`lengths`.* \[3\]"),
+        ([[5, 1, 7, 2]], r"`lengths`.* \[1, 4\]"),
     ],
 )
-def test_bad_lengths(lengths: Tensor, message: str) -> None:
+def test_rejects_bad_lengths(lengths: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        encoder()(words(), lengths)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
-def test_lengths_of_a_wrong_type(dtype: torch.dtype) -> None:
-    with pytest.raises(TypeError, match=r"`lengths` must be int64, got torch.*; convert it"):
-        encoder()(words(), LENGTHS.to(dtype))
+        encoder()(words(), torch.tensor(lengths))
 
 
 @pytest.mark.parametrize("shape", [(4, 7), (4, 7, 2), (1, 4, 7, 3)])
-def test_words_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"`embedded` must be \[B, T, E\] with E=3, got \["):
+def test_rejects_words_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"`embedded` .*E=3, got \["):
         encoder()(torch.randn(shape), LENGTHS)
 
 
 @pytest.mark.parametrize("shape", [(0, 7, 3), (4, 0, 3)])
-def test_empty_batch(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"at least one sentence with one word"):
+def test_rejects_empty_batches(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"at least one sentence"):
         encoder()(torch.randn(shape), LENGTHS[: shape[0]])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
-def test_words_of_a_wrong_type(dtype: torch.dtype) -> None:
-    with pytest.raises(
-        TypeError, match=r"`embedded` must be torch.float32 like the encoder's weights"
-    ):
-        encoder()(words().to(dtype), LENGTHS)
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"embedded": words().double()}, "`embedded` must be torch.float32"),
+        ({"embedded": words().long()}, "`embedded` must be torch.float32"),
+        ({"embedded": words().tolist()}, "`embedded` must be a tensor, got list"),
+        ({"lengths": LENGTHS.float()}, "`lengths` must be int64, got torch.float32"),
+        ({"lengths": LENGTHS.bool()}, "`lengths` must be int64, got torch.bool"),
+        ({"lengths": [5, 1, 7, 2]}, "`lengths` must be a tensor, got list"),
+        ({"order": torch.zeros(4, 6).int()}, "`order` must be int64, got torch.int32"),
+    ],
+)
+def test_rejects_wrong_types(arguments: dict[str, object], message: str, autocast: bool) -> None:
+    good = {"embedded": words(), "lengths": LENGTHS}
+    with torch.autocast("cpu", enabled=autocast), pytest.raises(TypeError, match=message):
+        encoder()(**{**good, **arguments})
 
 
-def test_float64_words_under_autocast() -> None:
-    with (
-        torch.autocast("cpu"),
-        pytest.raises(TypeError, match=r"`embedded` must be torch.float32 like"),
-    ):
-        encoder()(words().double(), LENGTHS)
+@pytest.mark.parametrize("name", ["embedded", "lengths", "noise", "order"])
+def test_rejects_tensors_on_another_device(name: str) -> None:
+    order = torch.zeros(4, 6, dtype=torch.int64)
+    good = {"embedded": words(), "lengths": LENGTHS, "noise": torch.zeros(4, 6, 6), "order": order}
+    with pytest.raises(ValueError, match=rf"`{name}` must be on cpu .* meta"):
+        encoder()(**{**good, name: good[name].to("meta")})
 
 
-def test_what_is_no_tensor() -> None:
-    with pytest.raises(TypeError, match=r"`embedded` must be a tensor, got list"):
-        encoder()(words().tolist(), LENGTHS)
-    with pytest.raises(TypeError, match=r"`lengths` must be a tensor, got list"):
-        encoder()(words(), [5, 1, 7, 2])
-
-
-def test_things_on_another_device() -> None:
-    e, x = encoder(), words()
-    with pytest.raises(ValueError, match=r"`embedded` must be on cpu like the encoder, got meta"):
-        e(x.to("meta"), LENGTHS)
-    with pytest.raises(ValueError, match=r"`lengths` must be on cpu like the encoder, got meta"):
-        e(x, LENGTHS.to("meta"))
-    with pytest.raises(ValueError, match=r"`noise` must be on cpu like the encoder, got meta"):
-        e(x, LENGTHS, noise=torch.zeros(4, 6, 6, device="meta"))
-    with pytest.raises(ValueError, match=r"`order` must be on cpu like the encoder, got meta"):
-        e(x, LENGTHS, order=torch.zeros(4, 6, device="meta", dtype=torch.int64))
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_nan_inside_a_sentence_is_named(value: float) -> None:
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_rejects_words_that_are_not_finite(value: float) -> None:
     x = words()
     x[2, 6, 1] = value
     x[0, 3, 0] = value
-    with pytest.raises(ValueError, match=r"NaN or infinity in sentence 0 at position 3"):
+    with pytest.raises(ValueError, match=r"sentence 0 at position 3"):
         encoder()(x, LENGTHS)
 
 
@@ -444,74 +428,71 @@ def test_large_finite_words_are_accepted() -> None:
     assert torch.isfinite(encoder().eval()(x, LENGTHS).vector).all()
 
 
-def test_bad_noise() -> None:
-    e, x = encoder(), words()
-    with pytest.raises(ValueError, match=r"`noise` must be \[B, T-1, T-1\] = \[4, 6, 6\], got"):
-        e(x, LENGTHS, noise=torch.zeros(4, 7, 7))
-    with pytest.raises(ValueError, match=r"`noise` must be keys \[B, 2\] = \[4, 2\], got"):
-        e(x, LENGTHS, noise=torch.zeros(4, 6, 6, dtype=torch.int64))
-    noise = torch.zeros(4, 6, 6)
-    noise[0, 2, 1] = math.nan
-    with pytest.raises(ValueError, match=r"got nan at .* position\] = \[0, 2, 1\]"):
-        e(x, LENGTHS, noise=noise)
-    noise[0, 2, 1] = math.inf
-    with pytest.raises(ValueError, match=r"must not be NaN or \+inf inside .* got inf at"):
-        e(x, LENGTHS, noise=noise)
-    # what the softmax would not survive
-    for large, temperature in ((1e300, 1.0), (3e38, 0.1)):
-        noise = noise.double()
+def test_rejects_bad_noise() -> None:
+    e, x, noise = encoder(), words(), torch.zeros(4, 6, 6)
+
+    def rejects(noise: Tensor, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            e(x, LENGTHS, noise=noise)
+
+    rejects(torch.zeros(4, 7, 7), r"`noise` .*\[4, 6, 6\], got")
+    rejects(noise.long(), r"`noise` must be keys .*\[4, 2\], got")
+    rejects(noise.clone().requires_grad_(), r"`noise` must not require gradients")
+    for value in (math.nan, math.inf):
+        noise[0, 2, 1] = value
+        rejects(noise, rf"got {value} at .*\[0, 2, 1\]")
+    # finite in float64, but not in the softmax
+    noise = noise.double()
+    for large, e.temperature in ((1e300, 1.0), (3e38, 0.1)):
         noise[0, 2, 1] = large
-        e.temperature = temperature
-        with pytest.raises(ValueError, match=r"temperature in torch.float32, got"):
-            e(x, LENGTHS, noise=noise)
-        noise[2, 3] = -large
+        rejects(noise, r"temperature in torch.float32")
         noise[0, 2, 1] = 0.0
-        with pytest.raises(ValueError, match=r"-inf for all 3 candidates at .* = \[2, 3\]"):
-            e(x, LENGTHS, noise=noise)
+        noise[2, 3] = -large
+        rejects(noise, r"all 3 candidates at .*\[2, 3\]")
         noise[2, 3] = 0.0
-    e.temperature = 1.0
-    # minus infinity forbids a merge
+
+
+def test_noise_of_minus_infinity_forbids_a_merge() -> None:
+    e, x, noise = encoder(), words(), torch.zeros(4, 6, 6)
     noise[0, 2, 1] = -math.inf
-    assert (e(x, LENGTHS, noise=noise).order[0, 2] != 1).all()
+    assert int(e(x, LENGTHS, noise=noise).order[0, 2]) != 1
     noise[2, 3] = -math.inf
-    with pytest.raises(ValueError, match=r"-inf for all 3 candidates at .* = \[2, 3\]; at least"):
+    with pytest.raises(ValueError, match=r"-inf for all 3 candidates at .*\[2, 3\]"):
         e(x, LENGTHS, noise=noise)
-    # one candidate is left, and is taken; layers past a sentence's end have none to leave
+    # a single remaining candidate is chosen; layers past the end of a sentence do not matter
     noise[2, 3, 2] = 0.0
     noise[0, 4:] = noise[1] = -math.inf
     encoding = e(x, LENGTHS, noise=noise)
     assert int(encoding.order[2, 3]) == 2
     assert encoding.vector.isfinite().all()
-    with pytest.raises(ValueError, match=r"`noise` must not require gradients"):
-        e(x, LENGTHS, noise=torch.zeros(4, 6, 6, requires_grad=True))
 
 
-def test_bad_order() -> None:
-    e, x = encoder(), words()
+@pytest.mark.parametrize("value", [3, -1])
+def test_rejects_merges_out_of_range(value: int) -> None:
     order = torch.zeros(4, 6, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"`order` must be \[B, T-1\] = \[4, 6\], got \[4, 7\]"):
-        e(x, LENGTHS, order=torch.zeros(4, 7, dtype=torch.int64))
-    with pytest.raises(TypeError, match=r"`order` must be int64, got torch.int32"):
-        e(x, LENGTHS, order=order.int())
-    for value in (3, -1):
-        order[0, 1] = value
-        message = rf"`order` must lie in 0..2 for sentence 0 at step 1, got {value}"
-        with pytest.raises(ValueError, match=message):
-            e(x, LENGTHS, order=order)
+    order[0, 1] = value
+    with pytest.raises(ValueError, match=rf"0\.\.2 for sentence 0 at step 1, got {value}"):
+        encoder()(words(), LENGTHS, order=order)
+    with pytest.raises(ValueError, match=r"`order` .*\[4, 6\], got \[4, 7\]"):
+        encoder()(words(), LENGTHS, order=torch.zeros(4, 7, dtype=torch.int64))
 
 
-def test_bad_configurations() -> None:
-    with pytest.raises(ValueError, match=r"even `hidden_dim`.* got 5; use 6"):
-        encoder(leaf="bilstm", hidden_dim=5)
-    with pytest.raises(ValueError, match=r"unknown leaf 'lsmt'; known: .*Did you mean 'lstm'"):
-        encoder(leaf="lsmt")
-    with pytest.raises(ValueError, match=r"unknown cell 'treelsm'.*Did you mean 'treelstm'"):
-        encoder(cell="treelsm")
-    with pytest.raises(ValueError, match=r"unknown estimator"):
-        encoder(estimator="reinforce")
-    with pytest.raises(ValueError, match=r"unknown implementation 'fast'"):
-        encoder(impl="fast")
-    with pytest.raises(ValueError, match=r"`hidden_dim` must be at least 1, got 0"):
-        encoder(hidden_dim=0)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"leaf": "bilstm", "hidden_dim": 5}, r"even `hidden_dim`.* got 5; use 6"),
+        ({"leaf": "lsmt"}, r"unknown leaf 'lsmt'.*'lstm'"),
+        ({"cell": "treelsm"}, r"unknown cell 'treelsm'.*'treelstm'"),
+        ({"estimator": "reinforce"}, r"unknown estimator 'reinforce'"),
+        ({"impl": "fast"}, r"unknown implementation 'fast'"),
+        ({"hidden_dim": 0}, r"`hidden_dim` must be at least 1, got 0"),
+    ],
+)
+def test_rejects_bad_settings(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        encoder(**fields)
+
+
+def test_rejects_an_implementation_that_does_not_apply() -> None:
     with pytest.raises(NotImplementedError, match=r"impl='exact'.*estimator"):
         encoder(estimator="soft", impl="exact")

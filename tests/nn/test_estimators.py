@@ -1,4 +1,4 @@
-"""Every estimator of the table, noise and temperature."""
+"""Test every registered estimator, the noise and the temperature."""
 
 import math
 
@@ -15,12 +15,12 @@ from gumbeltree.parts import ESTIMATORS
 
 
 def layer(estimator: Estimator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return logits, noise, choice and weights of a layer; two candidates of the first are none."""
+    """Return logits, noise, choice and weights of a layer; two entries are not candidates."""
     logits, noise = torch.randn(2, 4, 6, dtype=torch.float64)
     logits[0, 4:], noise[0, 4:] = -torch.inf, 0.0
     logits.requires_grad_()
     choice = (logits.detach() + noise).argmax(1)
-    # one is forced, and does not win
+    # a forced choice that is not the best
     choice[1] = (choice[1] + 1) % 6
     return logits, noise, choice, estimator.weights(logits, noise, choice, 0.7)
 
@@ -40,15 +40,15 @@ def test_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_the_gradient_is_that_of_the_weights(name: str) -> None:
+def test_gradient_equals_that_of_the_weights(name: str) -> None:
     estimator = ESTIMATORS[name]()
     logits, noise, choice, weights = layer(estimator)
     if isinstance(estimator, LocalEstimator):
-        # what `exact` takes, and what `reference` differentiates
+        # `exact` uses logit_gradient, `reference` differentiates the weights
         dy = torch.randn_like(weights)
         (expected,) = torch.autograd.grad(weights, logits, dy)
-        found = estimator.logit_gradient(dy, logits.detach(), noise, choice, 0.7)
-        torch.testing.assert_close(found, expected)
+        gradient = estimator.logit_gradient(dy, logits.detach(), noise, choice, 0.7)
+        torch.testing.assert_close(gradient, expected)
     else:
         torch.autograd.gradcheck(
             lambda x: estimator.weights(x, noise[1:], choice[1:], 0.7),
@@ -57,21 +57,21 @@ def test_the_gradient_is_that_of_the_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_encoder_trains_with_it(name: str) -> None:
+def test_encoder_trains_with_every_estimator(name: str) -> None:
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator=name))
     encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
     assert encoder.query.grad.abs().max() > 0
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_exact_equals_reference_with_it(name: str) -> None:
+def test_exact_equals_reference(name: str) -> None:
     if not isinstance(ESTIMATORS[name](), LocalEstimator):
-        pytest.skip(f"{name} is no local estimator")
-    # long enough for the ledger, and one too short for it
+        pytest.skip(f"{name} is not a local estimator")
+    # sentences for `Ledger`, then for `Direct`
     for lengths in ([24, 17, 2, 1], [7, 6, 3, 1]):
         x = torch.randn(4, lengths[0], 3, dtype=torch.float64)
         noise = gumbel_noise((4, lengths[0] - 1, lengths[0] - 1)).double()
-        found = []
+        results = []
         for impl in ("exact", "reference"):
             torch.manual_seed(1)
             config = EncoderConfig(3, 4, estimator=name, impl=impl, temperature=0.8)
@@ -79,18 +79,18 @@ def test_exact_equals_reference_with_it(name: str) -> None:
             torch.nn.init.normal_(encoder.query)
             out = encoder(x, torch.tensor(lengths), noise=noise)
             (out.vector * torch.linspace(-1, 1, 4)).sum().backward()
-            found.append([out.order, out.vector, *(p.grad for p in encoder.parameters())])
-        for ours, theirs in zip(*found, strict=True):
+            results.append([out.order, out.vector, *(p.grad for p in encoder.parameters())])
+        for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-def test_the_papers_gradient_is_that_of_its_softmax() -> None:
+def test_straight_through_gradient_is_that_of_the_softmax() -> None:
     logits, noise, _, weights = layer(ESTIMATORS["st_gumbel"]())
     dy = torch.randn_like(weights)
-    (found,) = torch.autograd.grad(weights, logits, dy)
+    (gradient,) = torch.autograd.grad(weights, logits, dy)
     y = torch.softmax((logits.detach() + noise) / 0.7, dim=1)
     jacobian = y[:, :, None] * (torch.eye(6) - y[:, None, :]) / 0.7
-    torch.testing.assert_close(found, (jacobian @ dy[:, :, None])[..., 0])
+    torch.testing.assert_close(gradient, (jacobian @ dy[:, :, None])[..., 0])
 
 
 class ReinMax(LocalEstimator):
@@ -108,7 +108,7 @@ class ReinMax(LocalEstimator):
 
 
 class OwnWeights:
-    """One-hot, for autograd alone, and of no family."""
+    """One-hot weights for autograd, without a base class."""
 
     weights = ESTIMATORS["st_gumbel"].weights
 
@@ -116,33 +116,33 @@ class OwnWeights:
         pass
 
 
-def test_a_new_estimator_is_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_estimator_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ESTIMATORS.table, "reinmax", f"{__name__}:ReinMax")
     for test in (
         test_weights,
-        test_the_gradient_is_that_of_the_weights,
-        test_encoder_trains_with_it,
-        test_exact_equals_reference_with_it,
+        test_gradient_equals_that_of_the_weights,
+        test_encoder_trains_with_every_estimator,
+        test_exact_equals_reference,
     ):
         test("reinmax")
     assert GumbelTreeEncoder(EncoderConfig(3, 4, estimator="reinmax")).explain().name == "exact"
 
 
-def test_an_estimator_of_no_family_is_left_to_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimator_without_a_base_class_uses_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ESTIMATORS.table, "own", f"{__name__}:OwnWeights")
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator="own"))
     assert encoder.explain().name == "reference"
     assert "not 'exact': the estimator OwnWeights mixes candidates" in encoder.explain().reason
     encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
     assert encoder.query.grad.abs().max() > 0
-    # where nothing is sampled none is needed
+    # greedy choices need no estimator
     assert encoder.eval().explain().name == "exact"
     with pytest.raises(NotImplementedError, match="OwnWeights mixes candidates"):
         GumbelTreeEncoder(EncoderConfig(3, 4, estimator="own", impl="exact"))
 
 
-def test_the_gradient_keeps_its_digits_where_the_textbook_form_loses_them() -> None:
-    # y within 1e-12 of one-hot: the winner's gradient is a difference of nearly equal numbers
+def test_gradient_avoids_cancellation() -> None:
+    # y is within 1e-12 of one-hot, so the textbook form subtracts nearly equal numbers
     gap = 28.0
     logits = torch.tensor([[gap, 0.0, -1.0]], dtype=torch.float64)
     dy = torch.tensor([[1e6, 1e6 + 1.0, 1e6 - 2.0]], dtype=torch.float64)
@@ -150,13 +150,13 @@ def test_the_gradient_keeps_its_digits_where_the_textbook_form_loses_them() -> N
     a, b = math.exp(-gap), math.exp(-gap - 1)
     truth = -(a * 1.0 + b * -2.0)  # to first order in a and b
     no_noise, choice = torch.zeros_like(logits), torch.tensor([0])
-    found = ESTIMATORS["st_gumbel"]().logit_gradient(dy, logits, no_noise, choice, 1.0)
+    gradient = ESTIMATORS["st_gumbel"]().logit_gradient(dy, logits, no_noise, choice, 1.0)
     textbook = (y * (dy - (y * dy).sum()))[0, 0].item()
-    assert found[0, 0].item() == pytest.approx(truth, rel=1e-9)
+    assert gradient[0, 0].item() == pytest.approx(truth, rel=1e-9)
     assert textbook != pytest.approx(truth, rel=1e-2)
 
 
-def test_noise_is_gumbel_distributed_and_always_finite() -> None:
+def test_noise_is_gumbel_distributed_and_finite() -> None:
     noise = gumbel_noise((1000, 300), generator=torch.Generator().manual_seed(0))
     assert noise.dtype == torch.float32
     assert torch.isfinite(noise).all()
@@ -167,7 +167,7 @@ def test_noise_is_gumbel_distributed_and_always_finite() -> None:
 
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-24])
-def test_noise_is_finite_at_both_ends(u: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_finite_in_both_tails(u: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "rand", lambda shape, **rest: torch.full(shape, u))
     noise = gumbel_noise((3,))
     assert torch.isfinite(noise).all()
@@ -180,7 +180,7 @@ def test_noise_follows_its_generator() -> None:
     assert not torch.equal(draws[0], draws[2])
 
 
-def test_annealing() -> None:
+def test_annealed_temperature() -> None:
     assert annealed_temperature(0, 1e-4) == 1.0
     assert annealed_temperature(1000, 1e-4) == pytest.approx(math.exp(-0.1))
     assert annealed_temperature(10**9, 1e-4) == 0.5
@@ -191,7 +191,7 @@ def test_annealing() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])
-def test_temperature_must_be_positive(value: object) -> None:
+def test_rejects_temperatures_that_are_not_positive(value: object) -> None:
     with pytest.raises(ValueError, match=r"`temperature` must be a positive finite number, got"):
         GumbelTreeEncoder(EncoderConfig(3, 4, temperature=value))
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4))

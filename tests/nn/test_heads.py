@@ -1,3 +1,5 @@
+"""Test the heads that classify sentences and pairs."""
+
 import math
 
 import numpy as np
@@ -13,7 +15,7 @@ from gumbeltree.parts import HEADS
 EPSILON = 1e-5
 
 
-def randomised(head):
+def randomized(head):
     """Give every weight and running statistic a random value."""
     with torch.no_grad():
         for parameter in head.parameters():
@@ -35,7 +37,7 @@ def run(head, *vectors):
 
 
 def inputs_of(head, *vectors):
-    """Run a head; return its scores and what each linear layer was given."""
+    """Run a head; return its scores and the input of each linear layer."""
     seen = []
     hooks = [
         layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0].detach()))
@@ -48,7 +50,7 @@ def inputs_of(head, *vectors):
 
 
 def normalized(x, norm, mean, variance):
-    """Batch normalisation written out."""
+    """Return batch normalization by its definition."""
     weight, bias = norm.weight.detach(), norm.bias.detach()
     return (x - mean) / torch.sqrt(variance + EPSILON) * weight + bias
 
@@ -63,21 +65,20 @@ def test_pair_features_by_hand():
     assert pair_features(first, second).tolist() == expected
 
 
-def test_a_head_by_hand():
+def test_head_by_hand():
     head = head_of(HeadConfig("single", ("bad", "good"), hidden_dim=2), 2).eval()
     with torch.no_grad():
         head.hidden[0].weight.copy_(torch.tensor([[1.0, 2.0], [-1.0, 1.0]]))
         head.hidden[0].bias.copy_(torch.tensor([0.5, -3.0]))
         head.output.weight.copy_(torch.tensor([[2.0, 5.0], [-1.0, 5.0]]))
         head.output.bias.copy_(torch.tensor([0.25, 1.0]))
-    # hidden: [1 + 4 + 0.5, -1 + 2 - 3] = [5.5, -2], the second cut at zero
+    # hidden: [1 + 4 + 0.5, -1 + 2 - 3] = [5.5, -2], the second clipped at zero
     assert run(head, torch.tensor([[1.0, 2.0]])).tolist() == [[11.25, -4.5]]
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3, 5])
-@pytest.mark.parametrize("kind", ["pair", "single"])
-def test_any_number_of_hidden_layers(kind, layers):
-    head = randomised(
+@pytest.mark.parametrize(("kind", "layers"), [("pair", 1), ("single", 3)])
+def test_number_of_hidden_layers(kind, layers):
+    head = randomized(
         head_of(HeadConfig(kind, ("a", "b", "c", "d"), hidden_dim=5, hidden_layers=layers), 3)
     ).eval()
     vectors = [torch.randn(7, 3) for _ in range(2 if kind == "pair" else 1)]
@@ -92,9 +93,9 @@ def test_any_number_of_hidden_layers(kind, layers):
     torch.testing.assert_close(run(head, *vectors), expected)
 
 
-def test_batch_norm_in_evaluation_uses_running_statistics_at_input_and_output():
+def test_batch_norm_uses_running_statistics_in_evaluation():
     config = HeadConfig("pair", hidden_dim=5, hidden_layers=2, batch_norm=True, dropout=0.5)
-    head = randomised(head_of(config, 3)).eval()
+    head = randomized(head_of(config, 3)).eval()
     u, v = torch.randn(4, 3), torch.randn(4, 3)
     scores, (first, second, last) = inputs_of(head, u, v)
     norm_in, norm_out = head.batch_norm_in, head.batch_norm_out
@@ -108,11 +109,10 @@ def test_batch_norm_in_evaluation_uses_running_statistics_at_input_and_output():
     torch.testing.assert_close(scores, head.output(x).detach())
 
 
-def test_batch_norm_stands_before_dropout_in_training():
-    # dropout behind the normalisation leaves exact zeros, and the rest at twice its value;
-    # dropout before it would change the batch's statistics and shift the zeros
+def test_batch_norm_precedes_dropout_in_training():
+    # after normalization, dropout sets entries to exactly zero and doubles the others
     config = HeadConfig("pair", hidden_dim=40, hidden_layers=2, batch_norm=True, dropout=0.5)
-    head = randomised(head_of(config, 10)).train()
+    head = randomized(head_of(config, 10)).train()
     u, v = torch.randn(16, 10), torch.randn(16, 10)
     before = [norm.running_mean.clone() for norm in (head.batch_norm_in, head.batch_norm_out)]
     scores, (first, second, last) = inputs_of(head, u, v)
@@ -124,7 +124,7 @@ def test_batch_norm_stands_before_dropout_in_training():
     assert 0.4 < kept.float().mean() < 0.6
     torch.testing.assert_close(first[kept], 2 * whole[kept])
 
-    # nothing stands between hidden layers
+    # no dropout or normalization between hidden layers
     torch.testing.assert_close(second, torch.relu(head.hidden[0](first)).detach())
 
     hidden = torch.relu(head.hidden[1](second)).detach()
@@ -135,14 +135,14 @@ def test_batch_norm_stands_before_dropout_in_training():
     torch.testing.assert_close(last[kept], 2 * whole[kept])
     torch.testing.assert_close(scores, head.output(last).detach())
 
-    # the statistics that evaluation will use are those before dropout
+    # running statistics are those before dropout
     for norm, old, new in zip(
         (head.batch_norm_in, head.batch_norm_out), before, (mean, mean_out), strict=True
     ):
         torch.testing.assert_close(norm.running_mean, 0.9 * old + 0.1 * new)
 
 
-def test_without_batch_norm_there_is_none():
+def test_batch_norm_is_optional():
     head = head_of(HeadConfig(hidden_dim=5), 3)
     assert not any(isinstance(module, nn.BatchNorm1d) for module in head.modules())
     assert not list(head.buffers())
@@ -150,14 +150,14 @@ def test_without_batch_norm_there_is_none():
 
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_dropout_is_off_in_evaluation(batch_norm):
-    head = randomised(
+    head = randomized(
         head_of(HeadConfig(hidden_dim=5, dropout=0.9, batch_norm=batch_norm), 3)
     ).eval()
     u, v = torch.randn(4, 3), torch.randn(4, 3)
     assert torch.equal(run(head, u, v), run(head, u, v))
 
 
-def test_weights_start_as_in_the_supplement():
+def test_initial_weights_follow_the_supplement():
     config = HeadConfig("pair", hidden_dim=400, hidden_layers=2, output_range=0.02, batch_norm=True)
     head = head_of(config, 50)
     for layer, inputs in zip(head.hidden, (200, 400), strict=True):
@@ -165,7 +165,7 @@ def test_weights_start_as_in_the_supplement():
         scale = math.sqrt(2 / inputs)
         assert abs(weight.mean()) < 4 * scale / math.sqrt(weight.size)
         assert weight.std() == pytest.approx(scale, rel=0.02)
-        # a normal distribution has 31.7 % beyond one deviation, a uniform one 42.3 %
+        # of a normal distribution, 31.7 % lie beyond one standard deviation
         assert np.mean(np.abs(weight) > scale) == pytest.approx(0.317, abs=0.01)
         assert layer.bias.count_nonzero() == 0
     output = head.output.weight.detach().numpy().ravel()
@@ -179,7 +179,7 @@ def test_weights_start_as_in_the_supplement():
 
 
 def test_gradients_reach_both_sentences():
-    head = randomised(head_of(HeadConfig(hidden_dim=5, batch_norm=True), 3)).train()
+    head = randomized(head_of(HeadConfig(hidden_dim=5, batch_norm=True), 3)).train()
     u, v = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
     run(head, u, v).square().sum().backward()
     assert u.grad.count_nonzero() > 0
@@ -187,14 +187,14 @@ def test_gradients_reach_both_sentences():
     assert all(parameter.grad is not None for parameter in head.parameters())
 
 
-def test_a_head_refuses_the_wrong_number_of_sentences():
+def test_rejects_the_wrong_number_of_sentences():
     x = torch.randn(2, 3)
-    with pytest.raises(ValueError, match=r"PairHead takes 2 encoding\(s\), .* got 1"):
+    with pytest.raises(ValueError, match=r"PairHead .*2.* got 1"):
         run(head_of(HeadConfig("pair", hidden_dim=5), 3), x)
-    with pytest.raises(ValueError, match=r"SingleHead takes 1 encoding\(s\), .* got 2"):
+    with pytest.raises(ValueError, match=r"SingleHead .*1.* got 2"):
         run(head_of(HeadConfig("single", hidden_dim=5), 3), x, x)
 
 
-def test_no_rows_give_no_scores():
+def test_empty_batch_gives_no_scores():
     head = head_of(HeadConfig(hidden_dim=5, batch_norm=True), 3).eval()
     assert run(head, torch.empty(0, 3), torch.empty(0, 3)).shape == (0, 3)

@@ -1,4 +1,4 @@
-"""Starting weights depend on the seed, not on the machine."""
+"""Test that initial weights depend on the seed and not on the machine."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 
 from gumbeltree.nn.initial_weights import orthogonal_
 
-shapes = pytest.mark.parametrize("shape", [(40, 10), (1200, 300), (5, 8), (7, 7)])
+shapes = pytest.mark.parametrize("shape", [(40, 10), (600, 150), (5, 8), (7, 7)])
 
 
 def drawn(fill, shape, seed=4):
@@ -15,7 +15,7 @@ def drawn(fill, shape, seed=4):
 
 
 @shapes
-def test_it_is_torchs_own_draw_to_rounding(shape):
+def test_equals_torch_up_to_rounding(shape):
     torch.testing.assert_close(
         drawn(orthogonal_, shape), drawn(nn.init.orthogonal_, shape), rtol=0, atol=2**-16
     )
@@ -28,24 +28,23 @@ def test_rows_or_columns_are_orthonormal(shape):
     torch.testing.assert_close(small, torch.eye(min(shape)).double(), rtol=0, atol=1e-4)
 
 
-# with these, results of one and two threads differ in float32, and in float64 rounded to float32
+# for these, float32 and rounded float64 results of one and two threads differ
 @pytest.mark.parametrize(
-    ("shape", "seed"), [((1200, 300), 15), ((1200, 300), 34), ((1500, 600), 2), ((1500, 600), 3)]
+    ("shape", "seed"), [((1200, 300), 15), pytest.param((1500, 600), 2, marks=pytest.mark.slow)]
 )
-def test_the_number_of_threads_changes_no_bit(shape, seed):
+def test_number_of_threads_has_no_effect(shape, seed):
     before = torch.get_num_threads()
-    found = []
+    weights = []
     try:
-        for threads in (1, 2, 3):
+        for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append(drawn(orthogonal_, shape, seed))
+            weights.append(drawn(orthogonal_, shape, seed))
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    assert torch.equal(*weights)
 
 
-def test_the_generator_goes_on_as_with_torchs_own():
+def test_advances_the_generator_as_torch_does():
     drawn(orthogonal_, (6, 4))
     state = torch.get_rng_state()
     drawn(nn.init.orthogonal_, (6, 4))

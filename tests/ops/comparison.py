@@ -1,4 +1,4 @@
-"""Run one encoder on one input by several implementations and in several precisions."""
+"""Run an encoder with several implementations and precisions on the same input."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ LENGTHS = [1, 2, 3, 4, 5, 6, 8, 9, 11, 14, 23]
 
 @dataclass(frozen=True)
 class Case:
-    """One input; everything random in it comes from `seed`."""
+    """An input, drawn from `seed`."""
 
     lengths: tuple[int, ...]
     hidden_dim: int = 5
@@ -70,7 +70,7 @@ def cases(draw: st.DrawFn, temperatures: list[float] = TEMPERATURES) -> Case:
 class Result:
     order: Tensor
     values: dict[str, Tensor]
-    """Outputs, then gradients of the words and of every parameter."""
+    """Outputs, and gradients of the words and of every parameter."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Inputs:
 
 
 def make_inputs(case: Case) -> Inputs:
-    """Draw weights, words, noise and, where forced, merges; wild, so that every gate matters."""
+    """Draw weights, words, noise and, if forced, merges; large weights make every gate matter."""
     generator = torch.Generator().manual_seed(case.seed)
     encoder = GumbelTreeEncoder(case.config)
     state = {
@@ -115,7 +115,7 @@ def run(
     order: Tensor | None = None,
     autocast: bool = False,
 ) -> Result:
-    """Encode, put a random cotangent on every output, return outputs and all gradients."""
+    """Encode; return outputs and the gradients for random cotangents of all outputs."""
     encoder = GumbelTreeEncoder(dataclasses.replace(case.config, impl=impl))
     encoder.load_state_dict(inputs.state)
     encoder.to(dtype)
@@ -135,7 +135,7 @@ def run(
             outputs["h"], outputs["c"] = encoding.nodes
             outputs["scores"] = torch.where(encoding.scores > -torch.inf, encoding.scores, 0.0)
             outputs["probabilities"] = encoding.probabilities
-            # the gradient of this one is NaN where a layer has no candidate
+            # its gradient is NaN where a layer has no candidate
             total = encoding.scores.logsumexp(-1)
             outputs["logsumexp"] = torch.where(total > -torch.inf, total, 0.0)
         cotangent = torch.Generator().manual_seed(case.seed + 1)
@@ -152,11 +152,11 @@ def run(
 
 
 def errors(truth: Result, other: Result) -> dict[str, float]:
-    """Return each value's largest error relative to the truth's largest entry."""
+    """Return the largest error of each value relative to the largest entry of the truth."""
     relative = {
         name: float((x - other.values[name]).abs().max() / x.abs().max().clamp(min=1e-30))
         for name, x in truth.values.items()
         if x.numel()
     }
-    # a NaN would get past max() and most comparisons
+    # NaN would pass max() and most comparisons
     return {name: math.inf if math.isnan(e) else e for name, e in relative.items()}

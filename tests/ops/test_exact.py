@@ -1,10 +1,10 @@
-"""exact == reference: order, vector, every gradient, in every mode and precision."""
+"""Test that `exact` equals `reference`: order, vector and gradients in all modes and precisions."""
 
 import dataclasses
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
@@ -15,89 +15,105 @@ from gumbeltree.ops.merge.exact.tape import Tape
 from gumbeltree.ops.merge.problem import MergeGradients
 from tests.ops.comparison import TEMPERATURES, Case, cases, errors, make_inputs, run
 
-LONG = [
-    Case(lengths=(130, 1, 77), hidden_dim=3, leaf="lstm", seed=1),
-    Case(lengths=(130, 2, 77), hidden_dim=3, ledger=False, seed=2),
-    Case(lengths=(90,), hidden_dim=4, attention=True, details=True, seed=3),
-    Case(lengths=(64, 64, 65), hidden_dim=2, forced=True, temperature=0.3, seed=4),
-    Case(lengths=(120,), hidden_dim=3, sample=False, details=True, seed=5),
-]
+
+def slow(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
+@settings(max_examples=25)
 @given(cases([t for t in TEMPERATURES if t >= 0.3]))
-def test_exact_equals_reference_in_float64(case: Case) -> None:
+def test_equals_reference(case: Case) -> None:
     check_float64(case)
 
 
-@pytest.mark.parametrize("case", LONG, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(lengths=(50, 1, 37), hidden_dim=3, leaf="lstm", seed=1),
+        Case(lengths=(40,), hidden_dim=4, attention=True, details=True, seed=3),
+        slow(Case(lengths=(130, 2, 77), hidden_dim=3, ledger=False, seed=2)),
+        slow(Case(lengths=(64, 64, 65), hidden_dim=2, forced=True, temperature=0.3, seed=4)),
+        slow(Case(lengths=(120,), hidden_dim=3, sample=False, details=True, seed=5)),
+    ],
+    ids=str,
+)
 def test_long_sentences(case: Case) -> None:
     check_float64(case)
 
 
-@pytest.mark.parametrize("T", range(1, 17))
 @pytest.mark.parametrize("ledger", [True, False])
-def test_every_short_length(T: int, ledger: bool) -> None:
-    check_float64(Case(lengths=(T, T), hidden_dim=3, ledger=ledger, details=True, seed=T))
+def test_every_short_length(ledger: bool) -> None:
+    for T in range(1, 13):
+        check_float64(Case(lengths=(T, T), hidden_dim=3, ledger=ledger, details=True, seed=T))
 
 
 def check_float64(case: Case) -> None:
     inputs = make_inputs(case)
-    reference, found = run(case, inputs, "reference"), run(case, inputs, "exact")
-    assert torch.equal(reference.order, found.order)
-    worst = errors(reference, found)
+    reference, result = run(case, inputs, "reference"), run(case, inputs, "exact")
+    assert torch.equal(reference.order, result.order)
+    worst = errors(reference, result)
     assert max(worst.values()) < 1e-10, worst
 
 
+@settings(max_examples=15)
 @given(cases([t for t in TEMPERATURES if t < 0.3]))
 def test_low_temperature(case: Case) -> None:
-    # plain autograd loses digits of the scores' gradients there, so the measure is absolute
+    # absolute errors, since plain autograd is inexact for the gradients of the scores
     inputs = make_inputs(case)
-    reference, found = run(case, inputs, "reference"), run(case, inputs, "exact")
-    assert torch.equal(reference.order, found.order)
+    reference, result = run(case, inputs, "reference"), run(case, inputs, "exact")
+    assert torch.equal(reference.order, result.order)
     for name, x in reference.values.items():
         if x.numel():
-            assert float((x - found.values[name]).abs().max()) < 1e-10, name
+            assert float((x - result.values[name]).abs().max()) < 1e-10, name
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 20.0])
-@pytest.mark.parametrize("leaf", ["affine", "lstm", "bilstm"])
-def test_float32_is_as_exact_as_reference(leaf: str, temperature: float) -> None:
-    for details, attention in ((False, False), (True, True)):
-        case = Case(
-            lengths=(23, 9, 2, 1),
-            hidden_dim=10,
-            leaf=leaf,
-            temperature=temperature,
-            details=details,
-            attention=attention,
-        )
-        check_errors(largest_errors(case, range(4), torch.float32))
+@pytest.mark.parametrize(
+    ("leaf", "temperature", "details"),
+    [
+        ("affine", 0.3, True),
+        ("lstm", 1.0, False),
+        ("bilstm", 20.0, True),
+        slow("lstm", 0.3, True),
+        slow("bilstm", 1.0, False),
+        slow("affine", 20.0, False),
+    ],
+)
+def test_float32_is_as_exact_as_reference(leaf: str, temperature: float, details: bool) -> None:
+    case = Case(
+        lengths=(14, 9, 2, 1),
+        hidden_dim=10,
+        leaf=leaf,
+        temperature=temperature,
+        details=details,
+        attention=details,
+    )
+    check_errors(largest_errors(case, range(3), torch.float32))
 
 
 def check_errors(worst: dict[str, dict[str, float]]) -> None:
     reference = worst.pop("reference")
     assert len(worst) == 2
-    for how, found in worst.items():
-        assert found.keys() == reference.keys()
-        for name, error in found.items():
+    for how, largest in worst.items():
+        assert largest.keys() == reference.keys()
+        for name, error in largest.items():
             assert error <= 2 * reference[name] + 1e-6, f"{how}: {name}"
 
 
 def largest_errors(
     case: Case, seeds: range, dtype: torch.dtype, autocast: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Return the largest error of each value over several draws, for all implementations.
+    """Return the largest error of each value over several seeds, for each implementation.
 
-    Rounding errors are random and now and then happen to vanish, so one draw says little. A near
-    tie could flip, so the merges that float64 chooses are forced on all.
+    Several seeds, because rounding errors sometimes cancel. All implementations follow the merges
+    of float64, because near ties could be resolved differently.
     """
-    ways = {"reference": True, "exact, with a ledger": True, "exact, without": False}
-    worst: dict[str, dict[str, float]] = {how: {} for how in ways}
+    methods = {"reference": True, "exact, with a ledger": True, "exact, without": False}
+    worst: dict[str, dict[str, float]] = {how: {} for how in methods}
     for seed in seeds:
         drawn = dataclasses.replace(case, seed=seed)
         inputs = make_inputs(drawn)
         truth = run(drawn, inputs, "reference")
-        for how, ledger in ways.items():
+        for how, ledger in methods.items():
             drawn = dataclasses.replace(drawn, ledger=ledger)
             narrow = run(drawn, inputs, how.split(",")[0], dtype, truth.order, autocast)
             for name, error in errors(truth, narrow).items():
@@ -105,34 +121,36 @@ def largest_errors(
     return worst
 
 
-@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize(
-    "case",
+    ("case", "autocast"),
     [
-        Case(lengths=(9, 1, 14, 2), hidden_dim=10, leaf="lstm"),
-        Case(lengths=(6, 23, 12), hidden_dim=7),
-        Case(lengths=(8, 30), hidden_dim=16, attention=True),
-        Case(lengths=(10, 20), hidden_dim=16, sample=False),
+        (Case(lengths=(9, 1, 14, 2), hidden_dim=10, leaf="lstm"), False),
+        (Case(lengths=(8, 17), hidden_dim=16, attention=True), True),
+        (Case(lengths=(10, 15), hidden_dim=16, sample=False), False),
+        slow(Case(lengths=(9, 1, 14, 2), hidden_dim=10, leaf="lstm"), True),
+        slow(Case(lengths=(6, 23, 12), hidden_dim=7), False),
+        slow(Case(lengths=(8, 30), hidden_dim=16, attention=True), False),
+        slow(Case(lengths=(10, 20), hidden_dim=16, sample=False), True),
     ],
     ids=str,
 )
 def test_bfloat16_within_twice_the_error_of_plain_torch(case: Case, autocast: bool) -> None:
     dtype = torch.float32 if autocast else torch.bfloat16
-    worst = largest_errors(case, range(8), dtype, autocast)
-    assert worst["reference"]["vector"] > 1e-3  # it really was narrow
+    worst = largest_errors(case, range(5), dtype, autocast)
+    assert worst["reference"]["vector"] > 1e-3, "the products were not narrow"
     check_errors(worst)
 
 
 def test_near_ties_follow_a_forced_order() -> None:
-    # all words equal: every score of a layer is the same, and each implementation may round it
-    # its own way; with a forced order the gradients must still agree
+    # with equal words all scores of a layer tie, and implementations round them differently; with
+    # a forced order the gradients must still agree
     case = Case(lengths=(9, 4), hidden_dim=4, forced=True)
     inputs = make_inputs(case)
     inputs.words[:] = inputs.words[0, 0]
     inputs.noise.zero_()
-    reference, found = run(case, inputs, "reference"), run(case, inputs, "exact")
-    assert torch.equal(found.order, reference.order)
-    assert max(errors(reference, found).values()) < 1e-10
+    reference, result = run(case, inputs, "reference"), run(case, inputs, "exact")
+    assert torch.equal(result.order, reference.order)
+    assert max(errors(reference, result).values()) < 1e-10
 
 
 @pytest.mark.parametrize("impl", ["reference", "exact"])
@@ -140,15 +158,15 @@ def test_ties_go_to_the_left_whatever_the_batch(impl: str) -> None:
     encoder = GumbelTreeEncoder(EncoderConfig(300, 100, leaf="affine", impl=impl)).eval()
     torch.nn.init.normal_(encoder.query)
     word = torch.randn(300)
-    for B in (1, 3, 7, 40):
-        for T in (3, 4, 6, 13):
+    for B in (1, 7, 40):
+        for T in (3, 6, 13):
             words = word.expand(B, T, 300).contiguous()
             order = encoder(words, torch.full((B,), T)).order
             assert (order[:, 0] == 0).all(), (B, T)
 
 
 class CountingCell(TreeLSTMCell):
-    """Counts the compositions that `exact` makes."""
+    """Counts compositions."""
 
     composed = 0
 
@@ -157,6 +175,7 @@ class CountingCell(TreeLSTMCell):
         return TreeLSTMCell.activate(gates, c_left, c_right)
 
 
+@settings(max_examples=20)
 @given(st.integers(3, 40), st.integers(0, 10**6))
 def test_at_most_3T_minus_6_compositions(T: int, seed: int) -> None:
     case = Case(lengths=(T,), hidden_dim=2, seed=seed)
@@ -168,7 +187,7 @@ def test_at_most_3T_minus_6_compositions(T: int, seed: int) -> None:
     assert 2 * T - 3 <= encoder.cell.composed <= 3 * T - 6
 
 
-def test_no_composition_for_padding() -> None:
+def test_padding_is_not_composed() -> None:
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4))
     encoder.cell.__class__ = CountingCell
     lengths = [40, *[2] * 50, *[1] * 50]
@@ -176,23 +195,22 @@ def test_no_composition_for_padding() -> None:
     assert encoder.cell.composed <= 3 * 40 - 6 + 50
 
 
-def test_what_is_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    # per layer at most 32 bytes * T^2 / 2 a sentence; vectors a bounded number of times T * D
-    kept = {}
+def test_memory_of_the_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    # O(T^2) scalars and O(T) vectors per sentence
+    tapes = []
 
     def spy(tape: Tape, *rest: object) -> MergeGradients:
-        kept.update(tape._asdict())
+        tapes.append(tape)
         return backward(tape, *rest)
 
     backward = exact_backward.backward
     monkeypatch.setattr(exact_backward, "backward", spy)
-    T, D = 300, 8
+    T, D = 100, 8
     encoder = GumbelTreeEncoder(EncoderConfig(3, D))
     encoder(torch.randn(1, T, 3), torch.tensor([T])).vector.sum().backward()
-    sizes = {name: x.numel() * x.element_size() for name, x in kept.items()}
+    sizes = {name: x.numel() * x.element_size() for name, x in tapes[0]._asdict().items()}
     layered = sizes.pop("rows") + sizes.pop("logits")
     assert layered <= 32 * T * T / 2
-    assert layered >= 4 * T * (T - 1) / 2  # logits really are among them
     vectors = sizes.pop("states") + sizes.pop("gates")
     assert vectors <= (4 * T * 2 * D + 3 * T * 5 * D) * 4
     assert sum(sizes.values()) <= 8 * T * 20
@@ -208,7 +226,22 @@ def test_backward_twice_through_one_graph() -> None:
     assert torch.equal(first, second)
 
 
-def test_second_derivative_by_the_cotangent_is_refused() -> None:
+def test_double_backward_is_rejected() -> None:
+    case = Case(lengths=(6, 3))
+    inputs = make_inputs(case)
+
+    def gradient(impl: str) -> torch.Tensor:
+        encoder = GumbelTreeEncoder(dataclasses.replace(case.config, impl=impl)).double()
+        words = inputs.words.clone().requires_grad_()
+        vector = encoder(words, inputs.lengths, noise=inputs.noise, sample=True).vector
+        return torch.autograd.grad(vector.sum(), words, create_graph=True)[0]
+
+    gradient("reference").square().sum().backward()
+    with pytest.raises(RuntimeError, match=r"second derivatives.*impl='reference'"):
+        gradient("exact").square().sum().backward()
+
+
+def test_double_backward_by_the_cotangent_is_rejected() -> None:
     case = Case(lengths=(6, 3))
     inputs = make_inputs(case)
     encoder = GumbelTreeEncoder(case.config).double()
@@ -220,27 +253,12 @@ def test_second_derivative_by_the_cotangent_is_refused() -> None:
         torch.autograd.functional.jvp(vector, inputs.words, torch.ones_like(inputs.words))
 
 
-def test_double_backward_is_refused_with_the_way_out() -> None:
-    case = Case(lengths=(6, 3))
-    inputs = make_inputs(case)
-    for impl in ("exact", "reference"):
-        encoder = GumbelTreeEncoder(dataclasses.replace(case.config, impl=impl)).double()
-        words = inputs.words.clone().requires_grad_()
-        vector = encoder(words, inputs.lengths, noise=inputs.noise, sample=True).vector
-        (gradient,) = torch.autograd.grad(vector.sum(), words, create_graph=True)
-        if impl == "reference":
-            gradient.square().sum().backward()
-            continue
-        with pytest.raises(RuntimeError, match=r"second derivatives.*impl='reference'"):
-            gradient.square().sum().backward()
-
-
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_nothing_is_kept_without_gradients(mode: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_no_tape_without_gradients(mode: type, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4))
     words, lengths = torch.randn(2, 5, 3), torch.tensor([5, 3])
     expected = encoder(words, lengths, sample=False).vector
-    monkeypatch.setattr(exact_forward, "Recorder", lambda *_: pytest.fail("a tape was made"))
+    monkeypatch.setattr(exact_forward, "Recorder", lambda *_: pytest.fail("a tape was recorded"))
     with mode():
         vector = encoder(words, lengths, sample=False).vector
     assert not vector.requires_grad
@@ -248,20 +266,19 @@ def test_nothing_is_kept_without_gradients(mode: type, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("lengths", "sample", "way"),
+    ("lengths", "sample", "method"),
     [
         ([5] * 4, True, "Direct"),
         ([13] * 4, True, "Direct"),
         ([16] * 4, True, "Ledger"),
-        ([300], True, "Ledger"),
-        # most of the work is in the long sentence, or in the short ones
+        # the mean over all layers decides
         ([40, *[2] * 10], True, "Ledger"),
-        ([40, *[3] * 2000], True, "Direct"),
-        ([300], False, None),
+        ([40, *[3] * 500], True, "Direct"),
+        ([60], False, None),
     ],
 )
-def test_way_is_chosen_by_length(
-    lengths: list[int], sample: bool, way: str | None, monkeypatch: pytest.MonkeyPatch
+def test_method_is_chosen_by_length(
+    lengths: list[int], sample: bool, method: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = []
     for name in ("Direct", "Ledger"):
@@ -272,4 +289,4 @@ def test_way_is_chosen_by_length(
     encoder = GumbelTreeEncoder(EncoderConfig(2, 2))
     words = torch.randn(len(lengths), max(lengths), 2)
     encoder(words, torch.tensor(lengths), sample=sample).vector.sum().backward()
-    assert used == ([] if way is None else [way])
+    assert used == ([] if method is None else [method])

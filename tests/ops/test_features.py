@@ -1,4 +1,4 @@
-"""The kernels of a pair's features against plain operations, through Triton's interpreter."""
+"""Test the kernels of the pair features against PyTorch operations."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def plain(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 def test_features_and_gradients_equal_plain_operations(B: int, D: int) -> None:
     torch.manual_seed(0)
     vectors = torch.randn(2 * B, D, dtype=torch.float64, device=DEVICE)
-    # equal numbers: |u-v| has no slope there, and torch takes zero
+    # where u = v, the gradient of |u-v| is zero, as in PyTorch
     vectors[B, 0] = vectors[0, 0]
     vectors.requires_grad_()
     outside = torch.randn(B, 4 * D, dtype=torch.float64, device=DEVICE)
@@ -28,7 +28,7 @@ def test_features_and_gradients_equal_plain_operations(B: int, D: int) -> None:
     torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-14)
 
 
-def test_views_are_read_as_they_are() -> None:
+def test_accepts_non_contiguous_vectors() -> None:
     wide = torch.randn(4, 6, device=DEVICE)
     vectors = wide[:, ::2].chunk(2)
     torch.testing.assert_close(PairFeatures.apply(*vectors), plain(*vectors))
@@ -47,7 +47,7 @@ def test_second_derivatives() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
-def test_without_a_card_plain_operations_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uses_pytorch_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PairFeatures, "apply", None)
     u, v = torch.randn(2, 3, 4)
     assert torch.equal(pair_features(u, v), plain(u, v))
