@@ -7,19 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gumbeltree.analysis.curves import mean_curve
 from gumbeltree.atomic import replace_file
 from gumbeltree.plots import COLOURS, pyplot
-
-
-def mean_curve(runs: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the evaluations that all seeds reached, and the accuracy of each seed there.
-
-    Between its own evaluations, a seed is interpolated linearly.
-    """
-    curves = [(run["curve"]["epoch"], run["curve"]["dev_accuracy"]) for run in runs]
-    start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
-    epochs = np.array(sorted({e for x, _ in curves for e in x if start <= e <= end}))
-    return epochs, 100 * np.array([np.interp(epochs, x, y) for x, y in curves])
 
 
 def draw(
@@ -44,7 +34,9 @@ def draw(
     lowest, top = [], 0.0
     for (label, each), colour in zip(groups.items(), itertools.cycle(COLOURS), strict=False):
         style = {"color": colour, "linestyle": "--" if label in dashed else "-"}
-        epochs, values = mean_curve(each.runs)
+        curves = [(run["curve"]["epoch"], run["curve"]["dev_accuracy"]) for run in each.runs]
+        epochs, shares = mean_curve(curves)
+        values = 100 * shares
         mean = values.mean(0)
         lowest.append((mean.min(), mean.max() - 12))
         top = max(top, values.max())

@@ -1,7 +1,6 @@
 """Write a matrix to a file block by block, without knowing the number of rows in advance."""
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,19 +9,13 @@ from numpy.typing import NDArray
 
 from gumbeltree.atomic import replace_file
 
-SAFETENSORS_HEADER = 248
-"""Size of the JSON header in bytes, padded with spaces."""
-NAME = "vectors"
-"""Name of the matrix in a safetensors file."""
-
 
 def write_rows(path: Path, width: int, blocks: Iterable[NDArray[np.float32]]) -> int:
-    """Write blocks `[n, width]` to one .npy or .safetensors file, and return the number of rows.
+    """Write blocks `[n, width]` to one .npy file, and return the number of rows.
 
     The file appears when it is complete. Only one block is held in memory: the header is written
     first for zero rows, then again once their number is known.
     """
-    write_header = writer_for(path)
     rows = 0
 
     def write(temporary: Path) -> None:
@@ -39,24 +32,7 @@ def write_rows(path: Path, width: int, blocks: Iterable[NDArray[np.float32]]) ->
     return rows
 
 
-def writer_for(path: Path) -> Callable[[BinaryIO, int, int], None]:
-    """Return the function that writes the header, by the file's suffix."""
-    writers = {".npy": _npy_header, ".safetensors": _safetensors_header}
-    if path.suffix not in writers:
-        raise ValueError(
-            f"vectors are written to .npy or .safetensors files, got {path.name!r}; pass a name "
-            "like vectors.npy"
-        )
-    return writers[path.suffix]
-
-
-def _npy_header(file: BinaryIO, rows: int, width: int) -> None:
-    # NumPy pads the header, so that its size does not depend on the number of rows
+def write_header(file: BinaryIO, rows: int, width: int) -> None:
+    """Write the header of a matrix; NumPy pads it, so that its size does not depend on `rows`."""
     header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
     np.lib.format.write_array_header_1_0(file, header)
-
-
-def _safetensors_header(file: BinaryIO, rows: int, width: int) -> None:
-    tensor = {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, rows * width * 4]}
-    header = json.dumps({NAME: tensor}).encode().ljust(SAFETENSORS_HEADER)
-    file.write(len(header).to_bytes(8, "little") + header)

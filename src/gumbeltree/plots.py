@@ -1,7 +1,7 @@
 """Helpers for plots with matplotlib, an optional dependency."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,18 +49,3 @@ def any_names() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"(?s)\s*Glyph .* missing from", UserWarning)
         yield
-
-
-def legend(owner: Any, handles: Sequence[Any], names: Sequence[str], **style: Any) -> None:
-    """Add a legend to a figure or to axes; names may begin with `_`.
-
-    Args:
-        owner: the figure or the axes.
-        handles: what was drawn.
-        names: one per handle.
-        style: options of matplotlib's `legend`.
-    """
-    # matplotlib before 3.10 omits names that begin with _, so they are set afterwards
-    drawn = owner.legend(handles, [str(i) for i in range(len(names))], **style)
-    for text, name in zip(drawn.get_texts(), names, strict=True):
-        text.set_text(name)

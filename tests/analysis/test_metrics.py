@@ -507,7 +507,7 @@ def test_trees_without_a_span_have_no_figure(folder, tmp_path):
 
 
 def test_plots_any_model_name(tmp_path, recwarn):
-    svg, names = tmp_path / "trees.svg", ["_one", "$two", "\U00013000"]
+    svg, names = tmp_path / "trees.svg", ["one", "$two", "\U00013000"]
     buckets = [Bucket(1, 5, 40, 30), Bucket(6, None, 20, 10), Bucket(6, 10, 2, 1)]
     accuracies = [metrics_report.Accuracy(x, 60, 40, buckets, buckets, []) for x in names]
     tree = Tree("a b c", [0, 0])

@@ -1,15 +1,15 @@
 """Learning curves of training runs: losses and the development measure over steps or time."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from gumbeltree.plots import COLOURS, any_names, check_picture, legend, pyplot, save_picture
+from gumbeltree.plots import COLOURS, any_names, check_picture, pyplot, save_picture
 
 Axis: TypeAlias = Literal["steps", "epochs", "time"]
 AXES = {"steps": ("step", 1, "steps"), "epochs": ("epoch", 1, "epochs"),
@@ -90,19 +90,17 @@ def _measure(evaluation: dict[str, float]) -> str:
 
 
 def mean_curve(
-    runs: Sequence[Run], x: str, y: str
+    curves: Iterable[tuple[ArrayLike, ArrayLike]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Interpolate several runs at all their evaluations within the range they have in common.
+    """Interpolate curves (x, y) at all their places within the range they have in common.
 
     Returns:
-        The places `[n]` and the values `[runs, n]`.
+        The places `[n]` and the values `[curves, n]`.
     """
-    lines = []
-    for run in runs:
-        finite = np.isfinite(run.values[x]) & np.isfinite(run.values[y])
-        lines.append((run.values[x][finite], run.values[y][finite]))
+    points = [np.array(curve, dtype=np.float64) for curve in curves]
+    lines = [xy[:, np.isfinite(xy).all(axis=0)] for xy in points]
     if any(len(places) == 0 for places, _ in lines):
-        return np.empty(0), np.empty((len(runs), 0))
+        return np.empty(0), np.empty((len(lines), 0))
     start, end = max(places[0] for places, _ in lines), min(places[-1] for places, _ in lines)
     every = np.unique(np.concatenate([places for places, _ in lines]))
     common = every[(start <= every) & (every <= end)]
@@ -154,7 +152,7 @@ def _draw(curves: Sequence[Curve], out: Path, x: Axis, measure: str) -> None:
             lines = []
             for i, curve in enumerate(curves):
                 colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
-                places, values = mean_curve(curve.runs, key, y)
+                places, values = mean_curve((run.values[key], run.values[y]) for run in curve.runs)
                 places, values = places / divisor, values * factor
                 marker = "." if len(places) == 1 else ""
                 lines += axis.plot(
@@ -169,5 +167,5 @@ def _draw(curves: Sequence[Curve], out: Path, x: Axis, measure: str) -> None:
             axis.grid(alpha=0.3)
             axis.spines[["top", "right"]].set_visible(False)
         names = [curve.label for curve in curves]
-        legend(figure, lines, names, loc="outside lower center", ncols=2, frameon=False)
+        figure.legend(lines, names, loc="outside lower center", ncols=2, frameon=False)
         save_picture(figure, out)

@@ -44,10 +44,8 @@ def measure(quick: bool, status: Status) -> dict[str, Any]:
         raise ValueError(f"exact differs from reference by {error:.1e} in float64: not timed")
     cases = []
     for mode in MODES:
-        status.update(f"timing {mode} on SNLI's lengths")
-        cases.append(snli_time(mode, sizes))
-        status.update(f"measuring the memory of {mode} on SNLI's lengths")
-        cases.append(snli_memory(mode, sizes))
+        status.update(f"measuring {mode} on SNLI's lengths")
+        cases += snli(mode, sizes)
     status.update("measuring growth with sentence length")
     return {
         "correctness": {"float64_relative_error": error},
@@ -67,31 +65,28 @@ def times(step: Step, runs: int) -> dict[str, float]:
     return quantiles(seconds)
 
 
-def snli_time(mode: str, sizes: CpuSizes) -> dict[str, Any]:
-    """Time one step of each implementation."""
-    reference, exact = (
-        times(snli_step(impl, mode, sizes.recipe, sizes.pairs, sizes.batches), runs)
-        for impl, runs in zip(IMPLS, (sizes.reference_runs, sizes.exact_runs), strict=True)
-    )
-    return compare(f"snli-{mode}", "seconds", reference, exact)
-
-
-def snli_memory(mode: str, sizes: CpuSizes) -> dict[str, Any]:
-    """Measure the memory of one step of each implementation."""
-    reference, exact = (
-        [memory("snli", impl, mode, sizes.recipe, sizes.pairs) for _ in range(sizes.memory_runs)]
-        for impl in IMPLS
-    )
-    medians = ({"median": statistics.median(values)} for values in (reference, exact))
-    return compare(f"snli-{mode}-memory", "bytes", *medians)
-
-
-def compare(
-    name: str, unit: str, reference: dict[str, float], exact: dict[str, float]
-) -> dict[str, Any]:
-    """Return a row of the report; `ratio` is how much better `exact` is."""
-    ratio = reference["median"] / exact["median"]
-    return {"name": name, "unit": unit, "reference": reference, "exact": exact, "ratio": ratio}
+def snli(mode: str, sizes: CpuSizes) -> list[dict[str, Any]]:
+    """Measure time and memory of one step; `ratio` is how much better `exact` is."""
+    seconds, sizes_in_bytes = {}, {}
+    for impl, runs in zip(IMPLS, (sizes.reference_runs, sizes.exact_runs), strict=True):
+        step = snli_step(impl, mode, sizes.recipe, sizes.pairs, sizes.batches)
+        seconds[impl] = times(step, runs)
+        held = [
+            memory("snli", impl, mode, sizes.recipe, sizes.pairs) for _ in range(sizes.memory_runs)
+        ]
+        sizes_in_bytes[impl] = {"median": float(statistics.median(held))}
+    return [
+        {
+            "name": f"snli-{mode}{suffix}",
+            "unit": unit,
+            **medians,
+            "ratio": medians["reference"]["median"] / medians["exact"]["median"],
+        }
+        for suffix, unit, medians in (
+            ("", "seconds", seconds),
+            ("-memory", "bytes", sizes_in_bytes),
+        )
+    ]
 
 
 def growth(sizes: CpuSizes) -> dict[str, Any]:

@@ -141,16 +141,10 @@ def snli_like(sizes: CudaSizes) -> Split:
     )
 
 
-class Setup(NamedTuple):
-    """A model, its training step and batches of made-up pairs."""
-
-    model: SentenceModel
-    step: CapturedStep
-    batches: list[NDArray[np.int64]]
-
-
-def setup(recipe: str, precision: str, batches: str, sizes: CudaSizes) -> Setup:
-    """Return a model, its training step and random or bucketed batches."""
+def setup(
+    recipe: str, precision: str, batches: str, sizes: CudaSizes
+) -> tuple[SentenceModel, CapturedStep, list[NDArray[np.int64]]]:
+    """Return a model, its training step and random or bucketed batches of made-up pairs."""
     release()
     split = snli_like(sizes)
     config = load_recipe(recipe)
@@ -168,7 +162,7 @@ def setup(recipe: str, precision: str, batches: str, sizes: CudaSizes) -> Setup:
         order = np.random.Generator(np.random.PCG64(1)).permutation(len(split))
         count = min(sizes.random_batches, len(split) // sizes.pairs)
         chosen = list(order[: count * sizes.pairs].reshape(count, sizes.pairs))
-    return Setup(model, step, chosen)
+    return model, step, chosen
 
 
 def release() -> None:

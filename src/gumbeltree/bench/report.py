@@ -13,7 +13,7 @@ from rich.table import Table
 
 from gumbeltree import __version__
 from gumbeltree.code_version import code_version
-from gumbeltree.plots import pyplot
+from gumbeltree.plots import pyplot, save_picture
 
 MODES = ("inference", "training")
 
@@ -124,5 +124,4 @@ def draw_growth(growth: dict[str, Any], path: Path, machine: str) -> None:
         axis.legend(frameon=False)
     figure.suptitle(f"One sentence of T words, {growth['width']}D, {machine}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_picture(figure, path)

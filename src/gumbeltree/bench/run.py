@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gumbeltree.bench import cpu, cuda
 from gumbeltree.bench.report import draw_growth, environment
-from gumbeltree.plots import pyplot
+from gumbeltree.plots import check_picture
 
 
 def run(
@@ -25,9 +25,7 @@ def run(
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("this machine has no CUDA device; pass --device cpu")
     if plot is not None:
-        pyplot()
-        if plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-            raise ValueError(f"`--plot` must end in .png, .svg or .pdf, got {plot}")
+        check_picture(plot)
     for path in (plot, json_file):
         if path is not None and path.is_dir():
             raise IsADirectoryError(f"{path} is a folder; name a file in it")

@@ -14,9 +14,7 @@ def encode(
     model: streams.Model,
     text: streams.Texts = None,
     input_file: streams.Input = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="File for the vectors, .npy or .safetensors.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File for the vectors, .npy.")] = None,
     pretokenized: streams.Pretokenized = False,
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
@@ -31,12 +29,11 @@ def encode(
 
     python -c "import numpy; print(numpy.load('vectors.npy').shape)"
     """
-    from gumbeltree.array_file import write_rows, writer_for
+    from gumbeltree.array_file import write_rows
     from gumbeltree.model import load
 
-    if out is None:
-        raise ValueError("pass a file for the vectors, such as --out vectors.npy")
-    writer_for(out)
+    if out is None or out.suffix != ".npy":
+        raise ValueError(f"pass a .npy file for the vectors with --out, got {out}")
     streams.check_out(out)
     loaded = load(model, streams.pick_device(device))
     width = loaded.encoder.vector_dim

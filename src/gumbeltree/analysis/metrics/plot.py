@@ -8,7 +8,7 @@ import numpy as np
 
 from gumbeltree.analysis.metrics.report import Accuracy, Comparison
 from gumbeltree.nn.heads.class_evaluation import wilson
-from gumbeltree.plots import COLOURS, any_names, check_picture, legend, pyplot, save_picture
+from gumbeltree.plots import COLOURS, any_names, check_picture, pyplot, save_picture
 
 FEWEST = 10
 """Examples that a bin needs to be drawn; fewer give an interval too wide to be useful."""
@@ -106,4 +106,4 @@ def _draw_accuracy(
     axis.set_ylabel("accuracy, %, with 95 % interval")
     axis.grid(axis="y", alpha=0.3)
     if len(drawn) > 1:
-        legend(axis, lines, list(drawn), frameon=False, fontsize=8)
+        axis.legend(lines, list(drawn), frameon=False, fontsize=8)
