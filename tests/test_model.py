@@ -210,9 +210,9 @@ def results(model):
     return model.encode(TEXTS), model.parse_many(TEXTS), model.predict(PAIRS)
 
 
-def check_results(found, expected):
-    assert np.array_equal(found[0], expected[0])
-    assert found[1:] == expected[1:]
+def check_results(actual, expected):
+    assert np.array_equal(actual[0], expected[0])
+    assert actual[1:] == expected[1:]
 
 
 def test_results_and_mode_are_independent_of_training():
@@ -233,8 +233,8 @@ def test_threads_share_a_model_in_training():
     expected = results(PAIR)
     model = tiny_model().train()
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: results(model), range(12)):
-            check_results(found, expected)
+        for actual in pool.map(lambda _: results(model), range(12)):
+            check_results(actual, expected)
             assert all(module.training for module in model.modules())
 
 
@@ -434,15 +434,15 @@ def test_very_long_texts_are_truncated_before_tokenisation():
 
 @given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 9), st.integers(1, 60))
 def test_batches_hold_each_sentence_once_within_the_budget(lengths, most, words):
-    found = list(batches(lengths, most, words))
-    assert sorted(i for batch in found for i in batch) == list(range(len(lengths)))
-    sizes = [lengths[i] for batch in found for i in batch]
+    parts = list(batches(lengths, most, words))
+    assert sorted(i for batch in parts for i in batch) == list(range(len(lengths)))
+    sizes = [lengths[i] for batch in parts for i in batch]
     assert sizes == sorted(sizes)
-    for batch in found:
+    for batch in parts:
         assert 1 <= len(batch) <= most
         assert len(batch) * max(lengths[i] for i in batch) <= words or len(batch) == 1
     # no batch could have taken the first sentence of the next
-    for batch, following in itertools.pairwise(found):
+    for batch, following in itertools.pairwise(parts):
         size = len(batch) + 1
         assert size > most or size * lengths[following[0]] > words
 
@@ -452,9 +452,9 @@ def test_chunks_hold_each_row_once_within_the_budget(sizes, most, characters):
     columns = [["x" * size for size in sizes], ["y" for _ in sizes]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_batches, "CHUNK_CHARACTERS", characters)
-        found = list(chunks(columns, most))
-    assert [row for rows in found for row in range(len(sizes))[rows]] == list(range(len(sizes)))
-    for rows in found:
+        parts = list(chunks(columns, most))
+    assert [row for rows in parts for row in range(len(sizes))[rows]] == list(range(len(sizes)))
+    for rows in parts:
         count = rows.stop - rows.start
         assert 1 <= count <= most
         assert count == 1 or sum(sizes[rows]) + count <= characters

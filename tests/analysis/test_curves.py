@@ -100,8 +100,8 @@ def test_seeds_of_a_folder_form_one_curve(tmp_path):
     for seed in (10, 2, 0):
         make_run(tmp_path / "runs" / f"seed-{seed}")
     make_run(tmp_path / "runs" / "other")
-    found = curves.find_runs(tmp_path / "runs")
-    assert [path.name for path in found] == ["seed-0", "seed-2", "seed-10"]
+    seeds = curves.find_runs(tmp_path / "runs")
+    assert [path.name for path in seeds] == ["seed-0", "seed-2", "seed-10"]
 
 
 def test_mean_covers_the_range_that_all_runs_have():

@@ -203,8 +203,8 @@ def test_fixed_trees_have_no_scores():
 def test_svg_escapes_any_text():
     evil = ["<script>alert(1)</script>", 'x"onload="y', "&amp;", "a\x00\x1b[31m", "]]>", "\ud800"]
     order = Tree.left_branching(evil).order
-    found = made_trace(evil, order, classes={"<b>": 0.9, "c": 0.1}, unknown=(True,) * 6)
-    text = draw_trees([("</title><script>", found)]).svg()
+    traced = made_trace(evil, order, classes={"<b>": 0.9, "c": 0.1}, unknown=(True,) * 6)
+    text = draw_trees([("</title><script>", traced)]).svg()
     assert "<script" not in text
     root = ElementTree.fromstring(text.encode())
     shown = {element.text for element in root.iterfind(".//{*}text")}
@@ -214,8 +214,8 @@ def test_svg_escapes_any_text():
 
 
 def test_svg_is_accessible_and_follows_the_page():
-    found = dataclasses.replace(HAND, unknown=(False, True, False))
-    figure = draw_trees([("one", found), ("two", made_trace("a b c", [0, 0]))])
+    traced = dataclasses.replace(HAND, unknown=(False, True, False))
+    figure = draw_trees([("one", traced), ("two", made_trace("a b c", [0, 0]))])
     root = ElementTree.fromstring(figure.svg())
     assert root.get("role") == "img"
     assert root.find("{*}title").text == "one, two: a b c"
@@ -311,8 +311,8 @@ def test_command_writes_the_figure(models, tmp_path):
     options = ["--seed", 4, "--temperature", 2, "--pretokenized", "--quiet", "--out", out]
     assert run("draw", models / "single", SENTENCE, *options) == (0, "", "")
     options = {"seed": 4, "temperature": 2.0, "pretokenized": True}
-    found = trace(tiny_model("single"), SENTENCE, **options)
-    expected = draw_trees([(str(models / "single"), found)]).svg() + "\n"
+    traced = trace(tiny_model("single"), SENTENCE, **options)
+    expected = draw_trees([(str(models / "single"), traced)]).svg() + "\n"
     assert out.read_text(encoding="utf-8") == expected
     assert "sampled" in expected
 

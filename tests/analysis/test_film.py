@@ -30,15 +30,15 @@ def texts(film, frame):
 
 def bars(film, frame):
     """Return left, top, right and bottom of the bars by colour."""
-    found = {}
+    boxes = {}
     for element in shown(film, frame):
         for path in element.get("d", "").split("Z")[:-1]:
             corners = path.replace("L", "M").split("M")[1:]
             (left, top), _, (right, bottom), _ = (map(float, x.split()) for x in corners)
             # the swatches of the caption are 9 wide
             if abs(right - left - 9) > 1e-6:
-                found.setdefault(element.get("stroke"), []).append((left, top, right, bottom))
-    return found
+                boxes.setdefault(element.get("stroke"), []).append((left, top, right, bottom))
+    return boxes
 
 
 # frames

@@ -434,9 +434,9 @@ def test_neighbours_command_reads_a_file_and_prints_json(built, tmp_path, monkey
     for answer in answers:
         rows, scores = index.search(MODEL.encode([answer["text"]]), 5)
         near = answer["neighbours"]
-        assert [found["row"] for found in near] == rows[0].tolist()
-        assert [found["score"] for found in near] == scores[0].tolist()
-        assert [found["text"] for found in near] == index.texts(rows[0])
+        assert [neighbour["row"] for neighbour in near] == rows[0].tolist()
+        assert [neighbour["score"] for neighbour in near] == scores[0].tolist()
+        assert [neighbour["text"] for neighbour in near] == index.texts(rows[0])
 
 
 def test_table_shows_each_text_on_one_line(tmp_path, models):

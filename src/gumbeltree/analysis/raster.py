@@ -59,7 +59,7 @@ def save(scene: Scene, file: Path) -> None:
 
 @contextmanager
 def _canvas(scene: Scene, scale: float) -> Iterator[tuple[Any, Any]]:
-    """Give a matplotlib figure and axes whose units are the scene's pixels."""
+    """Yield a matplotlib figure and axes whose units are the scene's pixels."""
     plt = pyplot()
     from matplotlib.font_manager import get_font_names
 
@@ -84,37 +84,37 @@ def _draw(element: Element, axes: Any) -> Any:
     from matplotlib.patches import Circle, PathPatch
     from matplotlib.path import Path as Curve
 
-    given = element.attrib
+    attributes = element.attrib
     if element.tag == "text":
         return axes.text(
-            float(given["x"]),
-            float(given["y"]),
+            float(attributes["x"]),
+            float(attributes["y"]),
             element.text,
-            fontsize=float(given["font-size"]),
-            ha={"start": "left", "middle": "center", "end": "right"}[given["text-anchor"]],
+            fontsize=float(attributes["font-size"]),
+            ha={"start": "left", "middle": "center", "end": "right"}[attributes["text-anchor"]],
             va="baseline",
-            rotation=-90 if "transform" in given else 0,
+            rotation=-90 if "transform" in attributes else 0,
             rotation_mode="anchor",
             color=_colour(element, "fill"),
-            fontweight="bold" if "font-weight" in given else "normal",
-            fontstyle=given.get("font-style", "normal"),
+            fontweight="bold" if "font-weight" in attributes else "normal",
+            fontstyle=attributes.get("font-style", "normal"),
             # a dollar sign does not start a formula
             parse_math=False,
         )
     style = {
         "facecolor": _colour(element, "fill"),
         "edgecolor": _colour(element, "stroke"),
-        "linewidth": float(given.get("stroke-width", 1)),
-        "linestyle": (0, (3, 2)) if "stroke-dasharray" in given else "solid",
+        "linewidth": float(attributes.get("stroke-width", 1)),
+        "linestyle": (0, (3, 2)) if "stroke-dasharray" in attributes else "solid",
         "joinstyle": "round",
     }
     if element.tag == "circle":
-        centre = float(given["cx"]), float(given["cy"])
-        return axes.add_patch(Circle(centre, float(given["r"]), **style))
+        centre = float(attributes["cx"]), float(attributes["cy"])
+        return axes.add_patch(Circle(centre, float(attributes["r"]), **style))
     kinds = {"M": Curve.MOVETO, "L": Curve.LINETO, "Q": Curve.CURVE3, "Z": Curve.CLOSEPOLY}
     points: list[list[float]] = []
     codes: list[int] = []
-    for kind, numbers in re.findall("([MLQZ])([^MLQZ]*)", given["d"]):
+    for kind, numbers in re.findall("([MLQZ])([^MLQZ]*)", attributes["d"]):
         pairs = np.array(numbers.split() or [0, 0], float).reshape(-1, 2).tolist()
         points += pairs
         codes += [int(kinds[kind])] * len(pairs)

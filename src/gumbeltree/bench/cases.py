@@ -142,9 +142,9 @@ def largest_error() -> float:
         inputs = [words, *encoder.parameters()]
         gradients = torch.autograd.grad(encoding.vector, inputs, cotangent)
         results.append((encoding.order, [encoding.vector.detach(), *gradients]))
-    (order, expected), (other, found) = results
+    (order, expected), (other, actual) = results
     if not torch.equal(order, other):
         return float("inf")
-    pairs = zip(expected, found, strict=True)
+    pairs = zip(expected, actual, strict=True)
     # torch's max keeps a NaN, unlike Python's
     return float(torch.stack([(x - y).abs().max() / x.abs().max() for x, y in pairs]).max())
