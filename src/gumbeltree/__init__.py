@@ -1,4 +1,4 @@
-"""Gumbel Tree-LSTM: sentence vectors over trees learned from plain text."""
+"""Gumbel Tree-LSTM: sentence encoders that learn their own tree structure."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

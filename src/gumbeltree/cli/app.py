@@ -9,7 +9,7 @@ from gumbeltree import __version__
 from gumbeltree.signals import exits
 
 app = typer.Typer(
-    help="Gumbel Tree-LSTM: sentence vectors over trees learned from plain text.",
+    help="Gumbel Tree-LSTM: sentence encoders that learn their own tree structure.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -11,22 +11,24 @@ from gumbeltree.cli.app import app
 
 @app.command()
 def bench(
-    device: Annotated[str, typer.Option(help="Device to measure: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device to benchmark: cpu or cuda.")] = "cpu",
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.")
+        Path | None, typer.Option("--json", help="JSON file for all figures.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw growth with sentence length, PNG, SVG or PDF.")
+        Path | None, typer.Option(help="Plot of growth with sentence length, .png, .svg or .pdf.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use tiny sizes, to check that it runs.")
+        bool, typer.Option("--quick", help="Use tiny sizes to check that the benchmark runs.")
     ] = False,
 ) -> None:
-    """Measure speed and memory on SNLI's sentence lengths; takes minutes.
+    """Measure speed and memory; takes several minutes.
 
-    On a CPU, `exact` is compared with `reference`. On a CUDA device, whole training steps,
-    inference, growth with sentence length and the encoding of a million sentences are measured with
-    `fused`. Correctness is checked first. Example: gumbeltree bench --device cuda --json cuda.json
+    On a CPU, `exact` is compared with `reference`. On a CUDA device, `fused` is measured: whole
+    training steps, inference, growth with sentence length, and the encoding of a million sentences.
+    Batches have the sentence lengths of SNLI. Correctness is checked first.
+
+    Example: gumbeltree bench --device cuda --json cuda.json
     """
     from gumbeltree.bench.run import run
 

@@ -17,21 +17,20 @@ app.add_typer(data, name="data")
 @data.command()
 def get(
     name: Annotated[
-        str | None, typer.Argument(help="snli, sst, glove.6B, glove.840B or listops.")
+        str | None, typer.Argument(help="Name: snli, sst, glove.6B, glove.840B or listops.")
     ] = None,
-    to: Annotated[Path | None, typer.Option(help="Target folder instead of the cache.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder to use instead of the cache.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Download existing files again.")] = False,
     show: Annotated[
-        bool, typer.Option("--list", help="List what is available: size, source, licence.")
+        bool, typer.Option("--list", help="List what is available, with size, source and licence.")
     ] = False,
 ) -> None:
-    """Download a data set or word vectors and print the path.
+    """Download a data set or word vectors and print their path.
 
     To resume an interrupted download, run the same command again.
 
-    GUMBELTREE_HOME: the cache folder, by default ~/.cache/gumbeltree.
-
-    GUMBELTREE_MIRROR: a server to use instead of the official ones.
+    The environment variable GUMBELTREE_HOME sets the cache folder (default: ~/.cache/gumbeltree).
+    GUMBELTREE_MIRROR sets a server to use instead of the official ones.
 
     Example: gumbeltree data get sst
     """

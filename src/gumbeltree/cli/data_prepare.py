@@ -40,9 +40,9 @@ def prepare(
     skip_bad: SkipBad = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compile ids, labels and the required word vectors into one compact file.
+    """Compile word ids, labels and the required word vectors into one file for training.
 
-    `gumbeltree train RECIPE --prepared FILE` then needs neither text nor word vectors.
+    `gumbeltree train RECIPE --prepared FILE` then needs neither the text nor the vector files.
 
     For example:
 

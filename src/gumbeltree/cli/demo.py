@@ -13,13 +13,13 @@ from gumbeltree.cli.app import app
 def demo(
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("demo"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="A tiny model that learns nothing; to test the set-up.")
+        bool, typer.Option("--quick", help="Train tiny models for a quick check of the setup.")
     ] = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Train on synthetic reviews, compare with two baselines and draw trees; takes 1-2 minutes.
+    """Train a model and two baselines on synthetic reviews and draw trees; takes 1-2 minutes.
 
-    After Ctrl-C, run the command again to resume. A finished demonstration is shown again.
+    To resume after Ctrl-C, run the command again. If training has finished, it shows the results.
 
     Example: gumbeltree demo --out demo
     """

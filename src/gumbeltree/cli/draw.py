@@ -21,13 +21,13 @@ def draw(
         list[str],
         typer.Argument(
             metavar="MODEL... TEXT",
-            help="One or more models, as in `gumbeltree parse`, and then the sentence in quotes.",
+            help="One or more models, as for `parse`, followed by the sentence in quotes.",
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="File for the figure, .svg or .png; by default the trees are printed."
+            "--out", help="File for the figure, .svg or .png; by default, the trees are printed."
         ),
     ] = None,
     film: Annotated[
@@ -36,19 +36,21 @@ def draw(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Sample the merges with this seed; by default the best ones are taken."),
+        typer.Option(
+            help="Sample the merges with this seed; by default, merge the best candidates."
+        ),
     ] = None,
     temperature: Annotated[
         float,
-        typer.Option(help="Temperature of sampling and of the probabilities; training uses 1."),
+        typer.Option(help="Temperature for sampling and for the probabilities; training uses 1."),
     ] = 1.0,
     pretokenized: streams.Pretokenized = False,
     device: streams.Device = "auto",
     quiet: streams.Quiet = False,
 ) -> None:
-    """Draw the trees that models build over a sentence, with the order and scores of the merges.
+    """Draw the trees that models build for a sentence, with the order and scores of the merges.
 
-    Examples, the third for one of many possible trees:
+    Examples (the third samples a tree):
 
     gumbeltree draw sst2-100d "i love this very much ."
 

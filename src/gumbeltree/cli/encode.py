@@ -21,9 +21,9 @@ def encode(
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Write sentence vectors to a file, one float32 row per sentence.
+    """Encode sentences and write their vectors to a file, one float32 row per sentence.
 
-    Examples, after `gumbeltree demo`:
+    Examples (after running `gumbeltree demo`):
 
     gumbeltree encode demo/model --input texts.txt --out vectors.npy
 

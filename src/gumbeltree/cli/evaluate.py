@@ -18,14 +18,16 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of the task's files, or one file; optional for generated data (demo, "
-            "listops)."
+            help="Folder with the files of the task, or one file; optional for generated data "
+            "(demo, listops)."
         ),
     ] = None,
     split: streams.Split = None,
     task: Annotated[
         str | None,
-        typer.Option(help="snli, sst2, sst5, listops, sick, demo or table; default: as trained."),
+        typer.Option(
+            help="snli, sst2, sst5, listops, sick, demo or table; default: as in training."
+        ),
     ] = None,
     text: Text = None,
     text2: Text2 = None,
@@ -43,9 +45,9 @@ def evaluate(
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Evaluate a model on labelled data: accuracy, confusion matrix, accuracy by length.
+    """Evaluate a model on labelled data: accuracy, confusion matrix and accuracy by length.
 
-    Examples, for a model trained on SNLI, one trained on your own table, and one on generated data:
+    Examples for models trained on SNLI, on your own table, and on generated data:
 
     gumbeltree evaluate runs/snli --data snli_1.0 --split dev
 

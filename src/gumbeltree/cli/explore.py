@@ -12,15 +12,17 @@ from gumbeltree.cli.serve import AccessLog, Index, Models, run_server
 @app.command()
 def explore(
     models: Models = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 0,
     index: Index = None,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     access_log: AccessLog = False,
     device: streams.Device = "auto",
 ) -> None:
-    """Explore trees in the browser, on a page that only this machine can reach.
+    """Explore trees in the browser; the page is accessible only from this machine.
 
-    Press Ctrl-C to stop. Examples, with all packaged models and with one of them:
+    Press Ctrl-C to stop.
+
+    Examples, with all packaged models and with one of them:
 
     gumbeltree explore
 

@@ -10,21 +10,21 @@ from gumbeltree.cli.app import app
 
 @app.command("import-reference")
 def import_reference_command(
-    checkpoint: Annotated[Path, typer.Argument(help="State dict of the authors' code.")],
-    vocabulary: Annotated[Path, typer.Argument(help="Its word list, one word per line.")],
+    checkpoint: Annotated[Path, typer.Argument(help="State dict saved by the authors' code.")],
+    vocabulary: Annotated[
+        Path, typer.Argument(help="Word list of the checkpoint, one word per line.")
+    ],
     out: Annotated[Path, typer.Option(help="Model folder to write.")],
     variant: Annotated[
         str,
         typer.Option(
-            help="reference: scores divided by sqrt(D), as in the latest code; paper: not divided, "
-            "as in the released checkpoints."
+            help="reference: divide scores by sqrt(D), as in the authors' latest code; paper: do "
+            "not divide them, as in the released checkpoints."
         ),
     ] = "reference",
-    lower: Annotated[
-        bool, typer.Option("--lower", help="Lower-case the input of the model.")
-    ] = False,
+    lower: Annotated[bool, typer.Option("--lower", help="Convert texts to lower case.")] = False,
 ) -> None:
-    """Convert a sentence-pair model of the authors' code into a model folder.
+    """Convert a sentence-pair checkpoint of the authors' code to a model folder.
 
     Example: gumbeltree import-reference snli.pkl snli_vocab.txt --variant paper --out snli-300d
     """

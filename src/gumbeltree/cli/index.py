@@ -12,10 +12,10 @@ from gumbeltree.cli.app import app
 @app.command()
 def index(
     model: streams.Model,
-    out: Annotated[Path, typer.Option("--out", help="Folder to create for the index.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write the index to.")],
     input_file: streams.Input = None,
     unique: Annotated[
-        bool, typer.Option("--unique/--all", help="Skip repeated texts, or index all of them.")
+        bool, typer.Option("--unique/--all", help="Skip repeated texts, or index all texts.")
     ] = True,
     replace: Annotated[
         bool, typer.Option("--replace", help="Overwrite an existing index.")
@@ -26,9 +26,9 @@ def index(
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Encode sentences into an index, for `gumbeltree neighbours`.
+    """Encode sentences and write an index for `gumbeltree neighbours`.
 
-    Example, after `gumbeltree demo`:
+    Example (after running `gumbeltree demo`):
 
     gumbeltree index demo/model --input texts.txt --out texts.index
     """

@@ -21,10 +21,10 @@ def info(
     ],
     as_json: Json = False,
 ) -> None:
-    """Describe a recipe or a model: settings and parameters, word vectors excluded.
+    """Show the settings of a recipe or model, and its number of parameters without word vectors.
 
-    A packaged model has the name of its recipe; the output then shows the settings of the recipe
-    and the results of the model. A local folder of that name takes precedence.
+    A packaged model has the same name as its recipe. For such a name, the output shows the settings
+    of the recipe and the results of the model. A local folder of the same name takes precedence.
 
     Example: gumbeltree info snli-300d
     """

@@ -10,7 +10,7 @@ from gumbeltree.cli.info import accuracy_of, data_of
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """List the trained models in the package; every command accepts their names.
+    """List the packaged models; commands that take a model accept their names.
 
     Example: gumbeltree models
 

@@ -22,10 +22,10 @@ def neighbours(
     ],
     text: streams.Texts = None,
     input_file: streams.Input = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per sentence.")] = 5,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per query.")] = 5,
     model: Annotated[
         str | None,
-        typer.Option(help="The model that built the index, if it has moved since."),
+        typer.Option(help="New location of the model that built the index, if it has moved."),
     ] = None,
     as_json: Annotated[
         bool,
@@ -37,9 +37,9 @@ def neighbours(
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Print the most similar sentences of an index, with the cosine of their vectors.
+    """Print the sentences of an index that are most similar to each query, with their cosines.
 
-    Examples, with an index made by `gumbeltree index`:
+    Examples (after writing texts.index with `gumbeltree index`):
 
     gumbeltree neighbours texts.index "i love this very much ." -k 3
 

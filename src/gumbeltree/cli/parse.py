@@ -25,13 +25,16 @@ def parse(
     text: streams.Texts = None,
     input_file: streams.Input = None,
     form: Annotated[
-        Format, typer.Option("--format", help="brackets, draw, json (one object per line) or svg.")
+        Format,
+        typer.Option(
+            "--format", help="brackets, draw (text drawing), json (one object per line) or svg."
+        ),
     ] = Format.brackets,
     draw: Annotated[bool, typer.Option("--draw", help="Short for --format draw.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="File for the trees; for the SVG images of several texts, a folder."
+            "--out", help="File for the trees, or folder for the SVG images of several texts."
         ),
     ] = None,
     pretokenized: streams.Pretokenized = False,
@@ -42,7 +45,7 @@ def parse(
 ) -> None:
     """Print the tree of each sentence.
 
-    Examples, after `gumbeltree demo`:
+    Examples (after running `gumbeltree demo`):
 
     gumbeltree parse demo/model --draw "i love this very much ."
 

@@ -23,7 +23,7 @@ def draw_curves(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN", help="Folders of runs, or folders that hold the runs of several seeds."
+            metavar="RUN", help="Run folders, or folders with the runs of several seeds."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Image file: .png, .svg or .pdf.")],
@@ -32,12 +32,13 @@ def draw_curves(
     ] = Axis.epochs,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Draw losses and development accuracy, or the head's own measure, one curve per RUN.
+    """Draw learning curves, one per RUN: losses and development accuracy.
 
-    Several seeds of a run are drawn as their mean, with a band from the lowest to the highest.
-    Unfinished runs are drawn as far as they are.
+    Several seeds are drawn as their mean, with a band from the lowest to the highest value.
+    Unfinished runs are drawn up to their last evaluation. If a head has a measure other than
+    accuracy, that measure is drawn instead.
 
-    Examples, after training:
+    Examples (after training):
 
     gumbeltree plot runs/mine --out curves.png
 

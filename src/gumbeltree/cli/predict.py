@@ -29,11 +29,12 @@ def predict(
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Print label, probability and text of each sentence or pair, separated by tabs.
+    """Print the label, its probability and the text of each sentence or pair, separated by tabs.
 
-    For a model of pairs, pass two arguments per pair, or lines with a tab between the two texts.
+    For a model that classifies pairs, pass two arguments per pair, or lines with two texts
+    separated by a tab.
 
-    Examples, after `gumbeltree demo`:
+    Examples (after running `gumbeltree demo`):
 
     gumbeltree predict demo/model "i love this very much ."
 

@@ -15,20 +15,22 @@ def push(
     ],
     name: Annotated[str, typer.Argument(help="ORG/NAME on the Hugging Face Hub.")],
     private: Annotated[
-        bool, typer.Option("--private", help="Visible only to you and your organisation.")
+        bool, typer.Option("--private", help="Create a private repository.")
     ] = False,
     message: Annotated[str | None, typer.Option(help="Commit message.")] = None,
     license: Annotated[
-        str | None, typer.Option(help="License of the weights, e.g. mit or cc-by-4.0.")
+        str | None, typer.Option(help="Licence of the weights, for example mit or cc-by-4.0.")
     ] = None,
-    language: Annotated[str | None, typer.Option(help="Language of the texts, e.g. en.")] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Language of the texts, for example en.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the card and the files; upload nothing.")
+        bool, typer.Option("--dry-run", help="Print the card and the files without uploading them.")
     ] = False,
 ) -> None:
     """Upload a model and its card to the Hugging Face Hub.
 
-    If you edited README.md in the model folder, it is uploaded as the card; otherwise a card is
+    A README.md of your own in the model folder is uploaded as the card; otherwise, a card is
     generated.
 
     Example: gumbeltree push demo/model ORG/NAME --license mit --dry-run

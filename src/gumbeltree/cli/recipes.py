@@ -5,7 +5,7 @@ from gumbeltree.cli.app import app
 
 @app.command()
 def recipes() -> None:
-    """List the recipes: published models and starting points for your own data.
+    """List the recipes, both for the models of the paper and for your own data.
 
     Example: gumbeltree recipes
     """

@@ -24,12 +24,12 @@ Models = Annotated[
 Index = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Folder written by `gumbeltree index` with one of the models, to search for similar "
-        "sentences; repeatable, one per model."
+        help="Index of sentences to search, written by `gumbeltree index` with one of the models. "
+        "Can be repeated, once per model."
     ),
 ]
 AccessLog = Annotated[
-    bool, typer.Option("--access-log/--no-access-log", help="Log requests, without texts.")
+    bool, typer.Option("--access-log/--no-access-log", help="Log requests, but no texts.")
 ]
 
 
@@ -39,7 +39,7 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 listens on all interfaces.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 8000,
     index: Index = None,
     token: Annotated[
         str | None,
@@ -53,32 +53,32 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Additional host name under which clients may call the server; repeatable.",
+            help="Additional host name that clients can use. Can be repeated.",
         ),
     ] = None,
     cors: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ORIGIN",
-            help="Web site whose pages may call the server, such as https://example.org; "
-            "repeatable.",
+            help="Website whose pages may call the server, such as https://example.org. Can be "
+            "repeated.",
         ),
     ] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="Number of processes, each with its own models.")
     ] = 1,
     threads: Annotated[
-        int, typer.Option(min=0, help="Torch threads per process; 0 divides the cores evenly.")
+        int, typer.Option(min=0, help="Threads per process; 0 divides the CPU cores evenly.")
     ] = 0,
     queue: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Maximum number of waiting requests per process; further requests get 503.",
+            help="Maximum number of waiting requests per process; others receive status 503.",
         ),
     ] = 256,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds until a request fails with 504.")
+        float, typer.Option(min=0.1, help="Seconds until a request fails with status 504.")
     ] = 30.0,
     root_path: Annotated[
         str, typer.Option(help="Path prefix added by a proxy, such as /trees.")
@@ -92,9 +92,9 @@ def serve(
 ) -> None:
     """Serve models over HTTP as a JSON API: parse, predict, encode and neighbours.
 
-    Ctrl-C or SIGTERM stops the server once the running requests are finished.
+    On Ctrl-C or SIGTERM, the server finishes the requests it has received and exits.
 
-    Examples, with all packaged models and with others:
+    Examples, with all packaged models and with selected ones:
 
     gumbeltree serve
 

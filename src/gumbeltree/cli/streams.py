@@ -20,34 +20,38 @@ if TYPE_CHECKING:
 Model = Annotated[
     str,
     typer.Argument(
-        help="A model folder, the folder of a run, a name of `gumbeltree models`, or hub:ORG/NAME."
+        help="A model folder, a run folder, a name from `gumbeltree models`, or hub:ORG/NAME."
     ),
 ]
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(help="Sentences; by default, the lines of --input or of standard input."),
+    typer.Argument(help="Sentences; by default, they are read from --input or standard input."),
 ]
 Input = Annotated[
     Path | None,
-    typer.Option("--input", help="Text file with one sentence per line, UTF-8, plain or .gz."),
+    typer.Option("--input", help="Text file (UTF-8, plain or .gz) with one sentence per line."),
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", help="Write the results to this file, not standard output.")
+    Path | None, typer.Option("--out", help="File for the results; default: standard output.")
 ]
 Pretokenized = Annotated[
     bool,
-    typer.Option("--pretokenized", help="Split texts at white space only, and read -LRB- as (."),
+    typer.Option(
+        "--pretokenized",
+        help="Split texts at white space only, and decode escapes such as -LRB-.",
+    ),
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda if available.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto (cuda if available).")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of sentences per batch.")]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Skip malformed lines and report how many there were.")
 ]
 SplitName = StrEnum("SplitName", ["train", "dev", "test"])
 Split = Annotated[
-    SplitName | None, typer.Option("--split", help="Split of the folder of --data; default: test.")
+    SplitName | None,
+    typer.Option("--split", help="Split to read, unless --data is a file; default: test."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but results and errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
 
 
 def pick_device(name: str) -> str:

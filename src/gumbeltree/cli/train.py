@@ -23,20 +23,23 @@ RecipeName = Annotated[
     str, typer.Argument(help="Name of a recipe (see `gumbeltree recipes`), or a .toml file.")
 ]
 Data = Annotated[
-    Path | None, typer.Option(help="Folder with the data set's files, or your own training file.")
+    Path | None,
+    typer.Option(help="Folder with the files of the data set, or your own training file."),
 ]
 Vectors = Annotated[
     Path | None, typer.Option(help="Word vectors in GloVe text format, plain, .gz or .zip.")
 ]
 MoreVectors = Annotated[
     Path | None,
-    typer.Option(help="Another vector file, of any width, for words that --vectors lacks."),
+    typer.Option(help="Second vector file, of any width, for words without a vector in --vectors."),
 ]
-Dev = Annotated[Path | None, typer.Option(help="Development file, if not in the folder.")]
-Test = Annotated[Path | None, typer.Option(help="Test file, if not in the folder.")]
-Text = Annotated[str | None, typer.Option(help="Column of the text in your own file.")]
-Text2 = Annotated[str | None, typer.Option(help="Column of the second text of a pair.")]
-Label = Annotated[str | None, typer.Option(help="Column of the label.")]
+Dev = Annotated[
+    Path | None, typer.Option(help="Development file, if it is not in the --data folder.")
+]
+Test = Annotated[Path | None, typer.Option(help="Test file, if it is not in the --data folder.")]
+Text = Annotated[str | None, typer.Option(help="Column of the texts in your own file.")]
+Text2 = Annotated[str | None, typer.Option(help="Column of the second texts, for pairs.")]
+Label = Annotated[str | None, typer.Option(help="Column of the labels.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -48,7 +51,7 @@ Set = Annotated[
 ]
 Pretokenized = Annotated[
     bool,
-    typer.Option("--pretokenized", help="The texts of your own file are words split by spaces."),
+    typer.Option("--pretokenized", help="Split the texts of your own file at white space only."),
 ]
 
 
@@ -60,7 +63,7 @@ def train(
     more_vectors: MoreVectors = None,
     prepared: Annotated[
         Path | None,
-        typer.Option(help="File made by `data prepare`, instead of --data and --vectors."),
+        typer.Option(help="File written by `data prepare`, instead of --data and --vectors."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/RECIPE.")] = None,
     settings: Set = None,
@@ -72,28 +75,28 @@ def train(
     pretokenized: Pretokenized = False,
     skip_bad: SkipBad = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
+        bool, typer.Option("--resume", help="Continue the run in the run folder, if there is one.")
     ] = False,
     init: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Start from the encoder and the words of this trained model: a folder, a name of "
-            "`gumbeltree models`, or hub:ORG/NAME.",
+            help="Start from the encoder and word vectors of this trained model: a folder, a name "
+            "from `gumbeltree models`, or hub:ORG/NAME.",
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="First seed; default: the recipe's.")
+        int | None, typer.Option(min=0, help="First seed; default: that of the recipe.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs, with consecutive seeds.")] = 1,
     device: Device = "auto",
     precision: Annotated[
-        str | None, typer.Option(help="32, tf32, bf16 or 64; default: the recipe's.")
+        str | None, typer.Option(help="32, tf32, bf16 or 64; default: that of the recipe.")
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model by a recipe, and evaluate the best one.
+    """Train a model with a recipe, keep the best one and evaluate it.
 
     The run folder contains the best model (model/), the metrics of every evaluation
     (metrics.jsonl), the last checkpoint (last.checkpoint) and the result (result.json). Ctrl-C

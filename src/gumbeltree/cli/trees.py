@@ -29,12 +29,14 @@ def show_trees(
         list[str],
         typer.Argument(
             metavar="MODEL",
-            help="Models as for `parse`, or dev_orders.npz files of runs on the same data.",
+            help="Models, as for `parse`, or dev_orders.npz files of runs on the same data.",
         ),
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder with the task's files, or one file: gold trees and labels."),
+        typer.Option(
+            help="Folder with the files of the task, or one file, with gold trees and labels."
+        ),
     ] = None,
     task: Annotated[
         str | None,
@@ -51,23 +53,26 @@ def show_trees(
     parses: Annotated[
         Parses,
         typer.Option(
-            help="Binary trees, or for snli full constituents with any number of children."
+            help="binary: binary trees; full: constituents with any number of children (snli only)."
         ),
     ] = Parses.binary,
     keep_punctuation: Annotated[
         bool,
-        typer.Option("--keep-punctuation", help="Keep punctuation; always kept for listops."),
+        typer.Option(
+            "--keep-punctuation", help="Keep punctuation, which is always kept for listops."
+        ),
     ] = False,
     keep_trivial: Annotated[
         bool,
         typer.Option("--keep-trivial", help="Count single words and whole sentences as spans."),
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Use only the first examples or trees.")
+        int | None, typer.Option(min=1, help="Maximum number of examples or trees to read.")
     ] = None,
     as_json: Json = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Image file to write, for example trees.png or trees.svg.")
+        Path | None,
+        typer.Option(help="File for a plot of the results, for example trees.png or trees.svg."),
     ] = None,
     device: streams.Device = "auto",
     skip_bad: streams.SkipBad = False,
@@ -78,7 +83,7 @@ def show_trees(
     The models parse the words of the gold trees. If the data has labels that a model knows, the
     command also reports accuracy by sentence length and tree depth.
 
-    Examples, with the trees of a task, with your own, and with the merges saved by training:
+    Examples with the trees of a task, with your own trees, and with merges saved by training:
 
     gumbeltree trees sst2-100d --data trees --split dev
 
