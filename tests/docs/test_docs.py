@@ -52,9 +52,9 @@ def test_the_cell_of_the_contributing_page_works(
     assert "define `weight`, `gate_bias`, `activate`, `activate_backward`" in reason
     # the tests that the page promises will run over the table
     test_cells.test_gradients_by_finite_differences("average")
-    test_cells.test_encoder_runs_with_it("average")
+    test_cells.test_encoder_trains_with_every_cell("average")
     with pytest.raises(pytest.skip.Exception, match="AverageCell"):
-        test_cells.test_fast_pieces_equal_the_cell("average")
+        test_cells.test_activate_and_its_backward_pass_equal_the_cell("average")
     encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
     assert encoder.cell.mix.weight.grad.abs().max() > 0
 

@@ -362,15 +362,15 @@ def test_the_parts_of_the_page_do_what_it_says(parts: Path) -> None:
     # what runs over the tables takes them up
     for test in (
         test_cells.test_gradients_by_finite_differences,
-        test_cells.test_fast_pieces_equal_the_cell,
-        test_cells.test_encoder_runs_with_it,
+        test_cells.test_activate_and_its_backward_pass_equal_the_cell,
+        test_cells.test_encoder_trains_with_every_cell,
     ):
         test("plain")
     for test in (
         test_estimators.test_weights,
-        test_estimators.test_the_gradient_is_that_of_the_weights,
-        test_estimators.test_encoder_trains_with_it,
-        test_estimators.test_exact_equals_reference_with_it,
+        test_estimators.test_gradient_equals_that_of_the_weights,
+        test_estimators.test_encoder_trains_with_every_estimator,
+        test_estimators.test_exact_equals_reference,
     ):
         test("warm")
     # cell and estimator: the linear algorithm gives the gradients of the paper's equations
