@@ -54,25 +54,6 @@ def test_layers_of_keys_equal_those_of_the_table(sentences, block, monkeypatch):
         assert of_keys.made[1].numel() <= max(block, 5 * 8)
 
 
-def test_table_is_read_layer_by_layer():
-    # the whole table must not be gathered for each layer
-    sizes = []
-
-    class Counted(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, function, types, arguments=(), options=None):
-            result = super().__torch_function__(function, types, arguments, options or {})
-            if isinstance(result, torch.Tensor):
-                sizes.append(result.numel())
-            return result
-
-    table = keyed_noise(example_keys(3, 1, torch.arange(5), 1), 9).as_subclass(Counted)
-    layers = NoiseLayers(table, torch.tensor([4, 0, 2, 3, 1]), 8)
-    sizes.clear()
-    layers(2, 4, 6)
-    assert max(sizes) == 4 * 6
-
-
 @pytest.mark.parametrize("trees", ["learned", "random"])
 @pytest.mark.parametrize("impl", ["exact", "reference"])
 def test_keys_equal_their_table_without_creating_it(impl, trees, monkeypatch):
@@ -149,19 +130,6 @@ def test_noise_is_gumbel_distributed(seed, epoch, first, columns):
     assert float(distance) < 2.2 / n**0.5
 
 
-def test_tails():
-    x = noise(rows=range(2_000), width=41).flatten()
-    n = len(x)
-    # expected number of draws beyond each value
-    for value in (-2.5, -2.0, 8.0, 10.0):
-        u = torch.exp(-torch.exp(-torch.tensor(value, dtype=torch.float64)))
-        expected = n * float(u if value < 0 else 1 - u)
-        count = int((x < value).sum() if value < 0 else (x > value).sum())
-        assert abs(count - expected) < 5 * expected**0.5 + 1
-    assert -2.9 < float(x.min()) < -2.6
-    assert 12 < float(x.max()) < 17
-
-
 @pytest.mark.parametrize("value", [0, 1, 511, 512, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF])
 def test_noise_is_finite_for_all_bits(monkeypatch, value):
     monkeypatch.setattr(module, "mixed", lambda bits, key: torch.full_like(bits, value))
@@ -189,20 +157,6 @@ def grid(**changes):
     return example_noise(*{**settings, **changes}.values())
 
 
-def test_noise_at_different_positions_is_uncorrelated():
-    x = grid()  # [2 * 2000, 10, 10]
-    first, second = x.chunk(2)
-    bound = 5 / N**0.5
-    assert correlation(first, second) < bound
-    for shift in (1, 2, 3):
-        assert correlation(x[shift:], x[:-shift]) < 1.1 * bound
-        assert correlation(x[:, shift:], x[:, :-shift]) < 1.1 * bound
-        assert correlation(x[:, :, shift:], x[:, :, :-shift]) < 1.1 * bound
-    # nor is the table symmetric
-    across = ~torch.eye(10, dtype=torch.bool)
-    assert correlation(x[:, across], x.transpose(1, 2)[:, across]) < 1.5 * bound
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -219,17 +173,6 @@ def test_noise_depends_on_seed_epoch_and_row(change):
     assert correlation(a, b) < 5 / (2 * N) ** 0.5
     # nor is one a permutation of the other
     assert len(set(a[:, 0, 0].tolist()) & set(b[:, 0, 0].tolist())) < 20
-
-
-def test_sentences_have_distinct_noise():
-    # by the first layers, over the range of SNLI
-    seen = torch.cat(
-        [
-            example_noise(0, epoch, torch.arange(0, 550_000, 55), 2, 3).flatten(1)
-            for epoch in range(3)
-        ]
-    )
-    assert len(torch.unique(seen, dim=0)) == len(seen)
 
 
 def test_adjacent_positions_are_independent():
@@ -271,14 +214,6 @@ def test_noise_does_not_depend_on_the_width(width):
     assert torch.equal(noise(1, 2, [5, 9], 1, width), wide[:, : width - 1, : width - 1])
 
 
-def test_noise_does_not_use_the_global_generator():
-    before = torch.get_rng_state()
-    x = noise()
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(99)
-    assert torch.equal(noise(), x)
-
-
 # Keys
 
 
@@ -304,16 +239,9 @@ def test_keys_differ_by_seed_epoch_example_and_column():
     rows = torch.tensor([0, 1, 2, 2**32, 2**32 + 1])
     settings = itertools.product((0, 1, 2**16, 2**31), (0, 1, 2))
     keys = torch.cat([example_keys(seed, epoch, rows, 2) for seed, epoch in settings])
-    assert len(keys) == 120
-    assert len(keys.unique(dim=0)) == 120
-
-
-def test_keys_of_examples():
-    rows = torch.tensor([9, 4, 2**33])
-    keys = example_keys(3, 2, rows, 2)
+    assert len(keys.unique(dim=0)) == len(keys) == 120
     # all first sentences, then all second ones
-    assert torch.equal(keys, sentence_keys(3, 2, torch.cat([2 * rows, 2 * rows + 1])))
-    assert torch.equal(keyed_noise(keys.flip(0), 7), keyed_noise(keys, 7).flip(0))
+    assert torch.equal(keys[:10], sentence_keys(0, 0, torch.cat([2 * rows, 2 * rows + 1])))
 
 
 def test_noise_does_not_depend_on_the_chunk_size(monkeypatch):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder, Tree
-from gumbeltree.nn.encoders.tree_encoder import attend
 from gumbeltree.noise import gumbel_noise
 from gumbeltree.parts import ENCODERS, LEAVES
 from tests.models import IMPLS
@@ -132,17 +131,6 @@ def test_sampling_follows_the_mode_by_default(impl: str) -> None:
     assert torch.equal(e.eval()(x, LENGTHS, noise=noise, sample=True).order, sampled)
 
 
-@each_impl
-def test_temperature_never_changes_the_tree(impl: str) -> None:
-    e = encoder(impl=impl)
-    x, noise = words(), gumbel_noise((4, 6, 6))
-    results = []
-    for e.temperature in (0.05, 1.0, 20.0):
-        results.append(e(x, LENGTHS, noise=noise))
-    assert all(torch.equal(r.order, results[0].order) for r in results)
-    assert all(torch.equal(r.vector, results[0].vector) for r in results)
-
-
 def gradients(e: GumbelTreeEncoder, x: Tensor, **arguments: object) -> list[Tensor]:
     x = x.clone().requires_grad_()
     e.zero_grad()
@@ -234,17 +222,6 @@ def test_is_deterministic_given_a_seed(impl: str) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(runs[0], runs[2], strict=True))
 
 
-def test_implementations_draw_the_same_trees() -> None:
-    x, orders = words(), []
-    state = encoder().state_dict()
-    for impl in ("exact", "reference"):
-        e = encoder(impl=impl)
-        e.load_state_dict(state)
-        torch.manual_seed(4)
-        orders.append(e(x, LENGTHS).order)
-    assert torch.equal(*orders)
-
-
 @each_impl
 def test_forced_trees(impl: str) -> None:
     e, x = encoder(impl=impl), words(1, 6)
@@ -268,12 +245,6 @@ def test_attention_by_hand(impl: str) -> None:
         torch.testing.assert_close(full.vector[b], weights @ nodes)
         assert full.attention[b].sum().item() == pytest.approx(1)
         assert (full.attention[b] > 0).sum() == 2 * L - 1
-
-
-def test_attention_gradient_by_finite_differences() -> None:
-    h = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
-    mask = torch.tensor([[True, True, True, True, True], [True, True, False, True, False]])
-    assert torch.autograd.gradcheck(lambda h: attend(h * mask[..., None], mask)[0], h)
 
 
 @each_leaf

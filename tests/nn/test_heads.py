@@ -178,15 +178,6 @@ def test_initial_weights_follow_the_supplement():
     assert torch.equal(head.batch_norm_out.bias, torch.zeros(400))
 
 
-def test_gradients_reach_both_sentences():
-    head = randomized(head_of(HeadConfig(hidden_dim=5, batch_norm=True), 3)).train()
-    u, v = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
-    run(head, u, v).square().sum().backward()
-    assert u.grad.count_nonzero() > 0
-    assert v.grad.count_nonzero() > 0
-    assert all(parameter.grad is not None for parameter in head.parameters())
-
-
 def test_rejects_the_wrong_number_of_sentences():
     x = torch.randn(2, 3)
     with pytest.raises(ValueError, match=r"PairHead .*2.* got 1"):

@@ -25,7 +25,7 @@ from gumbeltree.nn.estimators.soft import SoftGumbel
 from gumbeltree.nn.estimators.st_gumbel import StraightThroughGumbel
 from gumbeltree.noise import gumbel_noise, keyed_noise, sentence_keys
 from gumbeltree.ops.lstm import fused as fused_lstm
-from gumbeltree.ops.merge import choose, exact, fused
+from gumbeltree.ops.merge import exact, fused
 from gumbeltree.ops.merge.problem import TreeProblem
 from gumbeltree.parts import ENCODERS
 from gumbeltree.states import Draw
@@ -177,13 +177,6 @@ def test_second_derivatives_are_rejected() -> None:
 
 
 @interpreted
-def test_interpreter_is_used_only_by_name() -> None:
-    cell, estimator = TreeLSTMCell(4), StraightThroughGumbel()
-    assert choose("auto", cell, estimator, sample=True).name == "exact"
-    assert choose("fused", cell, estimator, sample=True).name == "fused"
-
-
-@interpreted
 def test_unsupported_cases_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other(TreeLSTMCell):
         pass
@@ -194,6 +187,7 @@ def test_unsupported_cases_are_explained(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with torch.device("meta"):
         wide = TreeLSTMCell(1025)
+    assert reason(TreeLSTMCell(4)) is None
     assert "Other" in reason(Other(4))
     assert "SoftGumbel" in reason(TreeLSTMCell(4), SoftGumbel())
     # greedy choices need no estimator
@@ -375,6 +369,17 @@ def test_nan_scores_merge_from_the_left() -> None:
         result, expected = fused.build_tree(problem), exact.build_tree(problem)
     assert result.order.tolist() == expected.order.tolist() == [[0, 0, 0], [0, -1, -1]]
     torch.testing.assert_close(result.vector, expected.vector)
+
+
+@interpreted
+def test_near_ties_merge_from_the_left() -> None:
+    # equal words, so only the noise distinguishes the two candidates of each sentence
+    noise = torch.zeros(2, 2, 2)
+    noise[:, 0, 1] = torch.tensor([1e-7, 1e-4])
+    layout = Layout.of(Arrangement.of(np.array([3, 3]), 3))
+    problem = small_problem(torch.randn(12).expand(6, 12), layout, noise=noise)
+    with torch.no_grad():
+        assert fused.build_tree(problem).order.tolist() == [[0, 0], [1, 0]]
 
 
 # Compiled kernels
