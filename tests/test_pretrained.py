@@ -416,12 +416,6 @@ def test_best_seed_and_ties(tmp_path):
     assert ship_model.candidates([tmp_path / "runs" / "seed-3"]) == [
         tmp_path / "runs" / "seed-3" / "model"
     ]
-    save(tiny_model("single"), tmp_path / "other", {**PROVENANCE, "recipe_name": "snli-100d"})
-    with pytest.raises(ValueError, match="snli-100d, sst2-100d"):
-        ship_model.best_of([*folders, tmp_path / "other"])
-    save(tiny_model("single"), tmp_path / "unfinished", {"seed": 1})
-    with pytest.raises(ValueError, match=r"unfinished: .*accuracy"):
-        ship_model.best_of([tmp_path / "unfinished"])
 
 
 def test_licence_follows_the_data(tmp_path):
@@ -452,18 +446,6 @@ def test_allows_a_loss_of_a_tenth_of_a_point(trained, tmp_path, monkeypatch, los
     else:
         assert "dev accuracy" in refused(*arguments)
         assert not (tmp_path / "out").exists()
-
-
-def test_rejects_a_prepared_file_of_another_task(trained, tmp_path):
-    model = load(trained / "runs" / "seed-0")
-    about = {**model.provenance, "recipe": {"data": {"task": "sst2", "lower": True}}}
-    save(model, tmp_path / "model", about)
-    options = ("--name", "x", "--out", tmp_path / "out", "--check", trained / "data.safetensors")
-    message = refused(tmp_path / "model", *options)
-    assert "data.safetensors" in message
-    assert "'sst2'" in message
-    assert "'table'" in message
-    assert not (tmp_path / "out").exists()
 
 
 def test_extra_words_need_recorded_counts(tmp_path):

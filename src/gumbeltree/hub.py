@@ -27,9 +27,9 @@ def fetch(
     """
     from huggingface_hub import snapshot_download
 
-    repo_id, at, suffix = name.removeprefix(PREFIX).partition("@")
+    repo_id, _, suffix = name.removeprefix(PREFIX).partition("@")
     check_id(repo_id)
-    if at and (revision is not None or not suffix):
+    if suffix and revision is not None:
         raise ValueError(f"name one revision, either as {repo_id}@REVISION or as `revision`")
     revision = suffix or revision
     with plain_errors(f"{repo_id}@{revision}" if revision else repo_id):

@@ -55,15 +55,9 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture or an animation.
+    """A picture, or an animation if `seconds` holds the duration of each frame.
 
-    Attributes:
-        width: Width in pixels.
-        height: Height in pixels.
-        title: A short text alternative.
-        description: A longer text alternative, possibly empty.
-        marks: What to draw, bottom layer first.
-        seconds: The duration of each frame; empty for a still picture.
+    `title` and the longer `description` are text alternatives. Later marks cover earlier ones.
     """
 
     width: float
@@ -240,13 +234,8 @@ def _timed(elements: str, frames: tuple[int, int], seconds: Sequence[float]) -> 
 class TreeLayout:
     """Positions of the words and nodes of one tree.
 
-    Attributes:
-        tree: The tree.
-        columns: The width of each word's column.
-        turned: Whether words read downwards because there are too many to stand upright.
-        level: The distance between two levels of nodes.
-        x: The left edge of the first column.
-        base: The y from which the words hang.
+    Each word has a column of its own width, the first of which starts at `x`. Words hang from the
+    y `base`, and read downwards if `turned`. `level` is the distance between two levels of nodes.
     """
 
     tree: Drawn

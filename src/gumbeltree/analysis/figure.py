@@ -28,6 +28,7 @@ from gumbeltree.picture import (
     text_width,
 )
 from gumbeltree.plots import pyplot
+from gumbeltree.text.files import counted
 
 GAP, HEADER, LEGEND = 36.0, 62.0, 112.0
 """The space between panels, the height of a panel's header, and the width of its legend."""
@@ -121,12 +122,8 @@ def arrange(
     """Return one panel per trace, and the width and height of the figure.
 
     Panels stand side by side if they fit into `ROW`, as in Figure 4 of the paper. Otherwise they
-    are stacked, which puts each word at the same x in all of them.
-
-    Args:
-        traces: As in `draw_trees`.
-        below: Space to keep free below the words of each panel.
-        least_width: The minimum width of a panel.
+    are stacked, which puts each word at the same x in all of them. Each panel has free space
+    `below` its words.
     """
     if not traces:
         raise ValueError("there is nothing to draw: pass one or more (name, trace) pairs")
@@ -232,9 +229,9 @@ def about_merge(trace: Trace, step: int) -> str:
     start, end = node.span
     parts = [f"merge {step + 1}: {' '.join(trace.tree.words[start:end])}"]
     if trace.scored and node.score is not None and node.probability is not None:
-        count = len(trace.layers[step].scores)
+        candidates = counted(len(trace.layers[step].scores), "candidate")
         parts.append(f"score {number(node.score)}")
-        parts.append(f"{percent(node.probability)} of {count} candidate{'s'[: count > 1]}")
+        parts.append(f"{percent(node.probability)} of {candidates}")
     return _joined(*parts, _best_class(node.classes))
 
 

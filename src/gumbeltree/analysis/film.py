@@ -15,6 +15,7 @@ from gumbeltree.analysis.figure import (
 )
 from gumbeltree.analysis.trace import Layer, Trace
 from gumbeltree.picture import Mark, Place, Scene, clip, label, parent, path, rectangle
+from gumbeltree.text.files import counted
 
 MOST_WORDS = 120
 """Films of longer sentences would run for minutes and take as long to make."""
@@ -110,8 +111,8 @@ def _candidates(panel: Panel, present: Sequence[Place], layer: Layer) -> Iterato
 def _caption(panel: Panel, phrases: Sequence[str], step: int) -> Iterator[Element]:
     """Yield the three lines below the bars."""
     layer = panel.trace.layers[step]
-    count = len(layer.scores)
-    text = f"layer {step + 1} of {len(panel.trace.layers)}: {count} candidate{'s'[: count > 1]}"
+    candidates = counted(len(layer.scores), "candidate")
+    text = f"layer {step + 1} of {len(panel.trace.layers)}: {candidates}"
     yield label(panel.x, _row(panel, 0), text, 12, "start", "muted")
     names = ("sampled", "best of the others") if panel.trace.sampled else ("chosen", "runner-up")
     positions = (layer.choice, layer.runner_up)
