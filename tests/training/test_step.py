@@ -183,7 +183,7 @@ def test_computes_the_loss_in_float32_under_autocast(monkeypatch):
             )
         ),
     ],
-    ids=str,
+    ids=lambda settings: "-".join(getattr(x, "__name__", str(x)) for x in settings.values()),
 )
 def test_captured_equals_eager(settings):
     both = Both(**settings)
