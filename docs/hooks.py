@@ -1,12 +1,17 @@
-"""What the site needs beyond its pages: files of the repository that pages link to.
+"""What the site needs beyond its pages: files that pages link to, and line breaks.
 
 Pages link to code and records by their place in the repository, as a code host shows them. In the
 site some of these files are pages of their own (`PAGES`), the others are shown as they are under
 `source/`.
+
+On narrow screens, lines must not break inside options, names and quantities, and the columns of
+tables need a width that fits their contents (see stylesheets/site.css).
 """
 
+import html
 import posixpath
 import re
+from itertools import zip_longest
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -24,6 +29,13 @@ SAME = {"README.md": "index.md"}
 """Files whose place another page takes."""
 
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+CELL = re.compile(r"<td([^>]*)>(.*?)</td>", re.DOTALL)
+HEAD = re.compile(r"(?<=>)[^<]*-[^<]*(?=</th>)")
+CODE = re.compile(r"(?<=<code>)[^<\n]*-[^<\n]*(?=</code>)")
+# what is kept as it is: blocks and spans of code, and tags
+KEPT = re.compile(r"(<pre\b.*?</pre>|<code\b.*?</code>|<[^>]*>)", re.DOTALL)
+QUANTITY = re.compile(r"(?<=\d) (?=±|%|(?:ms|kB|MB|GB|MiB|GiB)\b)|(?<=±) (?=\d)")
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".sh": "sh"}
 
 
@@ -94,3 +106,35 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{before}{posixpath.relpath(name, posixpath.dirname(uri) or '.')}{after}"
 
     return LINK.sub(in_site, markdown)
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Prevent line breaks inside options, names and quantities, and fit the columns of tables."""
+    pieces = KEPT.split(content)
+    pieces[::2] = [QUANTITY.sub("\u00a0", text) for text in pieces[::2]]
+    whole = CODE.sub(keep_words_whole, "".join(pieces))
+    # the reference has white space between a default and its parenthesis
+    return TABLE.sub(fit_columns, re.sub(r"(?<=</code>)\s+(?=\))", "", whole))
+
+
+def keep_words_whole(text: re.Match[str]) -> str:
+    """Mark the short words of a text that would break at a hyphen."""
+    return re.sub(r"(?<!\S)(?=\S*-)\S{1,28}(?!\S)", r'<span class="whole">\g<0></span>', text[0])
+
+
+def fit_columns(table: re.Match[str]) -> str:
+    """Mark the columns of a table by their longest cell; two columns need little of that."""
+    rows = table[0].split("<tr>")
+    texts = [[text for _, text in CELL.findall(row)] for row in rows]
+    kinds = []
+    for column in zip_longest(*texts, fillvalue=""):
+        longest = max(len(html.unescape(re.sub("<[^>]*>", "", text))) for text in column)
+        kinds.append("whole" if longest <= 16 else "medium" if longest <= 40 else "long")
+    if len(kinds) < 3:
+        kinds = [kind if kind == "whole" else "" for kind in kinds]
+
+    def marked(row: str) -> str:
+        kind = iter(kinds)
+        return CELL.sub(lambda cell: f'<td class="{next(kind)}"{cell[1]}>{cell[2]}</td>', row)
+
+    return HEAD.sub(keep_words_whole, "<tr>".join(map(marked, rows)))

@@ -544,6 +544,10 @@ def test_search_works_offline_and_pages_ask_nobody_else(site: Path, served: bool
         page.wait_for_selector(
             ".md-search-result__item a[href*='math.html']", state="attached", timeout=60_000
         )
+        # an option is found, although a leading hyphen excludes a word
+        page.fill("input[name=query]", "")
+        page.locator("input[name=query]").press_sequentially("--resume")
+        page.wait_for_selector(".md-search-result__item a[href*='resume.html']", state="attached")
         for name in ("math", "api", "draw", "explore"):
             page.goto(f"{base}/{name}.html", wait_until="load")
             # pages do not scroll sideways on a telephone
