@@ -121,7 +121,11 @@ class EncoderConfig(TreeSettings):
     kind: str = kind_of("gumbel_tree")
 
     def with_variant(self, variant: str) -> Self:
-        """Return a copy with the fields of the variant `paper` or `reference`."""
+        """Return a copy with the score and the cell initialisation of a variant.
+
+        Args:
+            variant: "paper" or "reference".
+        """
         if variant not in VARIANTS:
             raise UnknownNameError(
                 f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}."
@@ -200,8 +204,11 @@ class ModelConfig(Settings):
     """A whole model: embedding, encoder and head."""
 
     encoder: Any = part(ENCODERS, "gumbel_tree")
+    """Encoder: gumbel_tree, fixed_tree, bag or lstm."""
     head: Any = part(HEADS, "pair")
+    """Head: pair or single."""
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    """Word vectors."""
     max_words: int = setting(1024, low=1)
     """Longer sentences are truncated to this many words; the number of them is reported."""
 
@@ -290,8 +297,11 @@ class Recipe(Settings):
     description: str
     """One line: which number of the paper this reproduces, or what it is for."""
     model: ModelConfig
+    """The model."""
     data: DataConfig = field(default_factory=DataConfig)
+    """The data."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    """The training."""
 
 
 PARTS = {
@@ -309,7 +319,11 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str | Path) -> Recipe:
-    """Read a packaged recipe by name, or a TOML file by path."""
+    """Read a recipe.
+
+    Args:
+        name: name of a packaged recipe, or path of a TOML file.
+    """
     if isinstance(name, Path) or name.endswith(".toml"):
         source, content = str(name), Path(name).read_bytes()
     elif name in recipe_names():

@@ -271,7 +271,12 @@ class Sentences:
     def of(
         cls, ids: Sequence[Sequence[int]], device: torch.device | str | None = None
     ) -> "Sentences":
-        """Return a batch of sentences given as word ids."""
+        """Return a batch of sentences given as word ids.
+
+        Args:
+            ids: word ids of each sentence, at least one.
+            device: device of the batch.
+        """
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         arrangement = Arrangement.of(lengths, int(lengths.max(initial=1)))
         rows = arrangement.rows(*concatenate_ids(ids, arrangement))
@@ -304,7 +309,11 @@ class Sentences:
         return cls(words.flatten(0, 1).index_select(0, rows), Layout.of(arrangement, device))
 
     def with_order(self, order: Tensor) -> "Sentences":
-        """Return the same sentences with fixed merge orders."""
+        """Return the same sentences with fixed merge orders.
+
+        Args:
+            order: merge orders, int64 `[B, T-1]`.
+        """
         return Sentences(self.words, self.layout, order, self.node_labels, self.extras)
 
     def with_words(self, words: Tensor) -> "Sentences":

@@ -73,7 +73,9 @@ class SentenceModel(nn.Module):
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.config = config
+        """Settings of the model."""
         self.tokenizer = tokenizer
+        """Tokenizer with the vocabulary."""
         self.provenance: dict[str, Any] = {}
         """Origin of the weights, any JSON data; kept from load to save."""
         self._captured: CapturedEncoder | None = None
@@ -81,16 +83,18 @@ class SentenceModel(nn.Module):
         self.embedding.weight.requires_grad_(config.embedding.tuned)
         self.dropout = nn.Dropout(config.embedding.dropout)
         self.encoder = ENCODERS[config.encoder.kind](config.encoder)
+        """Encoder, such as a `GumbelTreeEncoder`."""
         if not isinstance(self.encoder, Encoder):
             raise TypeError(
                 f"the encoder {config.encoder.kind!r} is a {type(self.encoder).__name__}; derive "
                 "it from gumbeltree.nn.encoders.encoder.Encoder"
             )
         self.head = HEADS[config.head.kind](config.head, self.encoder.vector_dim)
+        """Head, which turns sentence vectors into answers."""
         self.reset_embedding()
 
     def reset_embedding(self) -> None:
-        """Draw word vectors from N(0, 0.01^2); set those of <pad> and <unk> to zero."""
+        """Draw word vectors from N(0, 0.01^2); set those of `<pad>` and `<unk>` to zero."""
         nn.init.normal_(self.embedding.weight, std=0.01)
         special = [self.tokenizer.token_to_id(word) for word in ("<pad>", "<unk>")]
         with torch.no_grad():
@@ -117,7 +121,13 @@ class SentenceModel(nn.Module):
     def encode_batch(
         self, sentences: Sentences, draw: Draw | None = None, keep: Keep = VECTORS
     ) -> Encoding:
-        """Encode sentences of word ids; see `Encoder.forward`."""
+        """Return the encoder's output for a batch.
+
+        Args:
+            sentences: word ids.
+            draw: how to choose merges; see `forward`.
+            keep: what to return in addition to vectors and trees.
+        """
         encoding: Encoding = self.encoder(self.embed(sentences), draw=draw, keep=keep)
         return encoding
 
@@ -154,7 +164,11 @@ class SentenceModel(nn.Module):
         return ModelOutput(output, log_prob, entropy, losses)
 
     def why_not_captured(self, sample: bool) -> str | None:
-        """Return why the forward pass cannot be captured as a CUDA graph, or None if it can."""
+        """Return why the forward pass cannot be captured as a CUDA graph, or None if it can.
+
+        Args:
+            sample: whether merges are sampled, as in training.
+        """
         if not own(self.head, "capturable"):
             return f"{type(self.head).__name__} does not declare itself capturable"
         if not isinstance(self.encoder, Encoder):
@@ -191,7 +205,13 @@ class SentenceModel(nn.Module):
     def parse(
         self, text: str, *, pretokenized: bool = False, counts: TextCounts | None = None
     ) -> Tree:
-        """Return the greedy tree of one text; see `encode` for the arguments."""
+        """Return the greedy tree of one text.
+
+        Args:
+            text: a sentence.
+            pretokenized: see `encode`.
+            counts: see `encode`.
+        """
         return self.parse_many([text], pretokenized=pretokenized, counts=counts)[0]
 
     def parse_many(
@@ -202,7 +222,14 @@ class SentenceModel(nn.Module):
         pretokenized: bool = False,
         counts: TextCounts | None = None,
     ) -> list[Tree]:
-        """Return the greedy tree of each text; see `encode` for the arguments."""
+        """Return the greedy tree of each text.
+
+        Args:
+            texts: see `encode`.
+            batch_size: see `encode`.
+            pretokenized: see `encode`.
+            counts: see `encode`.
+        """
         self.check_builds_trees()
         columns = [as_texts(texts)]
         trees: list[Tree] = []
@@ -326,7 +353,11 @@ class SentenceModel(nn.Module):
         return load(name, device)
 
     def check_builds_trees(self, name: str = "this model") -> None:
-        """Raise unless the encoder merges words into a tree."""
+        """Raise a ValueError unless the encoder merges words into a tree.
+
+        Args:
+            name: name of the model in the error message.
+        """
         if not self.encoder.builds_trees:
             raise ValueError(
                 f"{name} builds no tree: its encoder is {self.config.encoder.kind!r}; use a model "

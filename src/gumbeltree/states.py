@@ -14,7 +14,9 @@ class NodeState(NamedTuple):
     """State of tree nodes: r = [h; c] in the paper, each half `[..., D]`."""
 
     h: Tensor
+    """Hidden state; that of the root is the sentence vector."""
     c: Tensor
+    """Cell state."""
 
 
 class Draw(NamedTuple):
@@ -37,7 +39,9 @@ class Keep(NamedTuple):
     """What an encoder returns in addition to vectors and trees."""
 
     nodes: bool = False
+    """Whether to return the states of all nodes."""
     scores: bool = False
+    """Whether to return the scores of all candidates."""
 
 
 VECTORS = Keep()

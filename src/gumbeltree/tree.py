@@ -53,7 +53,12 @@ class Tree:
     spans: tuple[Span, ...] = field(init=False)
 
     def __init__(self, words: Iterable[str] | str, order: Iterable[int]) -> None:
-        """Make a tree from words, or a string to split on whitespace, and a merge order."""
+        """Make a tree.
+
+        Args:
+            words: The words, or a string to split on whitespace.
+            order: The position of each merge, as in the attribute.
+        """
         words = _checked_words(words)
         try:
             order = tuple(map(index, order))
@@ -221,6 +226,10 @@ class Tree:
 
         The distribution is uniform over merge orders, not over trees: balanced trees, which many
         orders produce, are more frequent than others.
+
+        Args:
+            words: The words, or a string to split on whitespace.
+            seed: The same seed gives the same tree.
         """
         words = _checked_words(words)
         generator = random.Random(seed)
@@ -240,7 +249,11 @@ class Tree:
         return max((height for _, _, height in heights), default=0)
 
     def to_nltk(self, label: str = "X") -> str:
-        """Write a labelled tree that NLTK reads, for example `(X (X the cat) sat)`."""
+        """Write a labelled tree that NLTK reads, for example `(X (X the cat) sat)`.
+
+        Args:
+            label: The label of every node.
+        """
         if label.split() != [label] or "(" in label or ")" in label:
             raise ValueError(f"`label` must be one word without parentheses, got {label!r}")
         if len(self) == 1:

@@ -40,7 +40,9 @@ class Curve:
     """One curve: a run, or several seeds of the same experiment."""
 
     label: str
+    """Name in the legend."""
     runs: list[Run]
+    """One run per seed."""
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -93,6 +95,9 @@ def mean_curve(
     curves: Iterable[tuple[ArrayLike, ArrayLike]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Interpolate curves (x, y) at all their places within the range they have in common.
+
+    Args:
+        curves: x and y of each curve; points that are not finite are dropped.
 
     Returns:
         The places `[n]` and the values `[curves, n]`.

@@ -35,7 +35,7 @@ def draw_film(traces: Sequence[tuple[str, Trace]]) -> Figure:
         traces: As in `gumbeltree.analysis.figure.draw_trees`.
 
     Raises:
-        ValueError: If a tree is fixed or longer than `MOST_WORDS`.
+        ValueError: If a tree is fixed or has more than 120 words.
     """
     for name, trace in traces:
         if trace.trees != "learned":

@@ -41,7 +41,9 @@ class GoldExample(NamedTuple):
     """A labelled example and the gold tree of each text, None where the file has none."""
 
     example: Example
+    """Texts and label."""
     trees: tuple[Gold | None, ...]
+    """The gold tree of each text."""
 
 
 def parse_brackets(text: str) -> tuple[list[str], set[Span]]:

@@ -110,7 +110,11 @@ class Index:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open an index."""
+        """Open an index.
+
+        Args:
+            path: folder of the index.
+        """
         return cls(Path(path), _read_header(Path(path)))
 
     @classmethod
@@ -169,7 +173,12 @@ class Index:
         return self.header.count
 
     def check_model(self, model: SentenceModel, name: str = "the model") -> None:
-        """Raise a ValueError unless `model`, called `name`, encodes like the index's own model."""
+        """Raise a ValueError unless a model encodes like the index's own model.
+
+        Args:
+            model: model to check.
+            name: name of the model in the error message.
+        """
         digest = model_digest(model)
         if digest != self.header.model_digest:
             raise ValueError(

@@ -119,7 +119,13 @@ class Trace:
 
 
 def trace(model: SentenceModel, text: str, **options: Any) -> Trace:
-    """Trace how a model merges one text; see `trace_many`."""
+    """Trace how a model merges one text.
+
+    Args:
+        model: A model that builds trees.
+        text: A sentence.
+        options: `seed`, `temperature` and `pretokenized`, as in `trace_many`.
+    """
     return trace_many(model, [text], **options)[0]
 
 

@@ -75,7 +75,14 @@ class TreeShape:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Agreement of two models, sentence-level and corpus-level F1."""
+    """Agreement of two models.
+
+    Attributes:
+        first: name of the first model.
+        second: name of the second model.
+        sentence: mean of the F1 of each sentence.
+        corpus: F1 of the spans of all sentences pooled.
+    """
 
     first: str
     second: str
@@ -85,7 +92,13 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class SelfF1:
-    """Agreement of several models: F1 averaged over all pairs, and the pairs."""
+    """Agreement of several models.
+
+    Attributes:
+        sentence: mean of the pairs' `sentence`.
+        corpus: mean of the pairs' `corpus`.
+        pairs: agreement of each pair of models.
+    """
 
     sentence: float | None
     corpus: float | None
@@ -146,7 +159,12 @@ def f1(first: Sequence[Bracketing], second: Sequence[Bracketing], keep_trivial: 
 
 
 def best_f1(gold: Sequence[Bracketing], keep_trivial: bool = False) -> F1:
-    """Return the F1 of the best binary trees: below 1 if gold nodes have more than two children."""
+    """Return the F1 of the best binary trees: below 1 if gold nodes have more than two children.
+
+    Args:
+        gold: gold trees.
+        keep_trivial: see `f1`.
+    """
     # a binary tree over n words has n - 1 spans, and the best one contains all gold spans
     counts = [(b.length, len(b.spans), max(b.length - 1, 0), len(b.spans)) for b in gold]
     return _score(counts, keep_trivial)

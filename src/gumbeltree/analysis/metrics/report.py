@@ -71,7 +71,11 @@ class Comparison:
     random_self_f1: SelfF1
 
     def of(self, kind: str) -> list[Row]:
-        """Return the rows of one kind."""
+        """Return the rows of one kind.
+
+        Args:
+            kind: "gold", "model", "baseline" or "bound".
+        """
         return [row for row in self.rows if row.kind == kind]
 
 
@@ -188,6 +192,9 @@ def read_orders(paths: Iterable[Path | str]) -> list[list[Tree]]:
     """Read the merges of runs on the same development sentences (`dev_orders.npz`).
 
     The files contain no words, so every word of the trees is an x.
+
+    Args:
+        paths: one file per run.
     """
     runs: list[list[Tree]] = []
     first: tuple[Path | str, list[int]] | None = None

@@ -52,7 +52,13 @@ class GumbelTreeEncoder(TreeEncoder):
         self._temperature = check_temperature(value)
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
-        """Return vectors and trees; merges follow `sentences.order` if it is set."""
+        """Return vectors and trees; merges follow `sentences.order` if it is set.
+
+        Args:
+            sentences: word vectors.
+            draw: how to choose merges.
+            keep: what to return in addition to vectors and trees.
+        """
         given = draw.temperature
         temperature = self.temperature if given is None else given
         return self.merge(sentences, draw, keep, self.scale, temperature)

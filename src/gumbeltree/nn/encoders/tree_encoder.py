@@ -35,7 +35,11 @@ class TreeEncoder(Encoder):
         self.cell = CELLS[config.cell.kind](D, config.cell)
 
     def explain(self, sample: bool | None = None) -> Choice:
-        """Return the implementation of the merge that runs, and why."""
+        """Return the implementation of the merge that runs, and why.
+
+        Args:
+            sample: whether merges are sampled; by default, as in the current mode.
+        """
         sample = self.training if sample is None else sample
         sample = sample and self.estimator is not None
         return choose(self.config.impl, self.cell, self.estimator, sample)

@@ -19,6 +19,7 @@ class Prediction(NamedTuple):
     """Predicted class of a sentence or pair."""
 
     label: str
+    """The most probable label."""
     probabilities: dict[str, float]
     """Probability of each label, in the order of the model's labels."""
     logits: tuple[float, ...]
