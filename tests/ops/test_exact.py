@@ -55,6 +55,17 @@ def check_float64(case: Case) -> None:
     assert max(worst.values()) < 1e-10, worst
 
 
+@pytest.mark.parametrize("impl", ["reference", "exact"])
+def test_gradients_of_scores_outside_a_sentence_are_ignored(impl: str) -> None:
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, impl=impl)).eval()
+    encoding = encoder(torch.randn(2, 6, 3), torch.tensor([6, 3]), details=True)
+    # a softmax over padded scores sends NaN to the entries of -inf
+    gradient = torch.where(encoding.scores > -torch.inf, 1.0, torch.nan)
+    encoding.scores.backward(gradient)
+    assert all(p.grad.isfinite().all() for p in encoder.parameters())
+    assert encoder.query.grad.abs().max() > 0
+
+
 @settings(max_examples=15)
 @given(cases([t for t in TEMPERATURES if t < 0.3]))
 def test_low_temperature(case: Case) -> None:

@@ -229,6 +229,14 @@ def test_same_seed_same_bits(demo, finished, tmp_path):
     assert contents(tmp_path / "run") == contents(finished[0])
 
 
+def test_initial_weights_depend_on_the_seed(demo):
+    first, again, other = (
+        new_model(small().model, demo, seed).encoder.state_dict() for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["query"], other["query"])
+
+
 def test_another_seed_another_model(demo, finished, tmp_path):
     train(small("tuned=false", "seed=1"), demo, tmp_path / "run", recipe_name="demo")
     one, other = contents(tmp_path / "run"), contents(finished[0])
