@@ -95,9 +95,10 @@ def test_search_finds_rows_worked_out_by_hand(tmp_path):
     assert index.search(np.array([2.0, 0]), 9)[0].tolist() == [[0, 4, 1, 3, 2]]
 
 
-@pytest.mark.parametrize("most", [1, 1000, 2**24])
-def test_search_is_exact(tmp_path, monkeypatch, most):
-    monkeypatch.setattr(index_module, "MOST_COSINES", most)
+@pytest.mark.parametrize(("rows", "queries"), [(7, 4), (100, 2), (2**14, 256)])
+def test_search_is_exact(tmp_path, monkeypatch, rows, queries):
+    monkeypatch.setattr(index_module, "BLOCK_ROWS", rows)
+    monkeypatch.setattr(index_module, "BLOCK_QUERIES", queries)
     generator = np.random.default_rng(1)
     vectors = generator.normal(size=(300, 20))
     index = index_of(tmp_path / "x", vectors)
@@ -116,7 +117,9 @@ def test_search_is_exact_with_ties_and_zero_vectors(tmp_path_factory, vectors, q
     assert_exact(index, np.array(query), k)
 
 
-def test_ties_go_to_the_lower_row(tmp_path):
+@pytest.mark.parametrize("block", [2, 2**14])
+def test_ties_go_to_the_lower_row(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(index_module, "BLOCK_ROWS", block)
     index = index_of(tmp_path / "x", [[0, 1], [1, 0], [0, 1], [1, 0], [1, 0], [0, 1], [1, 0]])
     assert index.search(np.array([1, 0]), 3)[0].tolist() == [[1, 3, 4]]
     assert index.search(np.array([1, 0]), 6)[0].tolist() == [[1, 3, 4, 6, 0, 2]]

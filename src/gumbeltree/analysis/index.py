@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -43,8 +43,9 @@ REBUILD = "rebuild the index with `gumbeltree index`"
 
 CHUNK_TEXTS = 1024
 """Number of texts that are encoded together."""
-MOST_COSINES = 2**24
-"""Number of cosines that search keeps in memory, unless one query has more."""
+BLOCK_ROWS, BLOCK_QUERIES = 2**14, 256
+"""Vectors and queries that are compared at once."""
+Neighbours: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 @dataclasses.dataclass
@@ -197,9 +198,7 @@ class Index:
             texts.append(self._text[start : end - 1].tobytes().decode())
         return texts
 
-    def search(
-        self, vectors: NDArray[np.floating[Any]], k: int = 5
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def search(self, vectors: NDArray[np.floating[Any]], k: int = 5) -> Neighbours:
         """Return the k nearest rows of each query and their cosines, nearest first.
 
         Search is exact: every vector is compared, in float32. If cosines are equal, the lower row
@@ -226,16 +225,30 @@ class Index:
         k = min(k, len(self))
         rows = np.empty((len(queries), k), dtype=np.int64)
         scores = np.empty((len(queries), k), dtype=np.float32)
-        size = max(1, MOST_COSINES // len(self))
-        for start in range(0, len(queries), size):
-            block = (unit(queries[start : start + size]) @ self.vectors.T).clip(-1, 1)
-            # topk is faster than sorting, but orders ties at random
-            lowest = torch.from_numpy(block).topk(k).values[:, -1].tolist()
-            for i, (cosines, least) in enumerate(zip(block, lowest, strict=True), start):
-                near = np.flatnonzero(cosines >= np.float32(least))
-                rows[i] = near[np.argsort(-cosines[near], kind="stable")[:k]]
-                scores[i] = cosines[rows[i]]
+        for start in range(0, len(queries), BLOCK_QUERIES):
+            block = self._search_block(unit(queries[start : start + BLOCK_QUERIES]), k)
+            for i, best in enumerate(block, start):
+                rows[i], scores[i] = best
         return rows, scores
+
+    def _search_block(self, queries: NDArray[np.float32], k: int) -> list[Neighbours]:
+        """Return the k nearest rows and their cosines for each of a few unit vectors `[Q, D]`."""
+        best = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))] * len(queries)
+        for start in range(0, len(self), BLOCK_ROWS):
+            cosines = (queries @ self.vectors[start : start + BLOCK_ROWS].T).clip(-1, 1)
+            for i, (rows, scores) in enumerate(best):
+                # later rows must exceed the lowest of k cosines
+                lowest = scores[-1] if len(scores) == k else -np.inf
+                near = np.flatnonzero(cosines[i] > lowest)
+                rows = np.concatenate([rows, start + near])
+                scores = np.concatenate([scores, cosines[i, near]])
+                if len(scores) > k:
+                    # sorting everything would take longer than computing the cosines
+                    kept = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+                    rows, scores = rows[kept], scores[kept]
+                order = np.argsort(-scores, kind="stable")[:k]
+                best[i] = rows[order], scores[order]
+        return best
 
 
 def write_index(
