@@ -24,7 +24,7 @@ from gumbeltree.settings import from_dict
 
 RUNS = Path(__file__).parent / "results" / "runs.jsonl"
 IGNORED = ("description", "training.seed", "training.checkpoint_seconds")
-"""Settings that do not make a different experiment."""
+"""Settings that do not distinguish experiments."""
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -39,7 +39,7 @@ def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def settings(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return all settings of a recipe by dotted key, under the names that `--set` takes.
+    """Return all settings of a recipe by dotted key, under the names that `--set` accepts.
 
     The encoder has the flat form of version 1, where `trees` and `leaf` are single settings.
     """
@@ -82,7 +82,7 @@ def identify(name: str, recipe: dict[str, Any]) -> tuple[str, list[str]]:
     A changed recipe that equals another packaged one counts as that one.
     """
     if name not in recipe_names():
-        raise ValueError(f"recipe {name!r} is not a packaged one, so there is nothing to compare")
+        raise ValueError(f"recipe {name!r} is not a packaged one; collect runs of packaged recipes")
     changed = changes(recipe, packaged(name))
     for other in recipe_names() if changed else ():
         if not changes(recipe, packaged(other)):
@@ -99,7 +99,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path, exclusive: bool = False) -> dict[str, Any]:
-    """Return what runs.jsonl keeps of a finished run."""
+    """Return the record of a finished run for runs.jsonl."""
     if not (folder / "result.json").is_file():
         raise ValueError(f"{folder} is not finished; finish it with `gumbeltree train --resume`")
     asked, result, config = (
@@ -150,7 +150,7 @@ def read_run(folder: Path, exclusive: bool = False) -> dict[str, Any]:
 
 
 def known_commit(code: dict[str, Any]) -> dict[str, Any]:
-    """Return the code of a run, with the commit looked up by its source digest if need be."""
+    """Return the code of a run, with the commit looked up by its source digest if necessary."""
     if not code["clean"] and (commit := commits_by_source().get(code["source"])):
         return code | {"commit": commit, "clean": True}
     return code
@@ -200,7 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER")
     parser.add_argument("--out", type=Path, default=RUNS, help="file of the collected runs")
-    parser.add_argument("--exclusive", action="store_true", help="each run had the machine alone")
+    parser.add_argument("--exclusive", action="store_true", help="the machine was not shared")
     parser.add_argument("--replace", action="store_true", help="replace runs already in the file")
     arguments = parser.parse_args()
     try:

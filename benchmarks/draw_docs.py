@@ -2,7 +2,7 @@
 
     python benchmarks/draw_docs.py [--out docs/images]
 
-The short sentence is that of the paper's Figure 4; the long one shows how many words are drawn.
+The short sentence is that of the paper's Figure 4; the long one shows the layout of many words.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python benchmarks/load.py --json benchmarks/results/load.json
 
 The server runs in its own process and the clients in this one; they share the machine's cores, so
-a server alone is faster. Each client keeps one connection open and sends its next request once the
-last is answered. Kinds of requests alternate. The sentences come from the demo's grammar, and every
-answer is compared with the model's answer in Python.
+a dedicated server is faster. Each client keeps one connection open and sends its next request once
+the last is answered. Kinds of requests alternate. The sentences come from the demo's grammar, and
+every answer is compared with the model's answer in Python.
 """
 
 import argparse
@@ -32,7 +32,7 @@ EARLY = 10_000
 
 
 class Known:
-    """Sentences and the model's answers."""
+    """Sentences and the expected answers."""
 
     def __init__(self, name: str, count: int) -> None:
         model = gumbeltree.load(name)

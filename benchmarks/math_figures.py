@@ -182,9 +182,9 @@ def draw_work() -> None:
 
 
 def float32_errors(words: int, temperature: float = 1.0) -> tuple[float, float]:
-    """Return the largest gradient error in float32 of the direct way and of the ledger.
+    """Return the largest gradient error in float32 of the direct form and of the ledger.
 
-    Errors are relative to the largest entry of the direct way in float64, on the same tree.
+    Errors are relative to the largest entry of the direct form in float64, on the same tree.
     """
     torch.manual_seed(words)
     config = EncoderConfig(32, 32, leaf="affine", impl="exact", temperature=temperature)

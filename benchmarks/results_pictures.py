@@ -18,7 +18,7 @@ def draw(
     """Draw the mean and range of each group over epochs, and its exclusive runs over minutes.
 
     The right panel appears if at least two groups have comparable times. It has one line per run:
-    some include kernel compilation, so that a mean at one minute would mix different stages.
+    some include kernel compilation, so a mean over time would mix different stages.
     """
     plt = pyplot()
     timed = sum(bool(each.exclusive) for each in groups.values()) > 1
@@ -63,7 +63,7 @@ def draw(
     if title:
         figure.suptitle(title)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # without the drawing program's version, so that equal pictures are equal files
+    # omit matplotlib's version, so that identical pictures give identical files
     replace_file(
         path,
         lambda part: figure.savefig(part, dpi=130, format="png", metadata={"Software": None}),

@@ -71,7 +71,7 @@ def best_of(folders: Sequence[Path]) -> Path:
         print(f"{folder}: dev {accuracy:.2%}, seed {about.get('seed', 'not recorded')}")
     recipes = sorted({str(recipe) for *_, recipe in ranked})
     if len(recipes) > 1:
-        raise ValueError(f"the models have different recipes: {', '.join(recipes)}; name one")
+        raise ValueError(f"the models have different recipes: {', '.join(recipes)}; pass only one")
     return min(ranked, key=lambda row: row[:2])[2]
 
 
@@ -88,7 +88,7 @@ def with_words(model: SentenceModel, words: Sequence[str]) -> SentenceModel:
     """Return the same model with a smaller vocabulary; other words become <unk>."""
     description = json.loads(model.tokenizer.to_str())
     if description["model"]["type"] != "WordLevel":
-        raise ValueError(f"the tokenizer is not word-level but {description['model']['type']}")
+        raise ValueError(f"the tokenizer must be word-level, got {description['model']['type']}")
     before = model.tokenizer.get_vocab()
     kept = [*words, *(word for word in (PAD, UNKNOWN) if word in before)]
     description["model"]["vocab"] = {word: i for i, word in enumerate(kept)}
@@ -240,7 +240,7 @@ def ship(arguments: argparse.Namespace) -> None:
     total = sum(path.stat().st_size for path in arguments.out.glob("*/*"))
     kept = about["shipped"]["words"]
     print(f"{target}: {kept:,} of {all_words:,} words, {size / 1e6:.2f} MB")
-    print(f"{arguments.out}: {total / 1e6:.2f} MB in all")
+    print(f"{arguments.out}: {total / 1e6:.2f} MB in total")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -251,9 +251,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("models", nargs="+", type=Path, help="runs or model folders")
     parser.add_argument("--name", required=True, help="name of the packaged model")
     parser.add_argument("--out", type=Path, default=Path("src/gumbeltree/pretrained"))
-    parser.add_argument("--extra-words", type=int, help="words to keep beside those of the data")
+    parser.add_argument("--extra-words", type=int, help="words to keep besides those of the data")
     parser.add_argument("--check", type=Path, help="the prepared file it was trained on")
-    parser.add_argument("--license", help="of the weights; default: by the data's terms")
+    parser.add_argument("--license", help="licence of the weights; default: depends on the data")
     parser.add_argument("--language", default="en")
     parser.add_argument("--device", default="cpu", help="device of --check")
     parser.add_argument("--replace", action="store_true", help="replace a model of that name")

@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/write_neighbours.py snli_1.0/snli_1.0_dev.jsonl
         [--model snli-100d] [--page docs/neighbours.md] [--count 1000000]
 
-Everything between two marks of the page is replaced. Speed is measured with random vectors in a
-temporary folder (1.2 GB), in CPU time, which other programs disturb little.
+The text between each pair of markers in the page is replaced. Speed is measured with random vectors
+in a temporary folder (1.2 GB), in CPU time, which other programs hardly affect.
 """
 
 import argparse
@@ -150,7 +150,7 @@ def speed(folder: Path, count: int, width: int) -> str:
 
 
 def replaced(page: str, name: str, text: str) -> str:
-    """Return a page with `text` between the marks `name`."""
+    """Return a page with `text` between the markers `name`."""
     start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     pattern = re.compile(f"{re.escape(start)}\n.*?{re.escape(end)}", re.DOTALL)
     if len(pattern.findall(page)) != 1:

@@ -167,7 +167,7 @@ def main_table(groups: Iterable[Group]) -> str:
 
 
 def figures(each: Group) -> tuple[str, ...]:
-    """Return the cells that every other table ends with."""
+    """Return the last cells of a row in all other tables."""
     epochs = statistics.fmean(run["best_epoch"] for run in each.runs)
     return (
         *(accuracy(each, "dev"), accuracy(each, "test"), str(len(each.runs))),
@@ -187,7 +187,7 @@ def ablation_table(setting: str, groups: Iterable[Group]) -> str:
 
 
 def tuned_table(recipes: Iterable[str]) -> str:
-    """Return how recipes differ from those that they are named after."""
+    """Return the changes of each recipe from the one it is named after."""
     rows = []
     for recipe in recipes:
         base = re.sub("-(tuned|reference).*", "", recipe)
@@ -255,7 +255,7 @@ def fill(page: str, content: dict[str, str]) -> str:
             pattern, lambda found, text=text: f"{found[1]}\n{text}\n\n{found[2]}", page, flags=re.S
         )
         if count != 1:
-            raise ValueError(f"the page needs one `<!-- results: {name} -->`, but has {count}")
+            raise ValueError(f"the page must have one `<!-- results: {name} -->`, got {count}")
     return page
 
 

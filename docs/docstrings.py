@@ -22,7 +22,7 @@ class Fields(griffe.Extension):
     """Show the fields of records in one list, and settings with their defaults alone."""
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **unused: Any) -> None:
-        """Replace what declares a setting (see gumbeltree/settings.py) by its default."""
+        """Replace the declaration of a setting (see gumbeltree/settings.py) by its default."""
         call = attr.value
         name = str(call.function) if isinstance(call, griffe.ExprCall) else ""
         if isinstance(call, griffe.ExprCall) and name in ("setting", "part"):
@@ -74,12 +74,12 @@ def decorators(cls: griffe.Class) -> set[str]:
 
 
 def typed(field: griffe.Attribute) -> str:
-    """Return the name of a field with its type, where that is declared."""
+    """Return the name of a field with its type, if declared."""
     return field.name if field.annotation is None else f"{field.name} ({field.annotation})"
 
 
 def words_of(field: griffe.Attribute) -> str:
-    """Return the docstring of a field in one line."""
+    """Return the docstring of a field as one line."""
     return " ".join(field.docstring.value.split()) if field.docstring else ""
 
 

@@ -1,7 +1,7 @@
-"""What the site needs beyond its pages: files that pages link to, and line breaks.
+"""MkDocs hooks: add the files that pages link to, and control line breaks.
 
-Pages link to code and records by their place in the repository, as a code host shows them. In the
-site some of these files are pages of their own (`PAGES`), the others are shown as they are under
+Pages link to code and records by repository path, so that links also work on a code host. On the
+site, some of these files are pages of their own (`PAGES`); the others are shown verbatim under
 `source/`.
 
 On narrow screens, lines must not break inside options, names and quantities, and the columns of
@@ -26,32 +26,32 @@ PAGES = {
 """Files of the repository outside `docs` that are pages of the site, with their names there."""
 
 SAME = {"README.md": "index.md"}
-"""Files whose place another page takes."""
+"""Files that another page replaces."""
 
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 CELL = re.compile(r"<td([^>]*)>(.*?)</td>", re.DOTALL)
 HEAD = re.compile(r"(?<=>)[^<]*-[^<]*(?=</th>)")
 CODE = re.compile(r"(?<=<code>)[^<\n]*-[^<\n]*(?=</code>)")
-# what is kept as it is: blocks and spans of code, and tags
+# left unchanged: code blocks, inline code and tags
 KEPT = re.compile(r"(<pre\b.*?</pre>|<code\b.*?</code>|<[^>]*>)", re.DOTALL)
 QUANTITY = re.compile(r"(?<=\d) (?=±|%|(?:ms|kB|MB|GB|MiB|GiB)\b)|(?<=±) (?=\d)")
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".sh": "sh"}
 
 
 def place(uri: str) -> str:
-    """Return where in the repository a page of the site comes from."""
+    """Return the repository path of a page of the site."""
     homes = {name: home for home, name in PAGES.items()}
     return homes.get(uri, f"docs/{uri}")
 
 
 def target(uri: str, link: str) -> str:
-    """Return what a link of a page leads to, as a path from the repository's root."""
+    """Return the target of a link in a page, as a path from the repository root."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(place(uri)), link))
 
 
 def name_in_site(path: str) -> str:
-    """Return the name that a file of the repository has in the site."""
+    """Return the path on the site of a file in the repository."""
     if path in PAGES or path in SAME:
         return PAGES.get(path) or SAME[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
@@ -93,7 +93,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to the pages of the site."""
+    """Rewrite links to point to pages of the site."""
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
@@ -123,7 +123,7 @@ def keep_words_whole(text: re.Match[str]) -> str:
 
 
 def fit_columns(table: re.Match[str]) -> str:
-    """Mark the columns of a table by their longest cell; two columns need little of that."""
+    """Mark the columns of a table by their longest cell; up to two columns may wrap freely."""
     rows = table[0].split("<tr>")
     texts = [[text for _, text in CELL.findall(row)] for row in rows]
     kinds = []

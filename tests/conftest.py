@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 
 # Triton decides when it is first imported whether its kernels are interpreted, and torch imports it
-# with the line on determinism below
+# when the determinism setting below is made
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -21,9 +21,9 @@ settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50
 settings.register_profile("long", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-# torch.empty then returns NaN, so that a read of memory nothing wrote shows up in a result
+# torch.empty then returns NaN, so that reads of uninitialised memory show up in results
 torch.use_deterministic_algorithms(True)
-# the tensors are tiny: a second thread would only wait
+# the tensors are tiny: more threads would only add overhead
 torch.set_num_threads(1)
 
 
@@ -40,7 +40,7 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
 
 
-# imports of gumbeltree stand in the fixtures: they must follow the variables above
+# gumbeltree is imported in the fixtures, after the environment variables above are set
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tiny models for tests: a few words, a few units, weights wide enough for trees to differ."""
+"""Tiny models for tests: a few words, a few units, weights large enough for trees to differ."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ IMPLS = [
 
 WORDS = ["the", "dog", "that", "barked", "all", "night", "sleeps", "now", "not", "one", "."]
 
-# lengths 1, 8, 3, 1, 5, 2, with words outside the vocabulary, not in order of length
+# lengths 1, 8, 3, 1, 5, 2, with out-of-vocabulary words, not sorted by length
 TEXTS = [
     "now",
     "the dog that barked all night sleeps .",
@@ -38,7 +38,7 @@ def ids_of(sentences: Sentences) -> list[list[int]]:
 
 
 def encoder_settings(**settings: object) -> EncoderSettings:
-    """Return the settings of an encoder with 5D words and 6D states; fixed trees by their name."""
+    """Return the settings of an encoder with 5D words and 6D states; `trees` names fixed trees."""
     if settings.get("trees") == "learned":
         del settings["trees"]
     if "trees" in settings:

@@ -58,7 +58,7 @@ def contents(folder: Path) -> dict[str, Any]:
 def table(
     path: Path, label: Callable[[list[str]], object], rows: int = 300, words: int = 9
 ) -> Path:
-    """Write a table of texts with `label` of the words in the column "class"."""
+    """Write a table of random texts, with `label(words)` in the column "class"."""
     generator = random.Random(5)
     lines = ["body,class"]
     for _ in range(rows):

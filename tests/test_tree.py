@@ -190,7 +190,7 @@ def test_random_is_repeatable_and_uniform_over_merge_orders():
     [
         (lambda: Tree(WORDS, [0] * 5), "3 merges for 4 words, got 5"),
         (lambda: Tree(WORDS, [0, 2, 0]), "`order[1]` must lie in 0..1, got 2"),
-        (lambda: Tree("a b", [0.0]), "`order` must hold integers: 'float'"),
+        (lambda: Tree("a b", [0.0]), "`order` must contain integers: 'float'"),
         (lambda: Tree([], []), "at least one word"),
         (lambda: Tree(["a", ""], [0]), "`words[1]` must be a non-empty str"),
         (lambda: Tree(["a b", "c"], [0]), "without whitespace, got 'a b'"),

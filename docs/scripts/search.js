@@ -1,5 +1,5 @@
-// A word of a query that begins with hyphens would exclude pages or be an error. Readers who type
-// an option, such as --resume, look for it: drop the hyphens before the search sees them.
+// Query words that begin with a hyphen would exclude pages or cause an error. Readers who type an
+// option such as --resume want to find it, so strip leading hyphens before the search sees them.
 for (const name of ["input", "keyup"])
   window.addEventListener(name, event => {
     const field = event.target;

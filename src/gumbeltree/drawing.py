@@ -21,7 +21,7 @@ class Drawn(Protocol):
 
 
 def draw(tree: Drawn, width: int) -> str:
-    """Draw a tree upright if `width` columns suffice and else sideways; see `Tree.draw`."""
+    """Draw a tree upright if it fits in `width` columns, otherwise sideways; see `Tree.draw`."""
     fits = sum(map(_columns, tree.words)) + len(tree) - 1 <= width
     return _draw_upright(tree) if fits or len(tree) == 1 else _draw_sideways(tree, width)
 
@@ -62,8 +62,8 @@ def _draw_sideways(tree: Drawn, width: int) -> str:
     step = 2 if 2 * depth <= room else 1
     size = step * (depth - 1) + 2
     cut = size - room + 1 if size > room else 0
-    # a node is on the line of its first word and its corner on the first line of its right child,
-    # so every line but the first has one corner
+    # a node is drawn on the line of its first word, and its corner on the first line of its right
+    # child, so every line except the first has one corner
     corners = [0] * len(tree)
     branches: list[list[int]] = [[] for _ in tree.words]
     for _, (split, _), (start, height) in _placed(tree, range(len(tree)), min):

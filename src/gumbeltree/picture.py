@@ -21,7 +21,7 @@ Place: TypeAlias = tuple[float, int]
 """The x of a node and its number of levels above the words."""
 
 ROW = 1080.0
-"""The width within which words stay upright and trees stand side by side."""
+"""The maximum width for horizontal words and for trees placed side by side."""
 MARGIN = 20.0
 LONGEST_WORD = 24
 """Longer words are clipped."""
@@ -40,7 +40,7 @@ _STYLE = (
 _REDUCED_MOTION = (
     "@media(prefers-reduced-motion:reduce){.gt-stays{opacity:1!important}.gt-passes{display:none}}"
 )
-# control characters, surrogates, noncharacters and overrides of the writing direction
+# control characters, surrogates, noncharacters and bidirectional overrides
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _NARROW = frozenset("iljI.,:;'`|!()[]{}-ftr/\\ \u2019")
 _WIDE = frozenset("mwMW@%&#+<>=~\u2212\u2026")
@@ -122,7 +122,7 @@ def rectangle(x: float, y: float, width: float, height: float) -> str:
 
 
 def disc(x: float, y: float, radius: float, fill: str, title: str = "") -> Element:
-    """Make a filled circle; `title` is shown when the mouse rests on it."""
+    """Make a filled circle; `title` is its tooltip."""
     element = Element("circle", cx=_short(x), cy=_short(y), r=_short(radius))
     _paint(element, "fill", fill)
     _paint(element, "stroke", "muted")
@@ -171,7 +171,7 @@ def _titled(element: Element, title: str) -> Element:
 
 
 def _short(value: float) -> str:
-    """Format a length without digits that nobody can see."""
+    """Format a length without digits too small to see."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -181,7 +181,7 @@ def _short(value: float) -> str:
 def svg(scene: Scene) -> str:
     """Write a scene as a self-contained SVG document.
 
-    Animations use SMIL, because the names of CSS keyframes would clash when a page holds two
+    Animations use SMIL, because the names of CSS keyframes would clash if a page contains two
     pictures. Viewers without animation, and readers who prefer reduced motion, get the last frame.
     """
     size = f'width="{math.ceil(scene.width)}" height="{math.ceil(scene.height)}"'
@@ -207,7 +207,7 @@ def svg(scene: Scene) -> str:
 
 
 def _timed(elements: str, frames: tuple[int, int], seconds: Sequence[float]) -> str:
-    """Wrap elements in a group that fades in and out once per round."""
+    """Wrap elements in a group that fades in and out once per loop."""
     first, end = frames
     stays = end == len(seconds)
     starts = [0.0, *accumulate(seconds)]
@@ -234,8 +234,8 @@ def _timed(elements: str, frames: tuple[int, int], seconds: Sequence[float]) -> 
 class TreeLayout:
     """Positions of the words and nodes of one tree.
 
-    Each word has a column of its own width, the first of which starts at `x`. Words hang from the
-    y `base`, and read downwards if `turned`. `level` is the distance between two levels of nodes.
+    Each word has its own column, with the widths in `columns`; the first starts at `x`. Words are
+    written below y = `base`, downwards if `turned`. `level` is the height of one level of nodes.
     """
 
     tree: Drawn
@@ -252,12 +252,12 @@ class TreeLayout:
 
     @property
     def radius(self) -> float:
-        """The radius of circles that hold a number."""
+        """The radius of circles that contain a number."""
         return 8 if self.turned else 10
 
     @property
     def bottom(self) -> float:
-        """The y of the lower end of the words."""
+        """The y of the bottom of the words."""
         if not self.turned:
             return self.base + 26
         return self.base + 8 + max(text_width(_shown(word), 12) for word in self.tree.words)
@@ -290,7 +290,7 @@ class TreeLayout:
         )
 
     def words(self, unknown: Sequence[bool] = ()) -> Iterator[Element]:
-        """Yield the words, with those outside the vocabulary in italics."""
+        """Yield the words, with out-of-vocabulary words in italics."""
         for i, (word, (x, _)) in enumerate(zip(self.tree.words, self.leaves, strict=True)):
             italic = any(unknown[i : i + 1])
             title = f"{word} (unknown to the model)" if italic else word

@@ -14,13 +14,11 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def pyplot() -> Any:
-    """Return matplotlib's pyplot with the backend for files."""
+    """Return matplotlib's pyplot with a non-interactive backend."""
     try:
         import matplotlib
     except ImportError as error:
-        raise ImportError(
-            "drawing plots needs matplotlib: pip install 'gumbeltree[plots]'"
-        ) from error
+        raise ImportError("plots require matplotlib: pip install 'gumbeltree[plots]'") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -37,7 +35,7 @@ def check_picture(path: Path) -> None:
 def save_picture(figure: Any, path: Path) -> None:
     """Write a figure to a file and close it."""
     kind = path.suffix.removeprefix(".").lower()
-    # the version of matplotlib would make equal images differ
+    # omit matplotlib's version, which would make identical images differ
     metadata = {"Software": None} if kind == "png" else None
     replace_file(path, lambda part: figure.savefig(part, dpi=130, format=kind, metadata=metadata))
     pyplot().close(figure)
@@ -45,7 +43,7 @@ def save_picture(figure: Any, path: Path) -> None:
 
 @contextmanager
 def any_names() -> Iterator[None]:
-    """Suppress matplotlib's warnings about characters its font lacks; it draws boxes instead."""
+    """Suppress matplotlib's warnings about characters missing from its font, drawn as boxes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"(?s)\s*Glyph .* missing from", UserWarning)
         yield

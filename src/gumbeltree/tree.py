@@ -22,9 +22,9 @@ class Tree:
     """A binary tree over words.
 
     Two trees are equal if they have the same words and the same spans, whatever the order of
-    independent merges. The constructor keeps the merge order you pass. All other ways to make a
-    tree use the canonical order, post-order: bottom-up and left to right, with each node merged as
-    soon as its last word is complete.
+    independent merges. The constructor keeps the merge order you pass, and `random` the order it
+    samples. All other class methods use the canonical order, post-order: left to right, with each
+    node merged as soon as both of its children are complete.
 
     Example:
         Four words, merged at positions 2, 0, 0:
@@ -57,13 +57,13 @@ class Tree:
 
         Args:
             words: The words, or a string to split on whitespace.
-            order: The position of each merge, as in the attribute.
+            order: The position of each merge; see the attribute.
         """
         words = _checked_words(words)
         try:
             order = tuple(map(index, order))
         except TypeError as error:
-            raise ValueError(f"`order` must hold integers: {error}") from None
+            raise ValueError(f"`order` must contain integers: {error}") from None
         if len(order) != len(words) - 1:
             raise ValueError(
                 f"`order` must have {len(words) - 1} merges for {len(words)} words, "
@@ -137,7 +137,7 @@ class Tree:
                 pending += [None, node[1], node[0]]
             else:
                 raise ValueError(
-                    f"`nested` must hold words and pairs of nodes, got {node!r:.80} after "
+                    f"`nested` must contain words and pairs of nodes, got {node!r:.80} after "
                     f"{len(words)} words; pass 2-tuples of str"
                 )
         return cls(words, order)
@@ -156,7 +156,7 @@ class Tree:
                     f"every '(' must have two children, got {len(bounds) - 1} in "
                     f"{' '.join(words[bounds[0] : bounds[-1]])!r:.60}"
                 )
-        # before the n-th merge of the canonical order, n nodes have become one with another
+        # in post-order, n merges have come before node n, which merges the last two nodes so far
         return cls(map(_unescaped, words), [node[-1] - 2 - n for n, node in enumerate(nodes)])
 
     @classmethod
@@ -176,7 +176,7 @@ class Tree:
 
         Args:
             text: One tree.
-            binarize: How to fold nodes with more than two children; None raises an error.
+            binarize: How to split nodes with more than two children; None raises an error for them.
         """
         if binarize not in (None, "left", "right"):
             raise ValueError(f"`binarize` must be 'left', 'right' or None, got {binarize!r}")
@@ -206,7 +206,7 @@ class Tree:
 
     @classmethod
     def balanced(cls, words: Iterable[str] | str) -> "Tree":
-        """Make the tree that halves every node, with an odd word on the left.
+        """Make the tree that halves every node; of an odd number of words, the left half gets more.
 
         Example:
             >>> Tree.balanced("a b c d e")
@@ -263,10 +263,10 @@ class Tree:
     def draw(self, width: int | None = None) -> str:
         """Draw the tree with box-drawing characters.
 
-        If the words fit into one row, they stand below the tree; otherwise the tree lies on its
-        side, with the root at the left and one word per line. In trees too deep for the width,
+        If the words fit on one line, they are written below the tree. Otherwise the tree is drawn
+        sideways, with the root on the left and one word per line. In trees too deep for the width,
         levels take one column instead of two, and `…` replaces the levels next to the root. Words
-        are never cut, so lines can exceed a width below that of the longest word plus 2.
+        are never cut, so lines exceed `width` if it is less than the longest word plus 2.
 
         Example:
             >>> print(Tree.from_brackets("( ( the cat ) sat )").draw(80))
@@ -279,7 +279,7 @@ class Tree:
             └─── sat
 
         Args:
-            width: The number of columns to stay within; None means the terminal's.
+            width: The maximum number of columns; None uses the width of the terminal.
         """
         if width is None:
             width = shutil.get_terminal_size().columns
@@ -290,8 +290,8 @@ class Tree:
     def svg(self) -> str:
         """Draw the tree as a self-contained SVG image.
 
-        The words of long sentences read downwards. Inside a page the image takes the page's text
-        colour; as a file it follows the light or dark colour scheme of the reader.
+        The words of long sentences are written downwards. Inside a page, the image uses the page's
+        text colour; as a file, it follows the viewer's light or dark colour scheme.
         """
         return picture.svg(picture.tree_scene(self))
 
@@ -315,7 +315,7 @@ class Tree:
         return self._written("( ", " )")
 
     def _written(self, opening: str, closing: str) -> str:
-        """Write the words with an opening and a closing around every span."""
+        """Write the words with `opening` and `closing` around every span."""
         openings, closings = [0] * len(self), [0] * len(self)
         for start, end in self.spans:
             openings[start] += 1
@@ -332,7 +332,7 @@ class Tree:
 
         Args:
             leaves: A value for each word.
-            join: Makes the value of a parent from those of its children.
+            join: Computes the value of a parent from those of its children.
         """
         present = list(leaves)
         for position in self.order:
@@ -343,7 +343,7 @@ class Tree:
 
 
 def _checked_words(words: Iterable[str] | str) -> tuple[str, ...]:
-    """Split a string into words, and raise if a word is empty or has whitespace in it."""
+    """Split a string into words, and raise if a word is empty or contains whitespace."""
     words = tuple(words.split() if isinstance(words, str) else words)
     if not words:
         raise ValueError("`words` must have at least one word, got none; drop empty sentences")
@@ -357,7 +357,7 @@ def _checked_words(words: Iterable[str] | str) -> tuple[str, ...]:
 
 
 def read_brackets(text: str, labelled: bool) -> tuple[list[str], list[list[int]]]:
-    """Read one tree in brackets, whose nodes may have any number of children.
+    """Read one bracketed tree, whose nodes may have any number of children.
 
     Args:
         text: The tree.

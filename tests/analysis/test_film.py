@@ -162,7 +162,7 @@ def test_rejects_what_cannot_be_filmed(tmp_path):
         draw_film([])
     with pytest.raises(ValueError, match=f"limited to {MOST_WORDS} words .* {MOST_WORDS + 1}"):
         draw_film([("m", random_trace(MOST_WORDS + 1))])
-    with pytest.raises(ValueError, match=r"fixed has fixed trees \(left\)"):
+    with pytest.raises(ValueError, match=r"fixed builds fixed trees \(left\)"):
         draw_film([("m", HAND), ("fixed", made_trace("a b c", [0, 0], trees="left"))])
 
 

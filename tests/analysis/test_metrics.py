@@ -223,7 +223,7 @@ def test_models_parse_the_words_of_the_gold_tree():
     assert tree.words == gold[0].words
     # the escape would be undone a second time
     odd = Gold(("a", r"\/"), frozenset(), "mine.txt, line 8")
-    with pytest.raises(ValueError, match=r"mine\.txt, line 8: tiny does not read"):
+    with pytest.raises(ValueError, match=r"mine\.txt, line 8: tiny does not keep"):
         metrics_report.parse_gold(model, [odd], "tiny")
 
 

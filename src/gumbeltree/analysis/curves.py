@@ -14,7 +14,7 @@ from gumbeltree.plots import COLOURS, any_names, check_picture, pyplot, save_pic
 Axis: TypeAlias = Literal["steps", "epochs", "time"]
 AXES = {"steps": ("step", 1, "steps"), "epochs": ("epoch", 1, "epochs"),
         "time": ("seconds", 60, "minutes")}  # fmt: skip
-"""For each axis its key in metrics.jsonl, the divisor and the label."""
+"""For each axis: the key in metrics.jsonl, the divisor and the label."""
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (6, 2, 1.2, 2)))
 """Line styles, so that curves can be told apart without colour."""
@@ -94,13 +94,13 @@ def _measure(evaluation: dict[str, float]) -> str:
 def mean_curve(
     curves: Iterable[tuple[ArrayLike, ArrayLike]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Interpolate curves (x, y) at all their places within the range they have in common.
+    """Interpolate curves (x, y) at all of their x values within their common range.
 
     Args:
         curves: x and y of each curve; points that are not finite are dropped.
 
     Returns:
-        The places `[n]` and the values `[curves, n]`.
+        The x values `[n]` and the y values `[curves, n]`.
     """
     points = [np.array(curve, dtype=np.float64) for curve in curves]
     lines = [xy[:, np.isfinite(xy).all(axis=0)] for xy in points]
@@ -118,7 +118,7 @@ def draw(paths: Sequence[Path | str], out: Path | str, x: Axis = "epochs") -> li
     Several seeds are drawn as their mean, with a band from the lowest to the highest.
 
     Args:
-        paths: folders of runs, or folders that hold the runs of several seeds.
+        paths: folders of runs, or folders that contain the runs of several seeds.
         out: the image; its extension determines the format: .png, .svg or .pdf.
         x: horizontal axis.
     """
@@ -150,7 +150,7 @@ def _draw(curves: Sequence[Curve], out: Path, x: Axis, measure: str) -> None:
         (f"dev_{measure}", f"development {measure}{unit}", factor),
     )
     key, divisor, label = AXES[x]
-    # keep text as text, so that it can be searched, and do not read names as formulas
+    # keep text searchable, and do not parse names as math
     with plt.rc_context({"svg.fonttype": "none", "text.parse_math": False}), any_names():
         figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
         for axis, (y, name, factor) in zip(axes, panels, strict=True):

@@ -33,19 +33,19 @@ from gumbeltree.text.files import counted
 GAP, HEADER, LEGEND = 36.0, 62.0, 112.0
 """The space between panels, the height of a panel's header, and the width of its legend."""
 STILL, MOVING = (".svg", ".png"), (".svg", ".gif")
-"""The suffixes of files for figures and for films."""
+"""File suffixes of figures and of films."""
 LONGEST_NAME = 48
-"""Longer model names lose their beginning, because paths differ at the end."""
+"""Longer model names are shortened at the start, because paths differ at the end."""
 
 YELLOW, SKY, GREY = "#f0e442", "#56b4e9", "#d0d0d0"
-# yellow to blue by way of sky blue: monotone in lightness and readable with any colour vision
+# yellow to blue through sky blue: monotone in lightness, safe for colour-blind readers
 _RAMP = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (YELLOW, SKY, BLUE)])
 _SWATCHES = 28
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture or film of one or several trees; notebooks display it.
+    """A picture or film of one or more trees, which notebooks display.
 
     Attributes:
         scene: What is drawn.
@@ -60,10 +60,10 @@ class Figure:
     _repr_svg_ = svg
 
     def save(self, file: str | Path) -> None:
-        """Write the figure to a file, completely or not at all.
+        """Write the figure to a file atomically.
 
         Args:
-            file: A path that ends in .svg, or in .png (.gif for films), which needs matplotlib.
+            file: A path that ends in .svg, or in .png (.gif for films), which require matplotlib.
         """
         file = Path(file)
         if check_suffix(file, MOVING if self.scene.seconds else STILL) != ".svg":
@@ -88,9 +88,9 @@ class Panel:
 def draw_trees(traces: Sequence[tuple[str, Trace]]) -> Figure:
     """Draw one tree, or several for comparison.
 
-    Each circle holds the number of the merge; its colour, and the number below it if there is
-    room, show the validity score. Scores of different models are not comparable, so each tree has
-    its own colour scale. Fixed trees have no scores.
+    Each circle contains the number of its merge. Its colour shows the validity score, which is
+    also printed below if there is room. Scores of different models are not comparable, so each
+    tree has its own colour scale. Fixed trees have no scores.
 
     Args:
         traces: Pairs of a title, such as the model's name, and the result of `trace`.
@@ -121,9 +121,9 @@ def arrange(
 ) -> tuple[list[Panel], float, float]:
     """Return one panel per trace, and the width and height of the figure.
 
-    Panels stand side by side if they fit into `ROW`, as in Figure 4 of the paper. Otherwise they
-    are stacked, which puts each word at the same x in all of them. Each panel has free space
-    `below` its words.
+    Panels are placed side by side if they fit within `ROW`, as in Figure 4 of the paper. Otherwise
+    they are stacked, with each word at the same x in all of them. `below` is the space to leave
+    below the words of each panel.
     """
     if not traces:
         raise ValueError("there is nothing to draw: pass one or more (name, trace) pairs")
@@ -155,7 +155,7 @@ def arrange(
 
 
 def merge_values(trace: Trace) -> list[float]:
-    """Return the number that colours each merge: its validity score; none for fixed trees."""
+    """Return the validity scores that determine the merges' colours; empty for fixed trees."""
     if trace.trees != "learned":
         return []
     return [node.score for node in trace.nodes if node.score is not None]
@@ -171,7 +171,7 @@ def merge_colour(trace: Trace, step: int) -> str:
 
 
 def ramp(share: float) -> str:
-    """Return the colour of a share from 0 (light yellow) to 1 (dark blue)."""
+    """Map a fraction from 0 (light yellow) to 1 (dark blue) to a colour."""
     mixed = [round(np.interp(share, (0, 0.5, 1), channel)) for channel in _RAMP.T]
     return "#" + "".join(f"{value:02x}" for value in mixed)
 
@@ -183,7 +183,7 @@ def readable_on(colour: str) -> str:
 
 
 def header(panel: Panel) -> Iterator[Element]:
-    """Yield the title of a panel, the remarks on its tree and its colour legend."""
+    """Yield the title, subtitle and colour legend of a panel."""
     x, y, right = panel.x, panel.y, panel.x + panel.width
     yield label(x, y + 15, _shown_name(panel.name), 15, "start", bold=True)
     if _subtitle(panel.trace):
@@ -194,7 +194,7 @@ def header(panel: Panel) -> Iterator[Element]:
     yield label(right, y + 9, "validity score", 10, "end", "muted")
     left, size = right - LEGEND, LEGEND / _SWATCHES
     for i in range(_SWATCHES):
-        # each swatch reaches to the end and the next one covers it, which leaves no seams
+        # each swatch extends to the end and the next one covers it, which avoids seams
         steps = rectangle(left + i * size, y + 14, LEGEND - i * size, 8)
         yield path(steps, None, ramp(i / (_SWATCHES - 1)))
     yield label(left, y + 33, number(min(values)), 10, "start", "muted")
@@ -210,14 +210,14 @@ def circle(panel: Panel, step: int) -> Iterator[Element]:
     yield disc(x, y, layout.radius, colour, about_merge(trace, step))
     size = layout.radius * (1.1 if step < 99 else 0.8)
     shown = label(x, y + 0.36 * size, str(step + 1), size, colour=readable_on(colour), bold=True)
-    # let the mouse reach the title of the circle below
+    # let the pointer reach the tooltip of the circle underneath
     shown.set("pointer-events", "none")
     yield shown
     values = merge_values(trace)
     if values:
         size = 9 if layout.turned else 11
         text = number(values[step])
-        # only the children's edges and circles can be in the way
+        # only the children's edges and circles can overlap the text
         wide = right[0] - left[0] > text_width(text, size) + 4
         if wide and layout.level > 2 * layout.radius + size + 3:
             yield label(x, y + layout.radius + 2 + 0.8 * size, text, size, colour="muted")
@@ -236,9 +236,9 @@ def about_merge(trace: Trace, step: int) -> str:
 
 
 def remarks(trace: Trace) -> str:
-    """Return the class of the sentence and how the tree was made, possibly nothing."""
+    """Describe the predicted class and how the tree was built; may be empty."""
     verdict = _best_class(trace.nodes[-1].classes)
-    # with attention the sentence vector is not the root's
+    # with attention pooling, the sentence vector is not the root's
     if verdict and not np.allclose(trace.vector, trace.states[-1], rtol=1e-4, atol=1e-6):
         verdict = f"root alone: {verdict}"
     return _joined(
@@ -265,7 +265,7 @@ def described(traces: Sequence[tuple[str, Trace]]) -> tuple[str, str]:
 
 
 def number(value: float) -> str:
-    """Format a score with two decimals and a true minus sign."""
+    """Format a score with two decimals and a Unicode minus sign."""
     return f"{value:z.2f}".replace("-", "\u2212")
 
 

@@ -1,4 +1,4 @@
-"""Films of the merges: the candidates of each layer, the choice and the runner-up."""
+"""Films of the merges, with the candidates of each layer, the choice and the runner-up."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -18,17 +18,17 @@ from gumbeltree.picture import Mark, Place, Scene, clip, label, parent, path, re
 from gumbeltree.text.files import counted
 
 MOST_WORDS = 120
-"""Films of longer sentences would run for minutes and take as long to make."""
+"""Films of longer sentences would take minutes to render and to watch."""
 BARS, CAPTION = 62.0, 64.0
-"""The height of the highest bar, and of the three lines below the bars."""
+"""The heights of the tallest bar and of the three lines of text below the bars."""
 CHOICE, RUNNER_UP = "#d55e00", "#e69f00"
-"""Not the only difference: bars of the choice are filled and those of the runner-up hollow."""
+"""Colour is not the only cue: the bar of the choice is filled, that of the runner-up hollow."""
 
 
 def draw_film(traces: Sequence[tuple[str, Trace]]) -> Figure:
     """Animate how a tree is built, or several at the same time.
 
-    There is one frame per layer and a last one with the finished trees. The bars show the
+    There is one frame per layer, and a final one with the finished trees. The bars show the
     probabilities of the candidates (Eq. 12) relative to the highest of their layer.
 
     Args:
@@ -40,13 +40,13 @@ def draw_film(traces: Sequence[tuple[str, Trace]]) -> Figure:
     for name, trace in traces:
         if trace.trees != "learned":
             raise ValueError(
-                f"{name} has fixed trees ({trace.trees}) and chooses no merges to film; draw its "
-                "tree with --out instead"
+                f"{name} builds fixed trees ({trace.trees}), so there are no choices to show; "
+                "draw its tree with --out instead"
             )
         if len(trace.tree) > MOST_WORDS:
             raise ValueError(
                 f"films are limited to {MOST_WORDS} words and this text has {len(trace.tree)}; "
-                "choose a shorter one"
+                "pass a shorter text"
             )
     panels, width, height = arrange(traces, below=34 + BARS + CAPTION, least_width=330)
     merges = max(len(trace.layers) for _, trace in traces)
@@ -61,7 +61,7 @@ def draw_film(traces: Sequence[tuple[str, Trace]]) -> Figure:
 
 
 def _moving(panel: Panel, frames: int) -> Iterator[Mark]:
-    """Yield what appears and disappears in one panel."""
+    """Yield the animated marks of one panel."""
     present = list(panel.layout.leaves)
     phrases = list(panel.trace.tree.words)
     circles: list[Mark] = []
@@ -85,7 +85,7 @@ def _candidates(panel: Panel, present: Sequence[Place], layer: Layer) -> Iterato
     width = min(26.0, 0.6 * min(layout.columns))
     unit = BARS / max(layer.probabilities)
     others = ""
-    # the choice comes last, to lie on top
+    # draw the choice last, on top of the others
     for i, (left, right) in sorted(
         enumerate(pairwise(present)), key=lambda candidate: candidate[0] == layer.choice
     ):

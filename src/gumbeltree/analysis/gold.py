@@ -1,4 +1,4 @@
-"""Read gold trees of SST, SNLI and ListOps, or from a file with one tree per line."""
+"""Read gold trees from SST, SNLI and ListOps files, or from a file with one tree per line."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -49,8 +49,8 @@ class GoldExample(NamedTuple):
 def parse_brackets(text: str) -> tuple[list[str], set[Span]]:
     """Return the words and spans of a tree in brackets, labelled or not.
 
-    A label directly follows its bracket, a word of an unlabelled tree follows a space. Traces
-    (-NONE-) are dropped.
+    Labels directly follow their brackets; in unlabelled trees, a space follows every bracket.
+    Traces (-NONE-) are dropped.
 
     Example:
         >>> parse_brackets("(S (NP (DT the) (NN cat)) (VP sat) (. .))")
@@ -81,7 +81,7 @@ def read_trees(
     report: Report | None = None,
     skip_bad: bool = False,
 ) -> list[Gold]:
-    """Read a UTF-8 file, plain or gzip, with one tree per line; blank lines are ignored.
+    """Read a UTF-8 file, plain or gzipped, with one tree per line; blank lines are ignored.
 
     Args:
         path: the file.
@@ -128,14 +128,14 @@ def read_examples(
     report: Report | None = None,
     skip_bad: bool = False,
 ) -> list[GoldExample]:
-    """Read labelled examples, at least one, with the gold trees of their texts.
+    """Read labelled examples and the gold trees of their texts; raise if there are none.
 
-    Only whole sentences are read, no phrases.
+    Only whole sentences are read, not their phrases.
 
     Args:
         task: see `tree_task`.
         path: a file of the task.
-        parses: "binary" for the binary trees of the file, "full" for SNLI's constituents
+        parses: "binary" for the binary trees of the file, "full" for SNLI's constituency parses
             (`sentence1_parse` and `sentence2_parse`).
         limit: maximum number of examples.
         report: counts examples, dropped ones and skipped lines.
@@ -144,11 +144,11 @@ def read_examples(
     if parses == "full":
         if task.name != "snli":
             raise ValueError(
-                f"{task.name} has only binary trees; --parses full is available for snli"
+                f"{task.name} has only binary trees; --parses full is only available for snli"
             )
         task = _Constituents()
     report = Report() if report is None else report
-    # as an evaluation split: the training split of SST yields every phrase
+    # read as an evaluation split, because the training split of SST yields every phrase
     read = islice(task.read(Path(path), "test", report, skip_bad), limit)
     examples = [
         GoldExample(
@@ -180,7 +180,7 @@ def _gold(words: Sequence[str], spans: Iterable[Span], place: str) -> Gold:
 
 
 class _Constituents(SNLI):
-    """SNLI with the constituents of the Stanford parser in place of binary trees."""
+    """SNLI with the Stanford parser's constituency trees instead of binary trees."""
 
     trees = False
 

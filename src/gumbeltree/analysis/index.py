@@ -7,7 +7,7 @@ An index is a folder of four files:
 - `offsets.npy`: the first byte of each text and the size of the file, int64 `[N + 1]`;
 - `index.json`: the `Header`.
 
-Legend: N texts, Q queries, D width of the vectors, k neighbours.
+Shapes: N texts, Q queries, D vector dimension, k neighbours.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ REBUILD = "rebuild the index with `gumbeltree index`"
 CHUNK_TEXTS = 1024
 """Number of texts that are encoded together."""
 BLOCK_ROWS, BLOCK_QUERIES = 2**14, 256
-"""Vectors and queries that are compared at once."""
+"""Numbers of vectors and queries that are compared at once."""
 Neighbours: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
@@ -139,7 +139,7 @@ class Index:
         Args:
             path: folder to create.
             model: model that encodes the texts.
-            texts: any number of sentences.
+            texts: iterable of sentences, of any length.
             name: name or folder of the model, stored in the index.
             unique: skip repeated texts.
             batch_size: see `SentenceModel.encode`.
@@ -174,7 +174,7 @@ class Index:
         return self.header.count
 
     def check_model(self, model: SentenceModel, name: str = "the model") -> None:
-        """Raise a ValueError unless a model encodes like the index's own model.
+        """Raise a ValueError unless a model gives the same vectors as the one that built the index.
 
         Args:
             model: model to check.
@@ -232,12 +232,12 @@ class Index:
         return rows, scores
 
     def _search_block(self, queries: NDArray[np.float32], k: int) -> list[Neighbours]:
-        """Return the k nearest rows and their cosines for each of a few unit vectors `[Q, D]`."""
+        """Return the k nearest rows and their cosines for each unit vector of a block `[Q, D]`."""
         best = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))] * len(queries)
         for start in range(0, len(self), BLOCK_ROWS):
             cosines = (queries @ self.vectors[start : start + BLOCK_ROWS].T).clip(-1, 1)
             for i, (rows, scores) in enumerate(best):
-                # later rows must exceed the lowest of k cosines
+                # later rows must exceed the k-th best cosine, because ties go to the lower row
                 lowest = scores[-1] if len(scores) == k else -np.inf
                 near = np.flatnonzero(cosines[i] > lowest)
                 rows = np.concatenate([rows, start + near])
@@ -258,7 +258,7 @@ def write_index(
     *,
     replace: bool = False,
 ) -> None:
-    """Write an index of texts and their vectors, or nothing at all if something fails.
+    """Write an index of texts and their vectors. If anything fails, no files are left behind.
 
     Args:
         path: folder to create.
@@ -287,16 +287,16 @@ def write_index(
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return vectors `[n, D]` scaled to length 1; zero vectors stay zero."""
-    # squares of float32 numbers neither overflow nor vanish in float64
+    # squares of float32 numbers neither overflow nor underflow in float64
     wide = vectors.astype(np.float64)
     lengths = np.sqrt(np.square(wide).sum(axis=1, keepdims=True))
     return (wide / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def model_digest(model: SentenceModel) -> str:
-    """Return a digest of everything that vectors depend on: not the head, nor the device."""
-    # Only settings that differ from their default count, in the form of the first version, so
-    # that settings added later do not change the digest.
+    """Return a digest of everything that vectors depend on, which excludes head and device."""
+    # Hash only settings that differ from their defaults, in the layout of version 1, so that
+    # settings added later do not change the digest.
     usual = first_encoder(dataclasses.asdict(EncoderConfig()))
     settings = {
         name: value
@@ -323,7 +323,7 @@ def _created(path: Path, replace: bool) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        # `path` may have been created meanwhile
+        # `path` may have been created in the meantime
         _check_free(path, replace)
         if path.exists():
             shutil.rmtree(path)
@@ -343,7 +343,7 @@ def _check_free(path: Path, replace: bool) -> None:
     names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if HEADER not in names or not names <= FILES:
         raise FileExistsError(
-            f"{path} is not an index or has other files in it, so it is not replaced; choose "
+            f"{path} is not an index or contains other files, so it was not replaced; choose "
             "another folder"
         )
 

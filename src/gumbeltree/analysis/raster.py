@@ -1,4 +1,4 @@
-"""Scenes as PNG and GIF files, drawn by matplotlib."""
+"""Render scenes as PNG and GIF files with matplotlib."""
 
 import math
 import re
@@ -19,14 +19,14 @@ FONTS = (
     *("Noto Sans CJK JP", "Noto Sans CJK SC", "Hiragino Sans", "PingFang SC", "Yu Gothic"),
     *("Microsoft YaHei", "Malgun Gothic", "WenQuanYi Zen Hei", "Arial Unicode MS"),
 )
-"""The first comes with matplotlib; the others supply the characters it lacks, if installed."""
+"""The first ships with matplotlib; the others supply the characters it lacks, if installed."""
 MOST_DOTS = 5e7
 """Larger pictures are scaled down to save memory."""
 
 
 def save(scene: Scene, file: Path) -> None:
     """Write a still scene as PNG or an animation as GIF, dark on white."""
-    # films are large files
+    # a lower resolution keeps GIF files small
     scale = min(1.5, 1300 / scene.width) if scene.seconds else 2.0
     with _canvas(scene, scale) as (figure, axes):
         artists = [(_draw(mark.element, axes), mark.frames) for mark in scene.marks]
@@ -43,8 +43,8 @@ def save(scene: Scene, file: Path) -> None:
                 artist.set_visible(frames is None or frames[0] <= frame < frames[1])
             figure.canvas.draw()
             images.append(Image.fromarray(np.array(figure.canvas.buffer_rgba())[:, :, :3]))
-    # all frames share the most frequent colours of the first and the last, or they would flicker;
-    # of nearly equal colours one is enough, and Pillow cannot tell them apart
+    # all frames share a palette, or they would flicker: the most frequent colours of the first and
+    # last frame, without near-duplicates, which Pillow cannot tell apart
     both = Image.fromarray(np.vstack([np.asarray(images[0]), np.asarray(images[-1])]))
     distinct: dict[tuple[int, ...], tuple[int, ...]] = {}
     colours: Any = both.getcolors(2**24)
@@ -67,7 +67,7 @@ def _canvas(scene: Scene, scale: float) -> Iterator[tuple[Any, Any]]:
     scale = min(scale, math.sqrt(MOST_DOTS / (width * height)))
     installed = set(get_font_names())
     fonts = {"font.family": [name for name in FONTS if name in installed]}
-    # the user's own settings may turn on TeX or other fonts
+    # ignore the user's matplotlib settings, which may enable TeX or other fonts
     with plt.style.context(["default", fonts]), any_names():
         figure = plt.figure(figsize=(width / 72, height / 72), dpi=72 * scale, facecolor=PAPER)
         try:
@@ -98,7 +98,7 @@ def _draw(element: Element, axes: Any) -> Any:
             color=_colour(element, "fill"),
             fontweight="bold" if "font-weight" in attributes else "normal",
             fontstyle=attributes.get("font-style", "normal"),
-            # a dollar sign does not start a formula
+            # do not parse dollar signs as math
             parse_math=False,
         )
     style = {

@@ -23,9 +23,9 @@ from gumbeltree.text.ids import Sentence, TextReader
 from gumbeltree.tree import Span, Tree
 
 BATCH_WORDS = 4096
-"""The number of words to encode at a time; their scores take its square at most."""
+"""The number of words to encode at a time; memory for their scores grows at most quadratically."""
 COLDEST, HOTTEST = 1e-6, 1e6
-"""At lower temperatures the best merges win; at higher ones all are equally likely."""
+"""At lower temperatures sampling is effectively greedy; at higher ones, uniform."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Node:
-    """A word or a merge. All but the first and the last attribute are None for words.
+    """A word or a merge. For words, all attributes except `span` and `classes` are None.
 
     Attributes:
         span: The half-open range of its words.
         children: The indices of its two children among the nodes.
-        step: The merge that made it.
+        step: The index of the merge that created it.
         score: The validity score of that merge.
         probability: The probability of that merge among the candidates of its layer.
-        classes: What the classifier predicts from this node alone, None for models of pairs.
+        classes: The class probabilities of this node alone; None for pair models.
     """
 
     span: Span
@@ -71,7 +71,7 @@ class Trace:
     """A sentence, its tree and how the tree was built.
 
     Attributes:
-        text: The text as tokenised.
+        text: The text that was tokenized.
         tree: The words and their merges.
         offsets: The half-open range of each word's characters in `text`.
         unknown: Whether each word is out of the vocabulary.
@@ -98,11 +98,11 @@ class Trace:
 
     @property
     def scored(self) -> bool:
-        """Whether scores decided the merges, which is not so in fixed trees and single words."""
+        """Whether scores determined the merges; False for fixed trees and single words."""
         return bool(self.layers) and self.trees == "learned"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything but the vectors, ready for JSON."""
+        """Return everything except the vectors, ready for JSON."""
         return {
             "text": self.text,
             "words": self.tree.words,
@@ -143,13 +143,13 @@ def trace_many(
         model: A model that builds trees.
         texts: Sentences; those longer than `max_words` are truncated.
         seed: Sample each merge as argmax(score / temperature + Gumbel noise). The result depends
-            on the seed, the text and the temperature, not on the other texts. None takes the best.
-        temperature: The higher, the less the scores count; training uses 1.
+            on the seed, the text and the temperature, not on other texts. None merges the best.
+        temperature: Higher values make sampling more random; training uses 1.
         pretokenized: See `SentenceModel.encode`.
     """
     sentences, cuts = _read(model, texts, temperature, pretokenized)
     unknown = TextReader(model.tokenizer, model.config.max_words).unknown
-    # a seed makes no difference to trees that are always the same
+    # a seed has no effect on fixed trees
     sampled = seed is not None and model.encoder.draws_trees
     device, evaluated = model.embedding.weight.device, in_evaluation_mode(model)
     traces: dict[int, Trace] = {}
@@ -202,7 +202,7 @@ def span_probabilities(
         model: As in `trace_many`.
         text: One sentence.
         samples: The number of trees to sample.
-        seed: The seed of all samples together.
+        seed: A single seed for all samples.
         temperature: As in `trace_many`.
         pretokenized: See `SentenceModel.encode`.
     """
@@ -231,7 +231,7 @@ def span_probabilities(
 
 
 def check_temperature(temperature: float) -> None:
-    """Raise unless the temperature is in the range that float32 noise and scores allow."""
+    """Raise unless the temperature is in the range that float32 supports."""
     if not (isinstance(temperature, int | float) and COLDEST <= temperature <= HOTTEST):
         raise ValueError(
             f"the temperature must be a number from {COLDEST:f} to {HOTTEST:,.0f}, got "
@@ -271,7 +271,7 @@ def _padded_noise(ids: Sequence[Sequence[int]], seed: int, temperature: float) -
 
 
 def _classes(model: SentenceModel, encoding: Encoding) -> list[list[dict[str, float]]] | None:
-    """Return the class probabilities of each node of each sentence, None for models of pairs."""
+    """Return the class probabilities of each node of each sentence; None for pair models."""
     if model.head.sentences != 1 or not model.labels or model.head.keep != VECTORS:
         return None
     assert encoding.nodes is not None

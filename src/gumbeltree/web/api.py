@@ -85,7 +85,7 @@ class Api:
         self.worker = Worker(settings.queue, settings.linger, settings.batch)
 
     def find(self, name: str, trees: bool = False) -> Served:
-        """Return a model by name; raise if it does not exist or builds no trees as required."""
+        """Return a model by name; raise if it is unknown, or if `trees` and it builds none."""
         if name not in self.models:
             known = ", ".join(self.models)
             raise HTTPException(404, f"model: no such model; available: {known}")
@@ -108,7 +108,7 @@ class Api:
         Args:
             kind: operation, model and options; requests of the same kind are batched.
             call: processes a batch of that kind.
-            items: of one request.
+            items: the items of one request.
             field: name of the item in error messages; by default, its index in `texts`.
             one_by_one: run items separately, so that slow ones do not block other requests.
         """
@@ -139,8 +139,8 @@ def create_app(
     """Return the API as an ASGI application.
 
     Args:
-        models: by name, in the order of `/api/models`.
-        settings: of the server.
+        models: models by name, in the order of `/api/models`.
+        settings: settings of the server.
         indexes: sentences to search, by the name of the model that encoded them.
     """
     settings = ServerSettings() if settings is None else settings
@@ -158,7 +158,7 @@ def create_app(
         version=__version__,
         description=DESCRIPTION,
         openapi_url=SCHEMA,
-        # both pages load scripts from other sites
+        # FastAPI's documentation pages load scripts from other sites
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -382,7 +382,7 @@ def _add_schema(app: FastAPI, api: Api) -> None:
 def page_files() -> dict[str, tuple[bytes, str]]:
     """Return content and media type of the page's files by URL path.
 
-    They are read once, so that no request is ever used as a file path.
+    They are read once, so that a URL is never used as a file path.
     """
     return {
         "/" if path.name == "index.html" else f"/static/{path.name}": (

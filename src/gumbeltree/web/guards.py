@@ -57,7 +57,7 @@ class Outside:
     Args:
         app: the application to wrap.
         pages: paths of the page's files, which may load each other.
-        paths: paths that are logged by name; others may contain anything.
+        paths: paths that are logged; others may contain arbitrary input.
         access_log: whether to log requests.
     """
 
@@ -154,7 +154,7 @@ class Token:
         """Handle a request."""
         if scope["type"] == "http" and route(scope) not in self.free:
             kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-            # constant time, against timing attacks
+            # constant-time comparison, against timing attacks
             same = hmac.compare_digest(given.strip().encode("latin-1"), self.token)
             if kind.lower() != "bearer" or not same:
                 message = "missing or wrong token; send the header Authorization: Bearer TOKEN"
@@ -179,7 +179,7 @@ class Bodies:
 
     Args:
         app: the application to wrap.
-        paths: that take a body.
+        paths: paths that accept a body.
         limit: maximum size of a body in bytes.
         seconds: time limit for receiving the body, and for sending each chunk of the response.
         requests: maximum number of concurrent requests.

@@ -25,7 +25,7 @@ class Phrases:
 
     Args:
         model: any model that builds trees.
-        sentences: whose nodes become the phrases.
+        sentences: sentences whose nodes become the phrases.
     """
 
     def __init__(self, model: SentenceModel, sentences: Sequence[str]) -> None:

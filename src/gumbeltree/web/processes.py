@@ -66,7 +66,7 @@ class _Running:
         self.process = context.Process(
             target=_serve_worker, args=(plan, listener, self.served, proxies), daemon=True
         )
-        # Ctrl-C also reaches the child, before it can handle it; the parent forwards it
+        # the child inherits this; Ctrl-C may reach it too early, and the parent forwards it anyway
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self.process.start()
@@ -101,7 +101,7 @@ def _replace_dead(
             )
         log.warning("process %s ended with status %s; restarting", worker.process.pid, status)
         if not worker.served.is_set():
-            # the others go on; the cause may be temporary
+            # the other processes keep running, and the cause may be temporary
             time.sleep(PAUSE_SECONDS)
         running[place] = start()
 

@@ -34,7 +34,7 @@ Probabilities = dict[str, float]
 
 
 class Request(BaseModel):
-    """Base class: types are not converted, and unknown fields are rejected as misspelt."""
+    """Base class of requests: types are not converted, and unknown fields are rejected."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -57,7 +57,7 @@ class ParseRequest(Request):
         None, description="Seed for sampling the merges; null merges the best candidates."
     )
     temperature: float = Field(
-        1.0, ge=1e-6, le=1e6, description="Divides the scores: higher values flatten them."
+        1.0, ge=1e-6, le=1e6, description="Divides the scores: higher is more random."
     )
     samples: Annotated[int, WHOLE] = Field(
         0, ge=0, le=LIMITS.samples, description="Sampled trees per sentence, for `spans`."
@@ -170,7 +170,7 @@ class LayerAnswer(BaseModel):
     """The candidates of one merge."""
 
     scores: list[float] = Field(description="One per candidate, left to right.")
-    probabilities: list[float] = Field(description="Eq. 12, at the temperature.")
+    probabilities: list[float] = Field(description="Eq. 12, at the requested temperature.")
     choice: int = Field(description="Index of the candidate that was merged.")
     runner_up: int | None = Field(description="The most probable other candidate.")
 
@@ -183,7 +183,7 @@ class NodeAnswer(BaseModel):
     step: int | None = Field(description="Index of the layer that created it.")
     score: float | None
     probability: float | None
-    classes: Probabilities | None = Field(description="The classifier applied to this node alone.")
+    classes: Probabilities | None = Field(description="Class probabilities of this node alone.")
 
 
 class Parsed(BaseModel):

@@ -52,8 +52,8 @@ class ServerPlan:
         models: arguments of `gumbeltree.load`.
         indexes: index folders, each used by the model that encoded it.
         device: where models run.
-        threads: torch threads per process; 0 is torch's default.
-        settings: of the server.
+        threads: torch threads per process; 0 means torch's default.
+        settings: settings of the server.
     """
 
     models: tuple[str, ...]
@@ -71,7 +71,7 @@ class ServerPlan:
 
 
 def load_models(models: Sequence[str], device: str = "cpu") -> dict[str, SentenceModel]:
-    """Return models by unique name: that of a packaged model, or of the folder.
+    """Load models by unique name: that of the packaged model or of the folder.
 
     Args:
         models: arguments of `gumbeltree.load`; by default, all packaged models.
@@ -124,8 +124,9 @@ def allowed_hosts(host: str, names: Sequence[str]) -> tuple[str, ...] | None:
     """Return the names to accept in the Host header; None accepts any.
 
     Args:
-        host: the address to listen on; a loopback address accepts the loopback names.
-        names: additional names; for other addresses, the only ones if there are any.
+        host: the address to listen on.
+        names: names to accept. A loopback `host` also accepts the loopback names; any other
+            `host` accepts any name if there are none.
     """
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]", name):
@@ -142,7 +143,7 @@ def is_loopback(host: str) -> bool:
     """Return whether an address is reachable from this machine only."""
     if host.lower() == "localhost":
         return True
-    # resolve spellings such as 127.1, names of the hosts file and IPv4-mapped addresses
+    # resolve spellings such as 127.1, names in the hosts file and IPv4-mapped addresses
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -276,7 +277,7 @@ def _options(plan: ServerPlan, proxies: str) -> dict[str, Any]:
 
 
 def start_logging() -> None:
-    """Log messages of the server to standard error, one per line."""
+    """Log server messages to standard error, one per line."""
     log.setLevel(logging.INFO)
     log.propagate = False
     if not log.handlers:

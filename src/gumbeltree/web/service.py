@@ -25,7 +25,7 @@ class RefusedError(ValueError):
     """An item that cannot be processed.
 
     Attributes:
-        field: the field at fault; None is the text.
+        field: the invalid field; None means the text.
     """
 
     def __init__(self, message: str, field: str | None = None) -> None:
@@ -41,8 +41,8 @@ class Served:
     """A model that is served.
 
     Attributes:
-        name: as used in requests.
-        model: in evaluation mode.
+        name: its name in requests.
+        model: the model, in evaluation mode.
         index: sentences encoded by this model, to search for neighbours.
     """
 
@@ -194,8 +194,8 @@ def _run_usable(
     """Call `run` on the items whose texts are usable; return its results and the other errors.
 
     Args:
-        model: whose tokenizer counts words.
-        items: from several requests.
+        model: model whose tokenizer counts words.
+        items: items of several requests.
         texts: returns the texts of an item.
         run: returns one result per item.
     """

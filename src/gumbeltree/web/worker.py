@@ -44,7 +44,7 @@ class Worker:
 
     def __init__(self, limit: int, linger: float, batch: int) -> None:
         self.limit, self.linger, self.batch = limit, linger, batch
-        # an ordered set: any request can leave in constant time
+        # an ordered set: any request can be removed in constant time
         self._jobs: dict[_Job, None] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -64,9 +64,9 @@ class Worker:
             key: requests with the same key are batched, using the `call` of any of them.
             call: returns one result per item. If it raises on a batch, it is called again for each
                 request separately, so that one request cannot fail the others.
-            items: of this request.
+            items: the items of this request.
             deadline: event loop time at which to raise `LateError` and drop the request.
-            again: whether an earlier part of the request was queued; then the limit is ignored.
+            again: whether an earlier part of the request was queued, which lifts the limit.
         """
         loop = asyncio.get_running_loop()
         job = _Job(key, call, list(items), loop, loop.create_future())
@@ -113,7 +113,7 @@ class Worker:
             if linger:
                 time.sleep(self.linger)
             with self._changed:
-                # the only request may have been dropped meanwhile
+                # the only request may have been dropped in the meantime
                 if self._jobs:
                     return self._first()
 

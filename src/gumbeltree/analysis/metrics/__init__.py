@@ -1,6 +1,6 @@
 """Compare trees and describe their shape: unlabelled F1, self-F1, depth and branching.
 
-A tree counts as its set of spans. For span sets A and B over the same sentence,
+Trees are compared as sets of spans. For span sets A and B over the same sentence,
 F1 = 2 |A and B| / (|A| + |B|).
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from gumbeltree.tree import Span, Tree
 
 BASELINES = ("left", "right", "balanced", "random")
-"""Trees that depend on nothing but the number of words."""
+"""Trees that depend only on the number of words."""
 
 _SYMBOLS = frozenset("%&#@")
 _FIXED = {"left": Tree.left_branching, "right": Tree.right_branching, "balanced": Tree.balanced}
@@ -43,7 +43,7 @@ class F1:
         precision: share of the first trees' spans that the second trees contain.
         recall: share of the second trees' spans that the first trees contain.
         sentences: number of sentences compared.
-        skipped: number of sentences without a span that counts in either tree.
+        skipped: number of sentences in which neither tree has a span to compare.
     """
 
     sentence: float | None
@@ -159,7 +159,7 @@ def f1(first: Sequence[Bracketing], second: Sequence[Bracketing], keep_trivial: 
 
 
 def best_f1(gold: Sequence[Bracketing], keep_trivial: bool = False) -> F1:
-    """Return the F1 of the best binary trees: below 1 if gold nodes have more than two children.
+    """Return the F1 of the best binary trees, below 1 if gold nodes have more than two children.
 
     Args:
         gold: gold trees.
@@ -175,7 +175,7 @@ def _score(counts: Iterable[tuple[int, int, int, int]], keep_trivial: bool) -> F
     scores: list[float] = []
     skipped = hits = ours = theirs = 0
     for length, *spans in counts:
-        # spans include the root unless it is a single word, but no words
+        # spans include the root if it has two or more words, but never single words
         extra = length if keep_trivial else -int(length > 1)
         shared, a, b = (count + extra for count in spans)
         if a + b == 0:

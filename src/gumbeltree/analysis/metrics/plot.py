@@ -11,7 +11,7 @@ from gumbeltree.nn.heads.class_evaluation import wilson
 from gumbeltree.plots import COLOURS, any_names, check_picture, pyplot, save_picture
 
 FEWEST = 10
-"""Examples that a bin needs to be drawn; fewer give an interval too wide to be useful."""
+"""Minimum number of examples per bin; with fewer, the interval is too wide to be useful."""
 GREY = "#999999"
 
 
@@ -30,7 +30,7 @@ def draw(path: Path, comparison: Comparison, accuracies: Sequence[Accuracy] = ()
     bars = _bars(comparison)
     columns = 3 if accuracies else 1
     size = 5.6 + 3.6 * (columns - 1), max(3.2, 1.2 + 0.34 * len(bars))
-    # keep text as text, so that it can be searched, and do not read names as formulas
+    # keep text searchable, and do not parse names as math
     settings = {"svg.fonttype": "none", "font.size": 10, "text.parse_math": False}
     with plt.rc_context(settings), any_names():
         figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained", squeeze=False)
@@ -44,7 +44,7 @@ def draw(path: Path, comparison: Comparison, accuracies: Sequence[Accuracy] = ()
 
 
 def _bars(comparison: Comparison) -> list[tuple[str, str, float | None]]:
-    """Return the label of each bar, the model or baseline it belongs to, and its share."""
+    """Return the label of each bar, the model or baseline it belongs to, and its F1."""
     models = comparison.of("model")
     if comparison.of("gold"):
         rows = [*models, *comparison.of("baseline")]

@@ -20,7 +20,7 @@ from gumbeltree.text.ids import TextCounts
 from gumbeltree.tree import Tree
 
 DEEPEST = (3, 5, 7, 9, 12, 16, 24)
-"""Upper ends of the depth bins; the last bin is open."""
+"""Upper bounds of the depth bins; one more bin holds all deeper trees."""
 RANDOM_SEEDS = 5
 """Random trees per sentence; their results are averaged."""
 CHUNK = 1024
@@ -28,7 +28,7 @@ CHUNK = 1024
 
 
 Samples: TypeAlias = Sequence[Sequence[Bracketing]]
-"""Several trees per sentence; only random trees come in more than one sample."""
+"""The trees of all sentences, once per sample; only random trees have several samples."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def parse_gold(
     """Return a model's greedy trees over the words of gold trees.
 
     Args:
-        model: reads the words as they are, without further tokenization.
+        model: a model that builds trees; the words are not tokenized further.
         gold: the gold trees.
         name: name of the model in error messages.
         advance: called with the number of sentences just parsed.
@@ -158,13 +158,13 @@ def parse_gold(
     for start in range(0, len(gold), CHUNK):
         part = gold[start : start + CHUNK]
         texts = [" ".join(tree.words) for tree in part]
-        # own counts: the check below replaces the warning about long texts
+        # separate counts avoid the warning about long texts; the check below replaces it
         parsed = model.parse_many(texts, pretokenized=True, counts=TextCounts())
         for expected, tree in zip(part, parsed, strict=True):
             if tree.words != expected.words:
                 raise ValueError(
-                    f"{expected.place}: {name} does not read the {len(expected.words)} words of "
-                    f"this tree unchanged, but as {shown(' '.join(tree.words))}; remove the tree, "
+                    f"{expected.place}: {name} does not keep the {len(expected.words)} words of "
+                    f"this tree but reads {shown(' '.join(tree.words))}; remove the tree, "
                     f"or pass --skip-bad to skip trees of more than {model.config.max_words} words"
                 )
         trees += parsed
@@ -212,7 +212,7 @@ def read_orders(paths: Iterable[Path | str]) -> list[list[Tree]]:
                     for length, merges in zip(lengths.tolist(), orders, strict=True)
                 ]
             except Exception as error:
-                # damaged archives raise many types
+                # damaged archives raise many types of exceptions
                 raise ValueError(
                     f"{path} is damaged or not a dev_orders.npz file of a training run: {error}"
                 ) from error
@@ -264,7 +264,7 @@ def accuracy(
     """Classify labelled examples and count correct ones by length and depth.
 
     Args:
-        model: knows the labels of the task.
+        model: a classifier with the labels of the task.
         task: determines whether texts are pre-tokenized.
         examples: see `gold.read_examples`.
         name: name of the model.

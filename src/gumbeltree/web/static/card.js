@@ -9,7 +9,7 @@ import { isFixed, phraseOf, Picture } from "./tree.js";
 
 const SAMPLES = 100;
 const NEIGHBOURS = 5;
-const REST = 180; // milliseconds of rest before neighbours are requested
+const REST = 180; // milliseconds to wait before requesting neighbours
 
 export class Card {
   /**

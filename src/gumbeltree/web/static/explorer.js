@@ -6,7 +6,7 @@ import { byId, html, quiet } from "./dom.js";
 import { fromFragment, initial, rounded, TEMPERATURES, toFragment } from "./state.js";
 import { follow } from "./theme.js";
 
-const TYPING = 160; // milliseconds without a key before a request is sent
+const TYPING = 160; // milliseconds without typing before a request is sent
 const SPEAKING = 900;
 const FIRST = "The food was wonderful, but the service was painfully slow.";
 
@@ -28,7 +28,7 @@ const cleaned = (text) => (text.toWellFormed?.() ?? text).replace(/\s+/g, " ").t
 function cut(text) {
   let end = text.length;
   let words = 0;
-  // counts every mark, so never fewer words than a tokenizer
+  // each punctuation mark counts as a word, so no tokenizer finds more words
   for (const { index } of text.matchAll(/[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]/gu)) {
     if (++words > limits.words) {
       end = index;
