@@ -1,4 +1,4 @@
-"""Encode sentences with captured CUDA graphs, which saves the time of launching kernels."""
+"""Encode sentences with captured CUDA graphs, which avoids the overhead of kernel launches."""
 
 import itertools
 import threading
@@ -24,12 +24,12 @@ from gumbeltree.states import VECTORS, Draw, Encoding, Keep
 
 
 class CapturedEncoder:
-    """Encodes batches of ids over greedy trees; batches of similar sizes share a graph.
+    """Encode batches of word ids with greedy trees; batches of similar size share a graph.
 
     Threads can share it if all use the same CUDA stream, which is the default.
 
     Args:
-        model: a `SentenceModel` on a CUDA device that can be captured; not kept.
+        model: a capturable `SentenceModel` on a CUDA device; no reference to it is kept.
     """
 
     def __init__(self, model: Any) -> None:
@@ -42,11 +42,11 @@ class CapturedEncoder:
         return type(None), ()
 
     def fits(self, model: nn.Module) -> bool:
-        """Return whether the weights are still where the graphs read them."""
+        """Return whether the weights are still at the addresses that the graphs read."""
         return self.places == places(model)
 
     def __call__(self, model: Any, ids: Sequence[Sequence[int]], keep: Keep = VECTORS) -> Encoding:
-        """Return the encodings of B sentences of ids."""
+        """Return the encodings of sentences given as word ids."""
         bounds, numbers = placed(ids)
 
         def function(numbers: Tensor) -> Encoding:

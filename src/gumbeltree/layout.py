@@ -30,9 +30,9 @@ class Bounds(NamedTuple):
     B: int
     """Number of sentences."""
     T: int
-    """Upper bound on the words of a sentence."""
+    """Upper bound on the number of words per sentence."""
     cap: int
-    """Upper bound on the words of the batch."""
+    """Upper bound on the number of words in the batch."""
 
     @classmethod
     def of(cls, lengths: NDArray[np.int64], rounded: bool = True) -> "Bounds":
@@ -50,7 +50,7 @@ def rounded_T(T: int) -> int:
 
 
 def rounded_cap(words: int) -> int:
-    """Round up to a multiple of 64 or, from 1024 words, of 1/8 of the power of two below."""
+    """Round up to a multiple of 64 or, from 1024 words, of an eighth of the power of two below."""
     step = max(64, 1 << max(0, words.bit_length() - 4))
     return -(-words // step) * step
 
@@ -63,7 +63,7 @@ class Arrangement(NamedTuple):
     sentence: NDArray[np.int64]
     """Index in the caller's batch of each sorted sentence, `[B]`."""
     rank: NDArray[np.int64]
-    """Index among the sorted sentences of each sentence of the caller, `[B]`."""
+    """Index among the sorted sentences of each of the caller's sentences, `[B]`."""
     start: NDArray[np.int64]
     """First row of each position, then the total number of words, `[T + 1]`."""
 
@@ -98,23 +98,23 @@ class Layout:
     so a captured CUDA graph can be replayed for other sentences within the same bounds. Outside
     graphs the host knows these numbers as well: `active` and everything derived from it.
 
-    Tree nodes are numbered after the words: the node that the sentence of rank b makes at step t
-    is ``N + merged[t] + b``. There are 2N - B nodes in all.
+    Tree nodes are numbered after the words: the node that the sentence of rank b creates at
+    step t is ``N + merged[t] + b``. There are 2N - B nodes in all.
 
     Args:
         cap: Number of rows for words.
         start: First row of each position, then the total number of words, int64 `[T + 1]`.
         lengths: Length of each sentence, longest first, int64 `[B]`.
         sentence: Index in the caller's batch of each sorted sentence, int64 `[B]`.
-        rank: Index among the sorted sentences of each sentence of the caller, int64 `[B]`.
+        rank: Index among the sorted sentences of each of the caller's sentences, int64 `[B]`.
         active: Number of sentences that have a word at each position; None inside a graph.
         tables: Row tables for the kernels, if they have already been computed.
-        overlap: A second stream for work without immediate consumers. A caller that passes one
-            must wait for it before reading any gradient.
+        overlap: A second stream for work whose result is not needed immediately. A caller that
+            passes one must wait for it before reading any gradient.
 
     Attributes:
         B: Number of sentences.
-        T: Upper bound on the words of a sentence.
+        T: Upper bound on the number of words per sentence.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Layout:
 
     @property
     def dense(self) -> bool:
-        """Whether the mean length is at least half the longest, judged by the bounds."""
+        """Whether the mean length is at least half the maximum, according to the bounds."""
         return 2 * self.cap >= self.B * self.T
 
     @cached_property
@@ -201,7 +201,7 @@ class Layout:
         return self.lengths[self.rank]
 
     def valid(self, width: int, shorter: int = 0) -> Tensor:
-        """Return which positions lie in each sorted sentence less `shorter` words, `[B, width]`."""
+        """Return the mask of sorted sentences without their last `shorter` words, `[B, width]`."""
         position = torch.arange(width, device=self.lengths.device)
         return position < (self.lengths - shorter)[:, None]
 
@@ -246,7 +246,7 @@ class Sentences:
     Args:
         words: Word ids, int64 `[cap]`, as the input of a model, or word vectors `[cap, E]`, as the
             input of an encoder. Rows past the last word may hold any finite value.
-        layout: Locates the words.
+        layout: Layout of the words.
         order: Merge orders to follow instead of the encoder's own choice, int64 `[B, T-1]`;
             entries past the end of a sentence are ignored.
         node_labels: Labels of the nodes, int64 `[B, 2T-1]`, -1 for none.
@@ -271,11 +271,11 @@ class Sentences:
     def of(
         cls, ids: Sequence[Sequence[int]], device: torch.device | str | None = None
     ) -> "Sentences":
-        """Return a batch of sentences given as word ids.
+        """Build a batch from the word ids of sentences.
 
         Args:
-            ids: word ids of each sentence, at least one.
-            device: device of the batch.
+            ids: Word ids of each sentence, at least one.
+            device: Device of the batch.
         """
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         arrangement = Arrangement.of(lengths, int(lengths.max(initial=1)))
@@ -312,7 +312,7 @@ class Sentences:
         """Return the same sentences with fixed merge orders.
 
         Args:
-            order: merge orders, int64 `[B, T-1]`.
+            order: Merge orders, int64 `[B, T-1]`.
         """
         return Sentences(self.words, self.layout, order, self.node_labels, self.extras)
 
@@ -322,13 +322,13 @@ class Sentences:
 
 
 def pack_numbers(*parts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenate arrays, each aligned to 16 bytes, which kernels read fastest."""
+    """Concatenate arrays, each aligned to 16 bytes for fast access by kernels."""
     even = [np.append(part, 0) if len(part) % 2 else part for part in parts]
     return np.concatenate(even).astype(np.int64, copy=False)
 
 
 def unpack_numbers(numbers: Tensor, *sizes: int) -> list[Tensor]:
-    """Return the arrays of the given sizes that `pack_numbers` concatenated."""
+    """Split the output of `pack_numbers` into arrays of the given sizes."""
     parts = numbers.split([size + size % 2 for size in sizes])
     return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 _MASK = 0xFFFF_FFFF
 CHUNK = 1 << 22
-"""Values of a table computed at once."""
+"""Number of values that `keyed_noise` computes at once."""
 BLOCK = 1 << 16
-"""Values that `NoiseLayers` keeps in memory."""
+"""Number of values that `NoiseLayers` keeps in memory."""
 
 
 def gumbel_noise(
@@ -42,12 +42,12 @@ class NoiseLayers:
     """Read the noise of sentences layer by layer, from a table or from keys.
 
     With keys, a few layers are computed together: one at a time is slow for small layers, and all
-    of them need as much memory as a table.
+    at once would need as much memory as a table.
 
     Args:
         noise: noise `[B, T-1, T-1]`, or keys, int64 `[B, 2]`.
-        sentences: order in which to read the sentences, int64 `[B]`; None: unchanged.
-        width: positions in the widest layer, T - 1.
+        sentences: order in which to read the sentences, int64 `[B]`; None for the given order.
+        width: number of positions in the first layer, T - 1.
     """
 
     def __init__(self, noise: Tensor, sentences: Tensor | None, width: int) -> None:
@@ -105,7 +105,7 @@ def keyed_noise(keys: Tensor, width: int) -> Tensor:
 
 def _layers(keys: Tensor, first: int, count: int, width: int) -> Tensor:
     """Return the noise of `count` layers from `first` on, float32 `[B, count, width]`."""
-    # counters of layers are 2^16 apart, so the noise does not depend on the width
+    # layers start 2^16 counters apart, so the noise does not depend on the width
     layer = torch.arange(first, first + count, device=keys.device)
     counter = (layer[:, None] << 16) + torch.arange(width, device=keys.device)
     a, b = keys[:, :1, None], keys[:, 1:, None]
@@ -113,13 +113,13 @@ def _layers(keys: Tensor, first: int, count: int, width: int) -> Tensor:
 
 
 def _gumbel(parts: Tensor) -> Tensor:
-    """Turn indices of 2^23 equal parts of 0..1 into Gumbel noise (Eqs. S9, S10), in place."""
-    # the centre of each part: exact in float32, never 0 or 1
+    """Turn indices of 2^23 equal parts of [0, 1] into Gumbel noise (Eqs. S9, S10), in place."""
+    # the midpoint of each part: exact in float32, never 0 or 1
     return parts.add_(0.5).mul_(2.0**-23).log_().neg_().log_().neg_()
 
 
 def mixed(bits: Tensor, key: int) -> Tensor:
-    """Add a key to 32-bit integers held in int64 and hash them.
+    """Hash 32-bit integers, stored as int64, with a key.
 
     The constants are those of "lowbias32", found by C. Wellons in a search for 32-bit hashes with
     low bias.
@@ -131,7 +131,7 @@ def mixed(bits: Tensor, key: int) -> Tensor:
 
 
 def mixed_number(bits: int, key: int) -> int:
-    """Hash one Python integer like `mixed`, which is slow for single values."""
+    """Hash one Python integer as `mixed` does, which is slow for single values."""
     bits = (bits + key * 0x9E37_79B9) & _MASK
     bits = ((bits ^ (bits >> 16)) * 0x7FEB_352D) & _MASK
     bits = ((bits ^ (bits >> 15)) * 0x846C_A68B) & _MASK

@@ -1,4 +1,4 @@
-"""Records shared by all layers: node states, sampling options and encodings."""
+"""Data types shared by all modules: node states, sampling options and encodings."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ class Draw(NamedTuple):
     noise: Tensor | None = None
     """Gumbel noise `[B, T-1, T-1]` (sentence, layer, position), or keys, int64 `[B, 2]`, from which
     the noise is computed without storing it (see `noise.keyed_noise`). Entries outside a sentence
-    are never read. None: the highest score wins, and no gradient reaches the scores."""
+    are never read. If None, the highest score wins, and no gradient reaches the scores."""
     temperature: float | Tensor | None = None
-    """Temperature of the softmax in the backward pass; None: the encoder's own."""
+    """Temperature of the softmax in the backward pass; if None, that of the encoder."""
 
     @property
     def sampled(self) -> bool:
@@ -71,7 +71,7 @@ class Encoding:
     log_prob: Tensor | None = None
     """Log-probability of the sampled merges of each sentence `[B]`, if the estimator needs it."""
     entropy: Tensor | None = None
-    """Entropy of the choices of each sentence, summed over layers, `[B]`, if needed likewise."""
+    """Sum of the entropies of each sentence's choices `[B]`, if the estimator needs it."""
     losses: Mapping[str, Tensor] = field(default_factory=dict)
     """Auxiliary losses of the encoder by name, each `[B]`; `training.losses` sets their weights."""
 
@@ -97,7 +97,7 @@ class Encoding:
 
     @staticmethod
     def joined(encodings: "Sequence[Encoding]") -> "Encoding":
-        """Concatenate the encodings of several batches, padded to the widest."""
+        """Concatenate the encodings of several batches, padded to the longest."""
 
         def together(parts: list[Any]) -> Any:
             if isinstance(parts[0], Mapping):
@@ -138,8 +138,8 @@ class Encoding:
 
 
 def layer_probabilities(scores: Tensor) -> Tensor:
-    """Return the softmax of each layer (Eq. 12), `[B, T-1, T-1]`; zero without a candidate."""
+    """Return the softmax of each layer (Eq. 12), `[B, T-1, T-1]`; zero if there is no candidate."""
     exists = scores > -torch.inf
-    # layers past the end have no candidate: give their softmax finite values
+    # layers past the end have no candidates: zeros keep their softmax from returning NaN
     finite = torch.where(exists.any(-1, keepdim=True), scores, 0.0)
     return torch.where(exists, torch.softmax(finite, dim=-1), 0.0)

@@ -19,7 +19,7 @@ LENGTHS = [1, 2, 3, 4, 5, 6, 8, 9, 11, 14, 23]
 
 @dataclass(frozen=True)
 class Case:
-    """An input, drawn from `seed`."""
+    """A test case with inputs drawn from `seed`."""
 
     lengths: tuple[int, ...]
     hidden_dim: int = 5
@@ -115,7 +115,7 @@ def run(
     order: Tensor | None = None,
     autocast: bool = False,
 ) -> Result:
-    """Encode; return outputs and the gradients for random cotangents of all outputs."""
+    """Encode; return the outputs and the gradients for random cotangents of all outputs."""
     encoder = GumbelTreeEncoder(dataclasses.replace(case.config, impl=impl))
     encoder.load_state_dict(inputs.state)
     encoder.to(dtype)
@@ -135,7 +135,7 @@ def run(
             outputs["h"], outputs["c"] = encoding.nodes
             outputs["scores"] = torch.where(encoding.scores > -torch.inf, encoding.scores, 0.0)
             outputs["probabilities"] = encoding.probabilities
-            # its gradient is NaN where a layer has no candidate
+            # the gradient of logsumexp is NaN where a layer has no candidate
             total = encoding.scores.logsumexp(-1)
             outputs["logsumexp"] = torch.where(total > -torch.inf, total, 0.0)
         cotangent = torch.Generator().manual_seed(case.seed + 1)
@@ -158,5 +158,5 @@ def errors(truth: Result, other: Result) -> dict[str, float]:
         for name, x in truth.values.items()
         if x.numel()
     }
-    # NaN would pass max() and most comparisons
+    # NaN would go unnoticed in max() and most comparisons
     return {name: math.inf if math.isnan(e) else e for name, e in relative.items()}

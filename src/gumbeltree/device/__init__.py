@@ -1,1 +1,1 @@
-"""CUDA support: Triton kernels, captured graphs, a second stream."""
+"""CUDA support: Triton kernels, captured graphs and a second stream."""

@@ -16,11 +16,11 @@ class RowTables(NamedTuple):
     lengths: Tensor
     """Length of each sentence, longest first, int32 `[B]`."""
     previous: Tensor
-    """Row of the preceding word of each word, int32 `[cap]`; undefined for first words."""
+    """Row of the word before each word, int32 `[cap]`; undefined for first words."""
     roots: Tensor
     """Root node of each sorted sentence, int64 `[B]`, numbered as in ops/merge/fused/forward.py."""
     ids: Tensor
-    """Word id of each row, int64 `[cap]`, 0 past the last word; empty without `words`."""
+    """Word id of each row, int64 `[cap]`, 0 past the last word; empty if `words` is None."""
 
 
 def find_rows(

@@ -1,4 +1,4 @@
-"""Triton kernels that compute row tables and that test whether kernels run at all."""
+"""Triton kernels that compute row tables, and one that tests whether kernels run at all."""
 
 import triton
 import triton.language as tl
@@ -6,7 +6,7 @@ import triton.language as tl
 BLOCK = 256
 
 
-# slices of one buffer at any alignment
+# some arguments are slices of one buffer, whose alignment varies
 @triton.jit(
     do_not_specialize=["B", "T", "cap"],
     do_not_specialize_on_alignment=["start", "lengths", "words", "firsts"],
@@ -42,5 +42,5 @@ def find_rows_kernel(
 
 @triton.jit
 def trial_kernel(x):
-    """Write a one."""
+    """Store 1 in x."""
     tl.store(x, 1.0)

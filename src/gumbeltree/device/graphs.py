@@ -1,4 +1,4 @@
-"""Capture functions as CUDA graphs, which removes the cost of Python and of kernel launches."""
+"""Capture functions as CUDA graphs, which avoids the overhead of Python and kernel launches."""
 
 import dataclasses
 import threading
@@ -47,8 +47,8 @@ class Graphs:
         device: Where the function runs; nothing is captured unless it is a CUDA device.
         max_graphs: Number of graphs kept.
         at_once: Run only the very first call eagerly, and capture other keys on their first call.
-            This saves the memory of eager calls, which is as much as all graphs share, and suits
-            functions for which most keys recur.
+            This saves the memory of eager calls, as much as all graphs together share, and pays off
+            if most keys recur.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class Graphs:
         with _STREAM_LOCK:
             torch.cuda.synchronize(self.device)
             if self.pool is None or not self.captured:
-                # a pool ends with its last graph, even one whose capture failed
+                # a pool is freed with its last graph, even one whose capture failed
                 self.pool = torch.cuda.graph_pool_handle()
                 if self.at_once:
-                    # release the memory of the eager call, the only one
+                    # release the memory of the single eager call
                     torch.cuda.empty_cache()
             # not torch.cuda.graph(), which collects garbage and empties the cache every time
             with torch.cuda.stream(stream):
@@ -175,8 +175,8 @@ def record_use(stream: torch.cuda.Stream, out: Any) -> None:
 def capture_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream on which all functions of a device run eagerly and are captured.
 
-    One stream for all, because libraries allocate a workspace per stream: cuBLAS needs 64 MiB on an
-    H200.
+    They share one stream because libraries allocate a workspace per stream: cuBLAS needs 64 MiB on
+    an H200.
     """
     return torch.cuda.Stream(device)
 

@@ -5,7 +5,7 @@ import triton.language as tl
 
 try:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-except ImportError:  # Triton built for other GPUs, on which `chain_options` never enables it
+except ImportError:  # Triton built for other GPUs, on which `chain_options` never enables these
     gdc_launch_dependents = gdc_wait = None
 
 
@@ -17,7 +17,7 @@ def sigmoid(x):
 
 @triton.jit
 def tanh(x):
-    """Return the hyperbolic tangent to 2e-7; libdevice's does not run in the interpreter."""
+    """Return the tanh of x, accurate to 2e-7; that of libdevice does not run in the interpreter."""
     return 2 / (1 + tl.exp(-2 * x)) - 1
 
 
@@ -25,8 +25,8 @@ def tanh(x):
 def join_chain(CHAIN: tl.constexpr):
     """Wait for the previous kernel to finish, then allow the next one to launch.
 
-    Kernels of a CHAIN (`triton_support.chain_options`) are launched while the previous one is still
-    running. Before this call, a kernel may read what kernels before the previous one wrote, and
+    With CHAIN (`triton_support.chain_options`), a kernel is launched while the previous one still
+    runs. Before this call, a kernel may read what kernels before the previous one wrote, and
     must not write. Every program must call it, even one without work: otherwise its kernel could
     finish before the previous one, and the next kernel would assume that both have finished.
     """

@@ -1,4 +1,4 @@
-"""Run work without immediate consumers on a second CUDA stream."""
+"""Run work whose result is not needed immediately on a second CUDA stream."""
 
 from collections.abc import Callable
 from functools import cache
@@ -12,9 +12,9 @@ Result = TypeVar("Result")
 class Overlap:
     """Context manager within which operations may start work on a second stream.
 
-    A batch carries it to the operations (`Layout.overlap`). Inside the context, each weight must
-    be used only once and no gradient of a weight may be read; leaving the context waits for all
-    work. When a training step is captured as a graph, the two streams become parallel branches.
+    Operations receive it as `Layout.overlap`. Inside the context, each weight must be used only
+    once and no gradient of a weight may be read; leaving the context waits for all work. When a
+    training step is captured as a graph, the two streams become parallel branches.
 
     Args:
         device: A CUDA device.
@@ -35,9 +35,9 @@ class Overlap:
             self.kept.clear()
 
     def start(self, work: Callable[[], Result]) -> Result:
-        """Start work that follows the main stream so far; call `wait` before using the result."""
+        """Run `work` after the work queued so far; call `wait` before using the result."""
         # Keep a reference to the inputs, so that their memory is not reused before the work ends,
-        # and add it first, so that `wait` also waits for work that fails.
+        # and append it first, so that `wait` also waits for work that fails.
         self.kept.append(work)
         self.side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.side):
@@ -55,5 +55,5 @@ class Overlap:
 
 @cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the second stream of a device, shared because each needs library workspaces."""
+    """Return the second stream of a device, shared because every stream needs a workspace."""
     return torch.cuda.Stream(device)

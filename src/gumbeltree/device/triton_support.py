@@ -1,4 +1,4 @@
-"""Whether Triton kernels can run, and the precision, tiles and launch options they use."""
+"""Check whether Triton kernels can run; choose their precision, tiles and launch options."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ WIDE = 320
 
 def why_not_triton() -> str | None:
     """Return why Triton is not available, or None if it is."""
-    return None if importlib.util.find_spec("triton") else "it needs Triton: pip install triton"
+    return None if importlib.util.find_spec("triton") else "Triton is missing: pip install triton"
 
 
 @cache
@@ -42,7 +42,7 @@ def _trial(device: torch.device) -> str | None:
 def why_not(weight: Tensor, by_name: bool = False) -> str | None:
     """Return why Triton kernels cannot run on the device of `weight`, or None if they can.
 
-    Triton's interpreter, which runs kernels on a CPU, is so slow that it counts only `by_name`.
+    Triton's interpreter, which runs kernels on a CPU, is so slow that it runs only `by_name`.
     """
     interpreted = by_name and os.environ.get("TRITON_INTERPRET") == "1"
     if not weight.is_cuda and not interpreted:
@@ -57,15 +57,15 @@ def why_not(weight: Tensor, by_name: bool = False) -> str | None:
 
 
 def precision_of(device: str) -> str:
-    """Return the precision of matrix products that PyTorch is set to: ieee, tf32 or bf16."""
+    """Return PyTorch's current precision of matrix products: ieee, tf32 or bf16."""
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16:
         return "bf16"
     return float32_products()
 
 
 def float32_products() -> str:
-    """Return the precision of float32 products that PyTorch is set to: ieee or tf32."""
-    # the older interface sets the newer one, but not vice versa
+    """Return PyTorch's current precision of float32 products: ieee or tf32."""
+    # the older setting updates the newer one, but not vice versa
     newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
     if newer == "none":
         newer = torch.backends.fp32_precision  # type: ignore[attr-defined]
@@ -111,7 +111,7 @@ def batched_product(a: Tensor, b: Tensor, precision: str) -> Tensor:
 
 
 def chain_options(x: Tensor, precision: str) -> dict[str, Any]:
-    """Return the launch options of kernels that follow each other on the device of `x`.
+    """Return the launch options of consecutive kernels on the device of `x`.
 
     From compute capability 9, kernels use programmatic dependent launch: they start and read their
     inputs while the previous kernel is still running (`kernel_math.join_chain`). The previous
@@ -133,7 +133,7 @@ def can_chain() -> bool:
 
 
 class Tile(NamedTuple):
-    """The tile of one program of a matrix product."""
+    """Tile sizes and launch options of one program of a matrix product."""
 
     BM: int
     """Rows (sentences)."""
@@ -149,7 +149,7 @@ class Tile(NamedTuple):
 def tile_for(
     tiles: Mapping[str, Tile], precision: str, x: Tensor, D: int = 0, columns: int = 1
 ) -> Tile:
-    """Return the tile for a precision, with as many stages as fit the shared memory of the device.
+    """Return the tile for a precision, with as many stages as fit into shared memory.
 
     Args:
         tiles: Tiles "tf32", "ieee" (without tensor cores, operands in registers) and optionally
@@ -168,5 +168,5 @@ def tile_for(
     width = 2 if precision == "bf16" else 4
     # rows are loaded in float32 and rounded to bfloat16 afterwards
     stage = (tile.BM * 4 + tile.BN * columns * width) * tile.BK
-    # leave 2 KiB to the compiler
+    # leave 2 KiB for the compiler
     return tile._replace(stages=max(1, min(tile.stages, (room - 2048) // stage)))

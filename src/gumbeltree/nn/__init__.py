@@ -1,1 +1,1 @@
-"""The parts of a model: one file a part, one line in its table."""
+"""The parts of a model, one module per part, registered in `gumbeltree.parts`."""

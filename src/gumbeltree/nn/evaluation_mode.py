@@ -1,4 +1,4 @@
-"""Modules in evaluation mode, without touching the mode of the original."""
+"""Copies of modules in evaluation mode that leave the mode of the original unchanged."""
 
 from typing import TypeVar, cast
 

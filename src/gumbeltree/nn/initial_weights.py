@@ -1,23 +1,23 @@
-"""Initial weights that depend on the seed alone, not on the CPU or its number of threads."""
+"""Initial weights that depend only on the seed, not on the CPU or its number of threads."""
 
 import torch
 from torch import Tensor
 
 PLACES = 16
-"""Binary places that orthogonal weights are rounded to."""
+"""Fractional bits to which orthogonal weights are rounded."""
 
 
 def orthogonal_(weight: Tensor) -> Tensor:
     """Fill a matrix with orthonormal rows or columns, in place, and return it.
 
     The random numbers are those of `torch.nn.init.orthogonal_`. The factorisation runs in float64
-    and its result is rounded to 16 binary places: its last bits depend on the CPU and the number of
-    threads, and even such small differences lead training to different models.
+    and its result is rounded to 16 fractional bits: the last bits depend on the CPU and the number
+    of threads, and even such small differences change the trained model.
     """
     with torch.no_grad():
         draw = torch.empty_like(weight).normal_()
         wide = weight.shape[0] < weight.shape[1]
         q, r = torch.linalg.qr((draw.t() if wide else draw).double())
-        # with these signs, the distribution is uniform over all such matrices
+        # these signs make the distribution uniform over all such matrices
         q = (q * r.diagonal().sign()).mul_(2**PLACES).round_().div_(2**PLACES)
         return weight.copy_(q.t() if wide else q)

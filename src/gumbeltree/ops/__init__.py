@@ -1,1 +1,1 @@
-"""Differentiable operations: the merge, the leaf LSTM, the features of a pair."""
+"""Differentiable operations: the merge, the leaf LSTM and sentence-pair features."""

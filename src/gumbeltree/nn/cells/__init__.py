@@ -1,1 +1,1 @@
-"""Composition cells: (left, right) -> parent. Made from the width D and their settings."""
+"""Composition cells: (left, right) -> parent. Built from the width D and their settings."""

@@ -58,12 +58,12 @@ class TreeLSTMCell(nn.Module):
         D = self.bias.shape[0] // 5
         offset = torch.zeros_like(self.bias)
         offset[D : 3 * D] = self.forget_offset
-        # identity on purpose: `fused` may still be writing this gradient on another stream
+        # backward must not touch the gradient: `fused` may still be writing it on another stream
         return self.bias + offset
 
     @staticmethod
     def activate(gates: Tensor, c_left: Tensor, c_right: Tensor) -> NodeState:
-        """Turn summed gates `[n, 5D]` into states; activates `gates` in place."""
+        """Compute states from summed gates `[n, 5D]`, which are activated in place."""
         D = c_left.shape[-1]
         gates[:, : 3 * D].sigmoid_()
         gates[:, 3 * D : 4 * D].tanh_()
@@ -83,7 +83,7 @@ class TreeLSTMCell(nn.Module):
         dc_total = dh * o * (1 - tanh_c * tanh_c)
         if dc is not None:
             dc_total += dc
-        # derivatives: s (1 - s) of the sigmoids, 1 - g^2 of the tanh
+        # derivatives: s (1 - s) for the sigmoids, 1 - g^2 for tanh
         dgates = gates * (1 - gates)
         dgates[:, 3 * D : 4 * D] = 1 - g * g
         d_i, d_fl, d_fr, d_g, d_o = dgates.chunk(5, dim=-1)

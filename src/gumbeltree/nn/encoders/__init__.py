@@ -1,1 +1,1 @@
-"""Encoders: word vectors -> sentence vector and tree. Made from their settings."""
+"""Encoders: word vectors -> sentence vector and tree. Built from their settings."""

@@ -36,7 +36,7 @@ class BagEncoder(Encoder):
 
 
 class LSTMEncoder(Encoder):
-    """Return the last state of the leaf LSTM (Eq. 13), without merges.
+    """Encode a sentence as the last state of the leaf LSTM (Eq. 13), without merges.
 
     Args:
         config: see `LSTMConfig`.
@@ -58,7 +58,7 @@ class LSTMEncoder(Encoder):
         return Encoding(states[last, : self.config.hidden_dim][layout.rank])
 
     def why_not_captured(self, sample: bool) -> str | None:
-        """Return why `encode` cannot be captured: the LSTM must run as fused kernels."""
+        """Return why `encode` cannot be captured, or None; the LSTM must use Triton kernels."""
         return super().why_not_captured(sample) or why_not_kernels(
             self.leaf.weight_hh, self.config.impl
         )

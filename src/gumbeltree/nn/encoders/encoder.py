@@ -37,8 +37,9 @@ class Encoder(nn.Module, ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     """Inputs required in addition to the words, such as "order"."""
     capturable: ClassVar[bool] = False
-    """Whether `encode` can be captured as a CUDA graph: it neither reads values
-    back from the device nor host-side numbers of a layout. Every subclass declares it."""
+    """Whether `encode` can be captured as a CUDA graph: it reads no values back from the
+    device and no host-side numbers of a layout. Every subclass must set it; inherited values do
+    not count."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class Encoder(nn.Module, ABC):
             sentences: word vectors `[cap, E]` and their layout. Rows past the last word
                 must have no effect.
             draw: how to choose merges.
-            keep: what to return in addition.
+            keep: what to return in addition to vectors and trees.
         """
 
     def check_needs(self, sentences: Sentences) -> None:
@@ -86,13 +87,13 @@ class Encoder(nn.Module, ABC):
                 )
 
     def prepare(self, T: int) -> None:
-        """Allocate, before a capture, what must outlive a graph for sentences of T words."""
+        """Before a capture, allocate what graphs for sentences of up to T words will read."""
 
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
         if own(self, "capturable"):
             return None
-        return f"{type(self).__name__} does not say that it can be captured"
+        return f"{type(self).__name__} does not declare itself capturable"
 
     def forward(
         self,
@@ -122,7 +123,7 @@ class Encoder(nn.Module, ABC):
             sample: padded batch only. If True, merges are chosen with noise, and gradients reach
                 the scores. If False, the highest score wins, and no gradient reaches the scores.
                 Default: `self.training`.
-            order: padded batch only. Merges to make instead of choosing any, int64 `[B, T-1]`.
+            order: padded batch only. Merges to follow instead of choosing any, int64 `[B, T-1]`.
             details: padded batch only. Whether to return node states, scores and probabilities.
             generator: source of random keys; torch's default generator if None.
         """
@@ -164,7 +165,7 @@ class Encoder(nn.Module, ABC):
         return new_keys(len(sentences), sentences.words.device, generator)
 
     def _check(self, sentences: Sentences, draw: Draw) -> None:
-        """Validate a batch; values are only read on a CPU."""
+        """Validate a batch; values are checked only on a CPU."""
         layout, words = sentences.layout, sentences.words
         weight = next(self.parameters(), words)
         check_vectors(words, weight, self.config.embedding_dim)
@@ -176,7 +177,7 @@ class Encoder(nn.Module, ABC):
             given = draw.temperature
             temperature = getattr(self, "temperature", 1.0) if given is None else given
             if isinstance(temperature, Tensor):
-                # reading it would wait for the device and cannot be captured
+                # reading it would wait for the device, which a capture does not allow
                 temperature = float(temperature) if temperature.device.type == "cpu" else 1.0
             temperature = check_temperature(temperature)
             check_noise(draw.noise, layout.own_lengths(), weight, layout.T, temperature)

@@ -15,7 +15,7 @@ from gumbeltree.tree import Tree
 
 
 class FixedTreeEncoder(TreeEncoder):
-    """Merge the words of each sentence into a tree given by its length or drawn at random.
+    """Merge the words of each sentence into a tree determined by its length or drawn at random.
 
     Args:
         config: settings; see `FixedTreeConfig`.
@@ -117,7 +117,7 @@ def _drawn(last: Tensor, noise: Tensor) -> Tensor:
         return last
     step = torch.arange(width, device=last.device)
     if is_keys(noise) and last.is_cuda:
-        # a table needs fewer kernels than layer by layer
+        # computing a whole table takes fewer kernels than one layer at a time
         noise = keyed_noise(noise, width + 1)
     if not is_keys(noise):
         return torch.where(step <= last[:, :, None], noise, -torch.inf).argmax(-1)

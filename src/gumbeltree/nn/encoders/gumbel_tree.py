@@ -14,7 +14,7 @@ from gumbeltree.states import Draw, Encoding, Keep
 
 
 class GumbelTreeEncoder(TreeEncoder):
-    """Merge the words of each sentence into a tree and return its vector.
+    """Merge the words of each sentence into a learned tree and return its vector.
 
     Args:
         config: settings; see `EncoderConfig`.

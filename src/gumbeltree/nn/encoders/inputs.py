@@ -19,8 +19,8 @@ def check_words(embedded: Tensor, lengths: Tensor | None, weight: Tensor, E: int
     Args:
         embedded: word vectors.
         lengths: words per sentence.
-        weight: any parameter of the encoder, for its device and type.
-        E: width of word vectors that the encoder expects.
+        weight: any parameter of the encoder, for its device and dtype.
+        E: width of the word vectors that the encoder expects.
     """
     for name, x in {"embedded": embedded, "lengths": lengths}.items():
         if not isinstance(x, Tensor):
@@ -48,13 +48,13 @@ def check_words(embedded: Tensor, lengths: Tensor | None, weight: Tensor, E: int
         raise ValueError(
             f"`lengths` must lie in 1..T={T}, got {low}..{high} (sentence "
             f"{int(lengths.argmin() if low < 1 else lengths.argmax())}); drop empty sentences and "
-            "cut long ones before batching"
+            "truncate long ones before batching"
         )
     return lengths.long()
 
 
 def check_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """Raise TypeError unless word vectors have the type of the encoder's weights."""
+    """Raise TypeError unless word vectors have the dtype of the encoder's weights."""
     # autocast narrows float32, never float64
     autocast = torch.is_autocast_enabled(x.device.type)
     narrow = (torch.float32, torch.float16, torch.bfloat16)
@@ -89,7 +89,7 @@ def check_device(name: str, x: Tensor, weight: Tensor) -> None:
 def check_finite(sentences: Sentences) -> None:
     """Raise ValueError at the first NaN or infinity in word vectors on a CPU.
 
-    On an accelerator, reading values back would stall its queue, so nothing is checked there.
+    On an accelerator, reading values back would force a synchronization, so nothing is checked.
     """
     words, layout = sentences.words, sentences.layout
     if words.device.type != "cpu" or bool(torch.isfinite(words.sum())):
@@ -108,7 +108,7 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int, temperat
     """Validate Gumbel noise `[B, T-1, T-1]`; entries outside a sentence are ignored.
 
     -inf excludes a candidate, so every layer needs at least one finite entry. Values are checked on
-    a CPU only: reading them back from an accelerator would stall its queue.
+    a CPU only: reading them back from an accelerator would force a synchronization.
     """
     B = lengths.shape[0]
     check_device("noise", noise, weight)
@@ -119,10 +119,10 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int, temperat
     if not noise.is_floating_point():
         raise TypeError(f"`noise` must be floating point, or int64 keys, got {noise.dtype}")
     if noise.requires_grad:
-        raise ValueError("`noise` must not require gradients, because it gets none; detach it")
+        raise ValueError("`noise` must not require gradients, since it gets none; use .detach()")
     if noise.device.type != "cpu":
         return
-    # as the softmax sees it
+    # the values that enter the softmax
     seen = noise.to(torch.promote_types(weight.dtype, torch.float32)) / temperature
     if bool(torch.isfinite(seen.sum())):
         return
@@ -132,7 +132,7 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int, temperat
     if len(bad):
         b, t, j = bad[0].tolist()
         raise ValueError(
-            f"`noise` must not be NaN or +inf inside a sentence, also when divided by the "
+            f"`noise` must not be NaN or +inf inside a sentence, even after division by the "
             f"temperature in {seen.dtype}, got {float(noise[b, t, j])} at [sentence, layer, "
             f"position] = [{b}, {t}, {j}]"
         )
@@ -146,7 +146,7 @@ def check_noise(noise: Tensor, lengths: Tensor, weight: Tensor, T: int, temperat
 
 
 def check_order(order: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
-    """Validate given merges `[B, T-1]`; entries past the end of a sentence are ignored."""
+    """Validate merge orders `[B, T-1]`; entries past the end of a sentence are ignored."""
     check_shape("order", order, (lengths.shape[0], T - 1), "[B, T-1]")
     if order.dtype != torch.int64:
         raise TypeError(f"`order` must be int64, got {order.dtype}; convert it with .long()")
@@ -159,5 +159,5 @@ def check_order(order: Tensor, lengths: Tensor, weight: Tensor, T: int) -> None:
         b, t = bad[0].tolist()
         raise ValueError(
             f"`order` must lie in 0..{int(candidates[b, t]) - 1} for sentence {b} at step {t}, "
-            f"got {int(order[b, t])}; every step has one position fewer"
+            f"got {int(order[b, t])}; each step has one position fewer than the previous one"
         )

@@ -35,7 +35,7 @@ class TreeEncoder(Encoder):
         self.cell = CELLS[config.cell.kind](D, config.cell)
 
     def explain(self, sample: bool | None = None) -> Choice:
-        """Return the implementation of the merge that runs, and why.
+        """Return the selected implementation of the merge and the reason for it.
 
         Args:
             sample: whether merges are sampled; by default, as in the current mode.
@@ -50,7 +50,7 @@ class TreeEncoder(Encoder):
             if not own(part, "capturable"):
                 return f"{type(part).__name__} does not declare itself capturable"
         choice = self.explain(sample)
-        return None if choice.name == "fused" else f"it merges with {choice.name!r}"
+        return None if choice.name == "fused" else f"it uses impl={choice.name!r}, not 'fused'"
 
     def merge(
         self,

@@ -1,1 +1,1 @@
-"""Estimators: logits -> mixing weights and their gradient. Made from their settings."""
+"""Gradient estimators: logits -> mixing weights and their gradient. Built from their settings."""

@@ -46,16 +46,16 @@ class LocalEstimator(_Estimator, ABC):
         """Return dL/da `[B, K]`, zero where there is no candidate."""
 
     def weights(self, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
-        """Return weights `[B, K]`, one-hot at `choice`, with the gradient of `logit_gradient`."""
+        """Return weights `[B, K]`, one-hot at `choice`, with `logit_gradient` as gradient."""
         found: Tensor = _OneHot.apply(logits, noise, choice, temperature, self)
         return found
 
 
 class AdvanceEstimator(_Estimator):
-    """One-hot weights without a gradient: that of the logits is known before the backward pass.
+    """One-hot weights without a gradient; logits get theirs through `log_prob` and `entropy`.
 
-    The encoding has the `log_prob` and `entropy` of the choices, which training weights by the
-    reward (Williams 1992). `exact` and `fused` support these estimators.
+    The encoding contains both for the choices made, and training weights `log_prob` by the reward
+    (REINFORCE, Williams 1992). `exact` and `fused` support these estimators.
     """
 
     mixes: ClassVar[bool] = False
@@ -69,7 +69,7 @@ class AdvanceEstimator(_Estimator):
 class SoftEstimator(_Estimator, ABC):
     """Weights that mix candidates, so that every node changes at every layer.
 
-    Only `reference` supports these estimators; the gradient is that of the forward pass.
+    Only `reference` supports these estimators; autograd differentiates the forward pass.
     """
 
     mixes: ClassVar[bool] = True
@@ -77,7 +77,7 @@ class SoftEstimator(_Estimator, ABC):
 
     @abstractmethod
     def weights(self, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
-        """Return weights `[B, K]`, zero without a candidate; `choice` determines the tree."""
+        """Return weights `[B, K]`, zero if there is no candidate; `choice` determines the tree."""
 
 
 Estimator = LocalEstimator | AdvanceEstimator | SoftEstimator

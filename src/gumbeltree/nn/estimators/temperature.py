@@ -8,11 +8,11 @@ def check_temperature(temperature: float) -> float:
     if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
         raise ValueError(
             f"`temperature` must be a positive finite number, got {temperature!r}; for greedy "
-            "choices (the limit 0), call the encoder with sample=False"
+            "choices (the limit of temperature 0), call the encoder with sample=False"
         )
     return float(temperature)
 
 
 def annealed_temperature(step: int, rate: float, minimum: float = 0.5) -> float:
-    """Return max(minimum, exp(-rate * step)), the authors' optional annealing."""
+    """Return max(minimum, exp(-rate * step)), the optional annealing of the authors' code."""
     return max(minimum, math.exp(-rate * step))

@@ -1,1 +1,1 @@
-"""Heads: encodings of sentences -> what is asked about them. Made from settings and a width."""
+"""Heads: sentence encodings -> predictions. Built from their settings and the vector width."""

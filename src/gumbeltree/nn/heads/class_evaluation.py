@@ -1,4 +1,4 @@
-"""Evaluation of a classifier: accuracy with its interval, confusion matrix, accuracy by length."""
+"""Evaluation of a classifier: accuracy with an interval, confusion matrix, accuracy by length."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gumbeltree.nn.heads.head import ResultTable
 
 LONGEST = (5, 10, 15, 20, 30, 40, 60)
-"""Upper bounds of the length buckets; the last bucket is open."""
+"""Upper bounds of the length buckets; the last bucket is unbounded."""
 
 
 class Bucket(NamedTuple):
@@ -19,7 +19,7 @@ class Bucket(NamedTuple):
 
     shortest: int
     longest: int | None
-    """None if the bucket is open."""
+    """None if the bucket is unbounded."""
     examples: int
     correct: int
 
@@ -38,7 +38,7 @@ class ClassEvaluation:
         loss: mean cross entropy, NaN without examples.
         confusion: examples by gold class (rows) and predicted class (columns), int64 `[C, C]`.
         predictions: predicted class of each example of the split, int64 `[examples]`, -1 for
-            examples left out.
+            examples not evaluated.
         by_length: accuracy by the length of an example's longest sentence, without empty buckets.
     """
 
@@ -60,12 +60,12 @@ class ClassEvaluation:
 
     @property
     def accuracy(self) -> float:
-        """Fraction of correct examples, NaN without examples."""
+        """Fraction of examples classified correctly, NaN without examples."""
         return self.correct / self.count if self.count else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the accuracy; see `wilson`."""
+        """95 % confidence interval of the accuracy; see `wilson`."""
         return wilson(self.correct, self.count)
 
     def __add__(self, other: "ClassEvaluation") -> "ClassEvaluation":
@@ -104,7 +104,7 @@ class ClassEvaluation:
         return self.accuracy
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything except single predictions, in a JSON-serialisable form."""
+        """Return everything except individual predictions, in a JSON-serialisable form."""
         return {
             "examples": self.count,
             "correct": self.correct,
@@ -121,7 +121,7 @@ class ClassEvaluation:
         }
 
     def summary(self) -> str:
-        """Return accuracy and loss in one line."""
+        """Return accuracy, interval and loss in one line."""
         low, high = (f"{100 * end:.2f}" for end in self.interval)
         return (
             f"accuracy {100 * self.accuracy:.2f} % (95 % interval {low} to {high} %), "
@@ -150,7 +150,7 @@ class ClassEvaluation:
         ]
 
     def answers(self) -> list[str]:
-        """Return the predicted label of each example, "" for examples left out."""
+        """Return the predicted label of each example, "" for examples not evaluated."""
         return [self.labels[guess] if guess >= 0 else "" for guess in self.predictions.tolist()]
 
 
@@ -180,12 +180,12 @@ def buckets_of(
     ends: Sequence[int] = LONGEST,
     first: int = 1,
 ) -> list[Bucket]:
-    """Count examples, and correct ones, by a number such as the words of the longest sentence.
+    """Count all and correct examples in buckets of a value, such as the longest sentence's length.
 
     Args:
-        values: number of each example `[examples]`.
+        values: value of each example `[examples]`.
         correct: whether each example is classified correctly `[examples]`.
-        ends: largest value of each bucket but the last, which has no end.
+        ends: largest value of each bucket but the last, which is unbounded.
         first: smallest value of the first bucket.
     """
     place = np.searchsorted(ends, values)

@@ -1,4 +1,4 @@
-"""Classes of single sentences and of pairs: an MLP over sentence vectors (Eqs. 14-18)."""
+"""Classifiers of single sentences and of pairs: an MLP over sentence vectors (Eqs. 14-18)."""
 
 import itertools
 from typing import Any, ClassVar, NamedTuple
@@ -110,7 +110,7 @@ class ClassHead(Head):
         return found
 
     def count_parameters(self) -> dict[str, int]:
-        """Return the number of parameters of MLP, output and batch normalisation."""
+        """Return the number of parameters of the MLP, output layer and batch normalisation."""
         counts = super().count_parameters()
         return {
             "mlp": counts["hidden"],

@@ -63,22 +63,22 @@ class Evaluation(Protocol):
 
     @property
     def value(self) -> float:
-        """The head's measure, which selects the best model; higher is better."""
+        """The head's metric, which selects the best model; higher is better."""
 
     def __add__(self, other: Self) -> Self:
         """Combine two parts of one split, for example from two processes."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures in a JSON-serialisable form."""
+        """Return all metrics in a JSON-serialisable form."""
 
     def summary(self) -> str:
-        """Return the main figures in one line."""
+        """Return the main metrics in one line."""
 
     def tables(self) -> list[ResultTable]:
-        """Return detailed figures as tables."""
+        """Return detailed results as tables."""
 
     def answers(self) -> list[str]:
-        """Return the prediction for each example as text, "" for examples left out."""
+        """Return the prediction for each example as text, "" for examples not evaluated."""
 
 
 class Head(nn.Module, ABC):
@@ -92,12 +92,12 @@ class Head(nn.Module, ABC):
     sentences: ClassVar[int] = 1
     """Sentences per example, which is the number of encodings `forward` takes."""
     keep: ClassVar[Keep] = VECTORS
-    """What it needs of an encoding in addition to the vectors."""
+    """Optional parts of an encoding that the head reads."""
     capturable: ClassVar[bool] = False
     """Whether forward pass and loss can be captured as a CUDA graph: they read nothing back from
-    the device. Every subclass declares it."""
+    the device. Every subclass must set it; inherited values do not count."""
     measure: ClassVar[str]
-    """Name of the measure that selects the best model."""
+    """Name of the metric that selects the best model."""
     target_type: ClassVar[type[np.generic]]
     """NumPy type of the targets, such as int64 or float64."""
     labels: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def target(self, label: str) -> float:
-        """Convert a label of the data to a target; raise ValueError if that is impossible."""
+        """Convert a label in the data to a target; raise ValueError if that is impossible."""
 
     @abstractmethod
     def check_targets(self, targets: NDArray[Any]) -> None:
@@ -144,5 +144,5 @@ class Head(nn.Module, ABC):
 
     @staticmethod
     def shown(value: float) -> str:
-        """Format the measure as text."""
+        """Format a value of the metric as text."""
         return f"{100 * value:.2f}%"

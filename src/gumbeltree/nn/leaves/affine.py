@@ -10,7 +10,7 @@ from gumbeltree.layout import Layout
 
 
 class AffineLeaf(nn.Module):
-    """Compute r_i = W x_i + b, with W initialised He normal and b zero."""
+    """Compute r_i = W x_i + b, with He normal initialisation of W and zero b."""
 
     capturable = True
 

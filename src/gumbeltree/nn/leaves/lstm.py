@@ -58,7 +58,7 @@ class LSTMLeaf(nn.Module):
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
         """Return the leaf states of `words`, `[rows, 2D]`."""
         bias = self.bias_ih + self.bias_hh
-        # not bound to a name: under autocast, a wider copy replaces it and this one can be freed
+        # no local variable: under autocast, a wider copy replaces the inputs, which are then freed
         return lstm(
             F.linear(words, self.weight_ih, bias), self.weight_hh, layout, self.reverse, impl
         )

@@ -15,13 +15,13 @@ def lstm(
     Args:
         inputs: W_ih x + b_ih + b_hh of the words `[cap, 4D]`.
         weight_hh: Recurrent weight `[4D, D]`.
-        layout: Locates the words.
+        layout: Layout of the words.
         reverse: Read each sentence from its last word to its first.
-        impl: "auto" and "fused" use kernels where they run, "fused" also in Triton's interpreter;
+        impl: "auto" and "fused" use kernels if they can run, "fused" even in Triton's interpreter;
             any other value uses PyTorch operations.
 
     Returns:
-        h and c of each word, side by side, `[cap, 2D]`; kernels set rows past the words to zero.
+        h and c of each word, concatenated, `[cap, 2D]`; kernels set rows past the words to zero.
     """
     if why_not_kernels(weight_hh, impl) is not None:
         return plain.lstm(inputs, weight_hh, layout, reverse)

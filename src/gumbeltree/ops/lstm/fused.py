@@ -22,8 +22,8 @@ from gumbeltree.device.triton_support import (
 )
 from gumbeltree.ops.first_derivative import FirstDerivativeOnly
 
-# Measured on an H200. A step is bound by the bandwidth from the L2 cache, through which each
-# multiprocessor reads its part of W_hh and the states. Its tensor cores work on 64 rows at a time.
+# Measured on an H200. A step is bound by the bandwidth of the L2 cache, through which each
+# multiprocessor reads its part of W_hh and the states. Tensor cores process 64 rows at a time.
 FORWARD = {"tf32": Tile(64, 16, 64, 4, 3), "ieee": Tile(16, 16, 16, 4, 3)}
 BACKWARD = {
     "tf32": Tile(64, 64, 64, 4, 4),
@@ -33,7 +33,7 @@ BACKWARD = {
 PARTS = 5
 """Parts into which the backward sum over the gates is split."""
 CLEARED = 8
-"""Rows per program of `clear`."""
+"""Rows per program of `clear_kernel`."""
 CELL = (8, 64, 2)
 """Sentences, units and warps per program of the elementwise backward kernel."""
 
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     steps: int
     """Number of positions."""
     rows: int
-    """Upper bound on the sentences."""
+    """Upper bound on the number of sentences."""
     back: int
     """Offset of the previous word: -1, or 1 if sentences are read from last word to first."""
     precision: str
@@ -96,12 +96,12 @@ def lstm(
         rows: Upper bound B on the number of sentences.
         reverse: Read each sentence from its last word to its first.
         precision: Precision of the products: "ieee", "tf32" or "bf16". The gradient of the weight
-            is a product of PyTorch, whose setting decides between IEEE and TF32.
+            is computed by PyTorch, whose settings decide between IEEE and TF32.
         overlap: Second stream for the gradient of the weight; see `Layout`.
 
     Returns:
-        h and c of each word, side by side, `[N, 2D]`, once differentiable in `inputs` and
-        `weight_hh`.
+        h and c of each word, concatenated, `[N, 2D]`, differentiable once with respect to
+        `inputs` and `weight_hh`.
     """
     plan = Plan(steps, rows, 1 if reverse else -1, precision, overlap)
     if torch.is_grad_enabled() and (inputs.requires_grad or weight_hh.requires_grad):
@@ -153,7 +153,7 @@ def forward(
     grid = plan.grid(D, tile.BM, tile.BN)
     # Triton launches on the current device, not on that of the tensors
     with torch.cuda.device_of(inputs):
-        # a kernel, so that the chain can follow it
+        # a Triton kernel, so that the first step can be chained to it
         clear(states, start)
         for t in plan.positions():
             kernels.lstm_fwd_kernel[grid](
@@ -186,7 +186,7 @@ def backward(
     options = {"BN": tile.BN, "PARTS": PARTS, **plan.options(tile), **chain}
     BM, BD, warps = CELL
     with torch.cuda.device_of(gates):
-        # the product below includes the rows past the words
+        # the weight gradient below also reads the rows past the words
         clear(dgates, start)
         clear(before, start)
         for i, t in enumerate(reversed(plan.positions())):
@@ -203,7 +203,7 @@ def backward(
         return dgates, None
     # one product over all words instead of one per step
     work = partial(product, dgates.t(), before, plan.precision)
-    # only the optimizer needs it
+    # only the optimizer needs the result, so other work can overlap with it
     return dgates, work() if plan.overlap is None else plan.overlap.start(work)
 
 

@@ -1,15 +1,15 @@
 """Triton kernels of the leaf LSTM: one step of all sentences, forward and backward.
 
-Program (i_m, i_d) handles BM sentences and BD units of all four gates. Forward, a step is one
-kernel: a product with the previous states, then the elementwise cell. Backward it is two, because
-the sum over four times as many gates is split among programs. A kernel writes only rows of its own
-position and reads only rows of others, so programs of a launch are independent, and there are no
-atomic additions: results are deterministic.
+Program (i_m, i_d) handles BM sentences and BD units of all four gates. A forward step is one
+kernel: a product with the previous states, then the elementwise cell. A backward step is two,
+because the sum over the gates is four times as long and is split among programs. A kernel writes
+only rows of its own position and reads only rows of others, so programs of a launch are
+independent, and there are no atomic additions: results are deterministic.
 
 Legend, with N rows, D units and an upper bound B on the sentences:
 
     p_start    [steps + 1]    first row of each position, then the number of words
-    p_states   [N, 2D]        h and c, side by side
+    p_states   [N, 2D]        h and c, concatenated
     p_gates    [N, 4D]        activated gates i, f, g, o
     p_dgates   [N, 4D]        gradient of the gates before activation
     p_parts    [PARTS, B, D]  partial sums of the gradient of h from the following word
@@ -27,7 +27,7 @@ from gumbeltree.device.kernel_math import dot, join_chain, sigmoid, tanh
 
 @triton.jit
 def words_at(p_start, t, steps):
-    """Return the first row and the number of words at position t, 0 outside 0..steps-1."""
+    """Return the first row and the number of words at position t, both 0 outside 0..steps-1."""
     m_t = (t >= 0) & (t < steps)
     first = tl.load(p_start + t, mask=m_t, other=0)
     end = tl.load(p_start + t + 1, mask=m_t, other=0)

@@ -9,7 +9,7 @@ from gumbeltree.layout import Layout
 
 def lstm(inputs: Tensor, weight_hh: Tensor, layout: Layout, reverse: bool) -> Tensor:
     """Return h and c of each word `[N, 2D]`; see `ops.lstm.lstm`."""
-    # under autocast, too, the cell state is as precise as the weights
+    # even under autocast, the cell state keeps the precision of the weights
     h = c = weight_hh.new_zeros((layout.B, weight_hh.shape[1]))
     hs: list[Tensor] = []
     cs: list[Tensor] = []

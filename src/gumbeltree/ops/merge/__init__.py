@@ -1,4 +1,4 @@
-"""The merge: build trees from leaf states.
+"""The merge, which builds trees from leaf states.
 
 `IMPLEMENTATIONS` lists the implementations, fastest first; `choose` selects one.
 """
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
 
 
 def choose(impl: str, cell: nn.Module, estimator: Any, sample: bool) -> Choice:
-    """Return the implementation to use; raise an error if the requested one does not apply."""
+    """Return the implementation to use; raise an error if the requested one cannot run."""
     names = ["auto", *IMPLEMENTATIONS]
     if impl not in names:
         raise UnknownNameError(
@@ -44,7 +44,7 @@ def choose(impl: str, cell: nn.Module, estimator: Any, sample: bool) -> Choice:
             )
         return Choice(impl, "requested by name")
     refusals: list[str] = []
-    # ends at the latest with `reference`, which supports everything
+    # always ends with a break: `reference` supports everything
     for name, module in IMPLEMENTATIONS.items():
         reason = module.unsupported(cell, estimator, sample)
         if reason is None:

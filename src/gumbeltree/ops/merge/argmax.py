@@ -1,4 +1,4 @@
-"""Choose the best score independently of rounding."""
+"""Choose the highest score regardless of rounding errors."""
 
 import torch
 from torch import Tensor

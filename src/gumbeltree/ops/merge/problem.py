@@ -1,4 +1,4 @@
-"""Input and output of every implementation of the merge."""
+"""Input and output types of all implementations of the merge."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,26 +15,26 @@ class TreeProblem:
     """A batch of sentences to be merged into trees."""
 
     leaves: Tensor
-    """States of the words, h and c side by side, `[cap, 2D]`; rows past the words are ignored."""
+    """States of the words, h and c concatenated, `[cap, 2D]`; rows past the words are ignored."""
     layout: Layout
-    """Locates the words."""
+    """Layout of the words."""
     cell: nn.Module
     """Composition function, from `gumbeltree.nn.cells`."""
     query: Tensor
     """Query vector q, `[D]`."""
     scale: float
-    """Factor of every score: 1 or 1 / sqrt(D)."""
+    """Factor applied to every score: 1 or 1 / sqrt(D)."""
     estimator: Any
     """Gradient estimator of the choice, from `gumbeltree.nn.estimators`."""
     temperature: float | Tensor
-    """Temperature of the softmax in the backward pass, which never affects the choice of a tree. A
+    """Temperature of the softmax in the backward pass; it never affects which tree is chosen. A
     tensor on the device avoids a synchronization."""
     sample: bool
     """Whether to add noise to the scores and differentiate the choice. Otherwise the choice is the
     argmax and the scores get no gradient from it."""
     noise: Tensor | None = None
-    """Noise for sampling, `[B, T-1, T-1]` with entries outside a sentence ignored, or keys, int64
-    `[B, 2]`; see `NoiseLayers`."""
+    """Noise for sampling, `[B, T-1, T-1]`, or keys, int64 `[B, 2]`; see `NoiseLayers`. Entries
+    outside a sentence are ignored."""
     order: Tensor | None = None
     """Merge orders to follow, int64 `[B, T-1]`; entries past the end of a sentence are ignored."""
     keep: Keep = VECTORS

@@ -1,7 +1,7 @@
 """The paper's equations, layer by layer: every candidate is recomposed at every layer.
 
-Slow and plain on purpose. It supports every cell and every estimator, and autograd differentiates
-it.
+Deliberately simple and slow. It supports every cell and every estimator, and gradients come from
+autograd.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = F
 
 
 def prepare(cell: nn.Module, query: Tensor, scale: float, layout: Layout) -> None:
-    """Do nothing: the weights are used as they are."""
+    """Do nothing: the weights need no preparation."""
 
 
 def build_tree(problem: TreeProblem) -> TreeResult:

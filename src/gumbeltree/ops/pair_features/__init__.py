@@ -1,4 +1,4 @@
-"""Features of a sentence pair (Eq. 16), with one kernel per direction on a CUDA device."""
+"""Features of a sentence pair (Eq. 16), with one kernel per pass on a CUDA device."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def pair_features(u: Tensor, v: Tensor) -> Tensor:
 
 
 class PairFeatures(Function):
-    """`pair_features` with kernels, twice differentiable."""
+    """`pair_features` with Triton kernels; supports double backward."""
 
     @staticmethod
     def forward(u: Tensor, v: Tensor) -> Tensor:

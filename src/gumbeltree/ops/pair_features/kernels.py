@@ -22,7 +22,7 @@ def features_kernel(p_u, p_v, p_features, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit(do_not_specialize_on_alignment=["p_u", "p_v"])
 def features_backward_kernel(p_u, p_v, p_dfeatures, p_du, p_dv, D: tl.constexpr, BD: tl.constexpr):
-    """Compute the gradients of u and v; that of |u-v| is zero where u = v."""
+    """Compute the gradients of u and v; |u-v| contributes zero where u = v."""
     i = tl.program_id(0).to(tl.int64)
     o_d = tl.arange(0, BD)
     m = o_d < D

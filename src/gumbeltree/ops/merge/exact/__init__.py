@@ -1,6 +1,6 @@
-"""The trees and gradients of `reference` with O(T) compositions; see ops/merge/README.md.
+"""Compute the trees and gradients of `reference` with O(T) compositions; see ops/merge/README.md.
 
-`forward.py` builds the trees, `backward.py` undoes the merges; this module joins them into one
+`forward.py` builds the trees, `backward.py` undoes the merges; this module combines them into one
 differentiable function.
 """
 
@@ -20,12 +20,12 @@ from gumbeltree.ops.merge.exact.tape import Tape
 from gumbeltree.ops.merge.problem import TreeProblem, TreeResult
 from gumbeltree.states import NodeState
 
-# attributes of a cell besides its forward pass; `weight` is [gates, 2D]
+# attributes that a cell must have in addition to its forward pass; `weight` is [gates, 2D]
 HOOKS = ("weight", "gate_bias", "activate", "activate_backward")
 
 
 def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = False) -> str | None:
-    """Return why this implementation does not apply, or None if it does."""
+    """Return why this implementation cannot run, or None if it can."""
     missing = [name for name in HOOKS if not hasattr(cell, name)]
     if missing:
         return (
@@ -39,7 +39,7 @@ def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = F
 
 
 def prepare(cell: nn.Module, query: Tensor, scale: float, layout: Layout) -> None:
-    """Do nothing: the weights are used as they are."""
+    """Do nothing: the weights need no preparation."""
 
 
 def build_tree(problem: TreeProblem) -> TreeResult:
@@ -88,7 +88,7 @@ class _ExactTree(Function):
             )
         ctx.mark_non_differentiable(result.order)
         ctx.set_materialize_grads(False)
-        # free what the tape already holds
+        # drop references to tensors that are saved elsewhere
         ctx.problem = dataclasses.replace(problem, leaves=leaves[:0], noise=None, order=None)
         if result.tape is not None:
             ctx.save_for_backward(leaves, weight, bias, query, *result.tape)

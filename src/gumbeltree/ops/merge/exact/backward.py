@@ -1,8 +1,8 @@
 """Backward pass of `exact`: undo the merges from the roots down; see ops/merge/README.md.
 
 Each step needs one product, for the merged candidates. One large product before the loop computes
-what a unit of each score's gradient sends to the gates and children, one after it the gradient of
-the weight.
+the gradients of gates and children per unit of each score's gradient. One after the loop computes
+the gradient of the weight.
 """
 
 from typing import Any
@@ -15,8 +15,8 @@ from gumbeltree.ops.merge.exact.scores import CHUNK, Direct, Ledger, Shared
 from gumbeltree.ops.merge.exact.tape import Tape
 from gumbeltree.ops.merge.problem import MergeGradients, TreeProblem
 
-# Mean number of candidates per layer from which `Ledger` is faster than `Direct`: sentences of 14
-# words. On a CPU, both are equally fast at 10 words (300D, 128 sentences) and at 15 words (100D, 64
+# Mean number of candidates per layer from which `Ledger` replaces `Direct`: sentences of 14 words.
+# On a CPU, both are equally fast at 10 words (300D, 128 sentences) and at 15 words (100D, 64
 # sentences).
 LEDGER_FROM = 7.0
 
@@ -39,7 +39,7 @@ def backward(
         weight: `[5D, 2D]`.
         query: `[D]`.
         problem: As in the forward pass.
-        noise: As in the forward pass; it still holds the layers computed last.
+        noise: As in the forward pass; it still caches the layers computed last.
         product: Matrix product in the precision of the forward pass.
         droot: Gradient of h of the roots `[B, D]`.
         dnodes: Gradient of all nodes `[2N - B, 2D]`, each read at the layer where it is created.
@@ -52,7 +52,7 @@ def backward(
     scaled_query = query.to(states.dtype) * problem.scale
     state_l, state_r = tape.node_state[tape.left], tape.node_state[tape.right]
     children = torch.stack([tape.left, tape.right], dim=1)  # [C, 2]
-    # without a local estimator, the scores get only the gradient from outside
+    # without a local estimator, the scores get a gradient only through `dscores`
     local = problem.sample and getattr(problem.estimator, "local", True)
     scored = local or dscores is not None
 
@@ -92,7 +92,7 @@ def backward(
         n, K = p.active[t + 1], p.steps - 1 - t
         lo, hi = p.merged[t], p.merged[t] + n
         merged = tape.chosen[lo:hi]
-        # gradient of the new nodes of this layer, where outside readers read them
+        # gradient of the new nodes of this layer, including that from outside the merge
         g = G[N + lo : N + hi]
         if dnodes is not None:
             g += dnodes[N + lo : N + hi]

@@ -50,8 +50,8 @@ class Products:
 class Candidates:
     """Stores the states of the words, then of the candidates in order of creation.
 
-    A node is a word or a merged candidate. When it is created, it is multiplied once with the
-    weights of a left child and once with those of a right child.
+    A node is a word or a merged candidate. When it is created, it is multiplied once by the
+    weights of a left child and once by those of a right child.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Candidates:
         self.query = query * problem.scale
         left, right = weight.split(self.D, dim=1)  # each [width, D]
         self.weight_l, self.weight_r = left.t().contiguous(), right.t().contiguous()
-        # the dummy, one per adjacent pair of words, at most two per later merge
+        # the dummy, one per adjacent pair of words, and at most two per later merge
         capacity = 1 + (p.N - p.B) + 2 * sum(p.active[2:])
         self.states = leaves.new_empty((p.N + capacity, 2 * self.D))
         self.states[: p.N] = leaves

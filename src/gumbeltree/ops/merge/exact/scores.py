@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from gumbeltree.ops.merge.exact.tape import Tape
 
-# pairs of candidates per batch, which bounds the memory of temporaries
+# candidates or pairs processed at once, which bounds the memory of temporaries
 CHUNK = 2048
 
 
@@ -121,13 +121,13 @@ class Ledger:
         self.before = G[before] + sigma_a * v_a[:, 0]
         self.after = G[after] + sigma_b * v_b[:, 1]
         G[before], G[after] = self.before, self.after
-        # the neighbours moved along one vector each, so scalars suffice for the outer candidates
+        # each neighbour's gradient moved along one vector, so outer candidates need only scalars
         table, window = self.table, tape.window[lo:hi]
         table[window[:, 0], self.RIGHT] += sigma_a * table[a, self.TO_PREVIOUS]
         table[window[:, 4], self.LEFT] += sigma_b * table[window[:, 4], self.FROM_PREVIOUS]
 
     def weight_gradient(self, lo: int, hi: int, rows: Tensor, g_children: Tensor) -> Tensor:
-        """Return dL/dy of a layer, `[n, K]`, after adding the candidates that its merges removed.
+        """Return dL/dy of a layer, `[n, K]`, after restoring candidates that its merges removed.
 
         Args:
             lo: First merge of the layer.

@@ -33,7 +33,7 @@ class Tape(NamedTuple):
     rows: Tensor
     """Candidate at each position of each layer, int32, layers concatenated."""
     logits: Tensor
-    """Scores of `rows` without noise, -inf for none; empty unless merges are sampled."""
+    """Scores of `rows` without noise, -inf without a candidate; empty unless merges are sampled."""
 
 
 class Recorder:
@@ -80,7 +80,7 @@ class Recorder:
     def tape(
         self, states: Tensor, gates: Tensor, left: Tensor, right: Tensor, node_state: Tensor
     ) -> Tape:
-        """Return the tape, completed by the state of `Candidates`."""
+        """Return the tape, completed with tensors of `Candidates`."""
         return Tape(
             states,
             gates,

@@ -1,7 +1,7 @@
-"""`exact` as a few small Triton kernels per step; see ops/merge/README.md.
+"""The algorithm of `exact` as a few small Triton kernels per step; see ops/merge/README.md.
 
 `forward.py` builds the trees, `backward.py` undoes the merges, each with a module of kernels; this
-module joins them into one differentiable function.
+module combines them into one differentiable function.
 """
 
 from functools import partial
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = False) -> str | None:
-    """Return why this implementation does not apply, or None if it does.
+    """Return why this implementation cannot run, or None if it can.
 
-    Triton's interpreter, which runs the kernels on a CPU, is so slow that it counts only `by_name`.
+    Triton's interpreter, which runs the kernels on a CPU, is so slow that it runs only `by_name`.
     """
     if own(cell, "kernels") != "treelstm":
         return f"its kernels support the cell TreeLSTMCell only, got {type(cell).__name__}"
@@ -35,7 +35,7 @@ def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = F
         return f"its kernels support the estimator StraightThroughGumbel only, got {name}"
     weight: Any = cell.weight
     if weight.shape[1] > 2 * WIDEST:
-        return f"its kernels support at most {WIDEST} units, the cell has {weight.shape[1] // 2}"
+        return f"its kernels support at most {WIDEST} units, got {weight.shape[1] // 2}"
     return why_not(weight, by_name)
 
 
@@ -61,7 +61,7 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     noise = problem.noise if problem.sample else None
     if noise is not None and not is_keys(noise):
         noise = noise.to(problem.leaves.dtype)
-    # not `gate_bias()`: its constant offset has no gradient
+    # not `gate_bias()`: its constant offset needs no gradient
     inputs = (problem.leaves, cell.weight, cell.bias, query)
     options = _Options(
         layout,
@@ -87,7 +87,7 @@ def build_tree(problem: TreeProblem) -> TreeResult:
 
 
 def node_rows(layout: Layout) -> tuple[Tensor, Tensor]:
-    """Return the node at each entry of the caller's sentences and whether there is one.
+    """Return the node at each entry, in the caller's order, and whether there is one.
 
     Both are `[B, 2T-1]`: word i at i, the node of step t at T + t. Nodes are numbered as in
     `forward.py`.
@@ -111,7 +111,7 @@ class _Options(NamedTuple):
     record: bool
     scale: float
     sample: bool
-    """Whether the estimator differentiates the choice."""
+    """Whether the estimator propagates gradients through the choice."""
     operands: "Operands"
 
 
@@ -145,7 +145,7 @@ class _FusedTree(Function):
             if options.layout.overlap is not None and options.sample and options.layout.T > 1:
                 from gumbeltree.ops.merge.fused.backward import score_shares
 
-                # the backward pass needs them first, and the head runs in between
+                # the backward pass needs these first; compute them while the head runs
                 off = torch.autocast(leaves.device.type, enabled=False)
                 with torch.cuda.device_of(leaves), off:
                     ctx.shares = options.layout.overlap.start(

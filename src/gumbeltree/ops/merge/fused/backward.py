@@ -1,7 +1,7 @@
 """Backward pass of `fused`: undo the merges from the roots down, two small kernels per step.
 
-The algorithm is that of `exact/backward.py`, with the gradient of every node kept complete; the
-large products come before and after the loop.
+The algorithm is that of `exact/backward.py` with the `Direct` method. The large products come
+before and after the loop.
 """
 
 from typing import NamedTuple
@@ -39,7 +39,7 @@ UNITS = {"dense": 128, "sparse": 64}
 """Units per program of `send_kernel`, by layout."""
 SEND = {"dense": (2, 1), "few": (4, 1), "many": (8, 4)}
 """Nodes and warps per program of `send_kernel`. Small programs are fastest, but in sparse layouts
-most of them would have no work and cost as much to launch."""
+most of them would have no work but still cost a launch."""
 FEW = 8
 """In sparse layouts, layers of at most this many nodes count as `few`."""
 SPAN = 2
@@ -52,9 +52,9 @@ class Shares(NamedTuple):
     """Gradients per unit of each candidate's score gradient, independent of the layer.
 
     Attributes:
-        dgates: Of its gates, `[4 cap, 5D]`; the last cap rows are zero and reserved for the merges.
-        v_h: Of h of both children, `[3 cap, 2D]`.
-        v_c: Of c of both children, `[3 cap, 2D]`.
+        dgates: Those of its gates, `[4 cap, 5D]`; the last cap rows are zero, for the merges.
+        v_h: Those of h of both children, `[3 cap, 2D]`.
+        v_c: Those of c of both children, `[3 cap, 2D]`.
         weight_t: The transposed weight `[2D, 5D]`, contiguous.
     """
 
@@ -114,7 +114,7 @@ def backward(
         temperature: As in the forward pass; required if it sampled.
         precision: Precision of the products: ieee, tf32 or bf16.
         scale: Scale of the query.
-        shares: Result of `score_shares`, if it has been started already.
+        shares: Result of `score_shares`, if it has already been started.
     """
     B, T, cap, D = layout.B, layout.T, layout.cap, query.shape[0]
     at = layout.tables
@@ -151,7 +151,7 @@ def backward(
     chain = chain_options(G, precision)
 
     def send(t: int) -> None:
-        # T - t nodes: the longest sentence at this layer
+        # the longest sentence has T - t nodes at this layer
         BJ, warps = SEND["dense" if layout.dense else "few" if T - t <= FEW else "many"]
         kernels.send_kernel[(B, pieces, -(-(T - t) // BJ) if scored else 1)](
             t, G, rest, extra, states, trees.gates, merge_dgates, v_h, v_c, numbers[(t + 1) % 2],
@@ -164,7 +164,7 @@ def backward(
     tile = tile_for(UNDO, precision, G, D)
     rows, columns = -(-B // tile.BM), -(-2 * D // tile.BN)
     planes = -(-B // (SPAN * rows * columns)) if scored else 0
-    # launch nothing between this kernel and the loop, whose chain follows it
+    # launch nothing between this kernel and the loop, which is chained to it
     kernels.roots_kernel[(max(B, cap),)](
         G, G if droot is None else droot.to(kind).contiguous(), at.roots, at.start, B, T,
         D=D, BD=1 << (D - 1).bit_length(), HAS_DROOT=droot is not None, num_warps=2,
@@ -194,7 +194,7 @@ def backward(
             BW=1 << (width - 1).bit_length(), num_warps=2,
         )  # fmt: skip
         # Split the sum: a product of so few rows and columns would leave most of the GPU idle.
-        # In parallel with the backward pass of the leaves, there is no need to.
+        # In parallel with the backward pass of the leaves, no split is needed.
         alone = layout.overlap is None and len(dgates) % SPLITS == 0
         parts = SPLITS if alone else 1
         both = batched_product(
@@ -208,5 +208,5 @@ def backward(
 
     if layout.overlap is None:
         return MergeGradients(dleaves, *weight_gradients())
-    # only the optimizer needs these
+    # only the optimizer needs these, so other work can overlap with them
     return MergeGradients(dleaves, *layout.overlap.start(weight_gradients))

@@ -234,8 +234,8 @@ def send_kernel(
     the gates of that merge and to c of its children; h of the children needs a product with the
     weights, in `undo_kernel`. A program handles BJ nodes and BD units.
 
-    From the complete gradients G follow the products of the layer below (see ../README.md), for
-    each of its candidates X = G.(r - l) and Y = G.(own - l). A program stores its partial sums.
+    The complete gradients G yield the products of the layer below (see ../README.md): for each
+    of its candidates, X = G.(r - l) and Y = G.(own - l). A program stores its partial sums.
     """
     b, i_d, i_j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + b)
@@ -371,7 +371,7 @@ def children_kernel(
     states, left, right, node_state, chosen, sigma, start, children, T, cap, offset,
     D: tl.constexpr, WIDTH: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Store h of both children, and a one for the bias, for each row of gate gradients.
+    """Store h of both children, and a 1 for the bias, for each row of gate gradients.
 
     The first `offset` rows are candidates, multiplied by their summed score gradient; the others
     are merges. Rows without a candidate or merge are zero.

@@ -37,7 +37,7 @@ PROJECT = {
 }
 """Tiles of the product of a step; "wide" in dense layouts only."""
 SHORT = 32
-"""Up to this many words, steps use many warps: most sentences are active in most steps."""
+"""Up to this T, `step_kernel` uses more warps, since most sentences are active in most steps."""
 BLOCK = 1024
 """Elements per program of `begin_kernel`."""
 ROUNDING = 16
@@ -79,7 +79,7 @@ class Trees(NamedTuple):
     order: Tensor
     """Position of each merge, int64 `[B, T-1]`, -1 past the end; in the caller's order."""
     scores: Tensor
-    """Scores `[B, T-1, T-1]` in the caller's order, -inf for none; empty unless requested."""
+    """Scores `[B, T-1, T-1]` in the caller's order, -inf without a candidate; empty unless kept."""
     states: Tensor
     """States of words and candidates, `[4 cap, 2D]`."""
     gates: Tensor
@@ -123,11 +123,11 @@ def forward(
     Args:
         leaves: States of the words `[cap, 2D]`; rows past the words are ignored.
         operands: Weights.
-        layout: Locates the words.
+        layout: Layout of the words.
         noise: Noise for sampling, in the caller's order: `[B, T-1, T-1]`, or keys, int64 `[B, 2]`
             (`noise.keyed_noise`).
         forced: Merge orders to follow, int64 `[B, T-1]`.
-        temperature: Temperature of Eq. 8, a scalar on the device; required if `record` and sampled.
+        temperature: Temperature of Eq. 8, a scalar on the device; required to record with noise.
         record: Whether to record what the backward pass needs.
         keep_scores: Whether to return all scores.
         precision: Precision of the products: ieee, tf32 or bf16.

@@ -175,7 +175,7 @@ def gumbel(keys, own, t, j):
     return -tl.log(-tl.log(u))
 
 
-# slices of one buffer, whose alignment varies
+# some arguments are slices of one buffer, whose alignment varies
 @triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["noise", "sentence"])
 def step_kernel(
     t, cand, node, score, noise, forced, order, tape_rows, tape_y, scores_out, chosen, position,
@@ -275,7 +275,7 @@ def project_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
     CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """Multiply the nodes of step t with the weights of a left and of a right child."""
+    """Multiply the nodes of step t by the weights of a left and of a right child."""
     i_m, i_n = tl.program_id(0), tl.program_id(1)
     # sentences that continue after this merge
     n = tl.load(start + t + 3) - tl.load(start + t + 2)
