@@ -136,7 +136,7 @@ def test_line_of_3_megabytes(models, tmp_path, unit):
     assert result.code == 0
     assert result.out.startswith("now\n")
     assert result.out.endswith("\none\n")
-    assert f"1 text cut to {MAX_WORDS} words" in result.err
+    assert f"1 text truncated to {MAX_WORDS} words" in result.err
     assert len(result.out) < 100_000
     path = tmp_path / "x.txt"
     path.write_bytes(b"now\n" + line + b"\none\n")

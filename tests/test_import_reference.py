@@ -314,7 +314,7 @@ def test_rejects_unknown_variants(place):
     ],
 )
 def test_rejects_unknown_keys(place, key):
-    place.refuse(r"snli\.pkl do not fit", {**state_dict(), key: torch.zeros(3)})
+    place.refuse(r"snli\.pkl do not match", {**state_dict(), key: torch.zeros(3)})
 
 
 @pytest.mark.parametrize("key", [k for k in state_dict(batch_norm=True) if "tracked" not in k])

@@ -412,7 +412,7 @@ def test_logs_one_warning_per_call_about_truncated_texts(caplog):
         assert not caplog.records
         model.predict(TEXTS, TEXTS)
     assert len(caplog.records) == 1
-    assert "4 texts cut to 3 words" in caplog.text
+    assert "4 texts truncated to 3 words" in caplog.text
 
 
 def test_very_long_texts_are_truncated_before_tokenisation():

@@ -405,7 +405,7 @@ def test_an_encoder_over_given_trees(head, tmp_path):
         evaluate(model, bare)
     with pytest.raises(ValueError, match=message):
         model.encode(TEXTS)
-    assert "needs more than words" in model.why_not_captured(sample=True)
+    assert "needs inputs besides words" in model.why_not_captured(sample=True)
 
 
 def test_given_trees_are_kept_in_prepared_files(tmp_path):
@@ -656,7 +656,7 @@ def test_an_encoder_in_a_wrapper_is_not_captured():
     # such as that of torch.compile
     model = model_of()
     model.encoder = nn.Sequential(model.encoder)
-    assert "no encoder of its own" in model.why_not_captured(sample=True)
+    assert "is not an Encoder" in model.why_not_captured(sample=True)
 
 
 # targets that are no classes, from files

@@ -99,7 +99,7 @@ def test_folder_takes_precedence_over_a_packaged_model(package, single, caplog):
 @pytest.mark.usefixtures("package")
 def test_error_names_a_folder_that_hides_a_model():
     Path("sst2-100d").mkdir()
-    with pytest.raises(FileNotFoundError, match="hides the packaged model sst2-100d"):
+    with pytest.raises(FileNotFoundError, match="shadows the packaged model sst2-100d"):
         load("sst2-100d")
 
 

@@ -248,7 +248,7 @@ def test_load_rejects_excessive_widths(folder, width):
 )
 def test_load_names_weights_that_do_not_fit(folder, change, expected):
     edit_weights(folder, change)
-    with pytest.raises(ValueError, match=rf"model\.safetensors do not fit the model: {expected}"):
+    with pytest.raises(ValueError, match=rf"model\.safetensors do not match the model: {expected}"):
         load(folder)
 
 
@@ -276,13 +276,13 @@ def test_load_accepts_large_finite_weights(folder):
 def test_load_rejects_truncated_weights(folder, size):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged or cut short"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged or truncated"):
         load(folder)
 
 
 def test_load_rejects_pickled_weights(folder, tmp_path):
     torch.save({"encoder.query": Bomb(tmp_path / "went-off")}, folder / "model.safetensors")
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged or cut short"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged or truncated"):
         load(folder)
     assert not (tmp_path / "went-off").exists()
 

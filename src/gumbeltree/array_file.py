@@ -13,8 +13,8 @@ from gumbeltree.atomic import replace_file
 def write_rows(path: Path, width: int, blocks: Iterable[NDArray[np.float32]]) -> int:
     """Write blocks `[n, width]` to one .npy file, and return the number of rows.
 
-    The file appears when it is complete. Only one block is held in memory: the header is written
-    first for zero rows, then again once their number is known.
+    The file appears only once it is complete. One block at a time is held in memory: the header
+    is first written for zero rows, and rewritten once the number of rows is known.
     """
     rows = 0
 

@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` with a temporary path next to `path`, then rename the result to `path`.
 
-    A concurrent reader, or anyone after a failure or a power cut, sees the old file or the
-    complete new one.
+    Readers see either the old file or the complete new one, even after a failure or a power cut.
     """
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 PACKAGE = Path(__file__).parent
 EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
-"""The id of a tree without files."""
+"""Git id of an empty tree."""
 
 
 class CodeVersion(TypedDict):
@@ -28,12 +28,12 @@ class CodeVersion(TypedDict):
 
 @cache
 def code_version() -> CodeVersion:
-    """Return the code that this process runs; read once."""
+    """Return the version of the running code; computed once."""
     try:
         source = source_digest(PACKAGE)
     except OSError:
         source = None
-    # this file must be tracked: an environment may lie inside an unrelated checkout
+    # require that git tracks this file: an environment may be inside an unrelated checkout
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is not None:
         commit = _git("rev-parse", "HEAD")
         changes = _git("status", "--porcelain", "--untracked-files=all", "--", ".")
@@ -50,7 +50,7 @@ def described(code: CodeVersion) -> str:
 
 
 def source_digest(folder: Path) -> str:
-    """Return the id that git gives to a folder's tree, without compiled files."""
+    """Return the id that git assigns to a folder's tree, ignoring `__pycache__`."""
     entries = []
     for path in folder.iterdir():
         if path.name == "__pycache__":

@@ -1,4 +1,4 @@
-"""The demonstration: train on synthetic reviews, compare with two baselines, show trees."""
+"""Run the demonstration: train on synthetic reviews, compare with two baselines, show trees."""
 
 import functools
 import shlex
@@ -24,14 +24,14 @@ WORTH_DRAWING = ("although", "doubt", "who")
 
 
 def run(out: Path, quick: bool = False, quiet: bool = False) -> None:
-    """Train, compare and draw; `out` becomes the run of the tree model and contains the others.
+    """Train and compare models and draw trees; `out` is the tree model's run, baselines inside it.
 
     Args:
         out: Created if missing; a finished demonstration there is shown again.
-        quick: Train a tiny model that learns nothing, to test the set-up.
+        quick: Train a tiny model that learns nothing, to test the installation.
         quiet: Hide progress.
     """
-    # a model this small gains nothing from threads and suffers from other load
+    # threads do not speed up such a small model, and slow it down on a busy machine
     torch.set_num_threads(1)
     recipe = with_settings(load_recipe("demo"), QUICK if quick else ())
     display = Display(quiet)
@@ -95,7 +95,7 @@ def _test_reviews(prepared: Prepared) -> list[tuple[str, str]]:
 
 
 def _worth_drawing(prepared: Prepared) -> list[tuple[str, str]]:
-    """Return a short test review for each word of `WORTH_DRAWING`, or any if there is none."""
+    """Return a short test review for each word of `WORTH_DRAWING`, or any short one."""
     short = [row for row in _test_reviews(prepared) if len(row[0].split()) <= 12]
     first = (next((row for row in short if word in row[0].split()), None) for word in WORTH_DRAWING)
     return [row for row in first if row is not None] or short[:1]

@@ -54,7 +54,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _implementation(config: ModelConfig) -> dict[str, Any]:
-    """Return the merge implementation and the reason for it; nothing if nothing is merged."""
+    """Return the merge implementation and the reason for it; empty if the encoder has none."""
     kind = ENCODERS[config.encoder.kind]
     if not hasattr(kind, "explain"):
         return {}

@@ -32,7 +32,7 @@ def evaluate(
     """Evaluate a model on a split, with greedy trees and without dropout.
 
     Args:
-        model: a model in any mode, which does not change.
+        model: a model; its mode does not matter and is left unchanged.
         split: labelled ids.
         words: maximum number of words per batch, including padding.
         rows: distinct examples to evaluate on, all by default. Evaluations of disjoint rows can be
@@ -44,7 +44,7 @@ def evaluate(
 class Evaluator:
     """Evaluates a model repeatedly on one split, as training does.
 
-    Scores stay on the model's device until the end, so that the host never waits for it in between.
+    Scores stay on the model's device until the end, so that the host never waits between batches.
     On a CUDA device, batches are captured as graphs at the second evaluation. See `evaluate` for
     the arguments.
     """
@@ -66,14 +66,14 @@ class Evaluator:
         )
         model.head.check_targets(part.labels)
         self.part = part
-        # longest first: the memory they leave behind is enough for the others
+        # longest first, so that shorter batches reuse their memory
         self.batches = list(by_length(part, words))[::-1]
         self.device = model.embedding.weight.device
         self.on_device: DeviceSplit | None = None
         captured = self.device.type == "cuda" and model.why_not_captured(sample=False) is None
         if captured and split.orders is None:
             self.on_device = DeviceSplit(part, self.device)
-            # one graph per batch: with fewer, each would be dropped before it is used again
+            # one graph per batch: with fewer, each would be evicted before it is reused
             self.graphs = Graphs(self.device, max_graphs=len(self.batches))
             self.placed = [self.on_device.place(rows, rounded=False) for rows in self.batches]
 
@@ -127,7 +127,7 @@ def merge_orders(model: SentenceModel, split: Split, words: int = BATCH_WORDS) -
     """Return the greedy merges of each distinct sentence of a split.
 
     Args:
-        model: a model in any mode, which does not change.
+        model: a model; its mode does not matter and is left unchanged.
         split: the sentences to parse.
         words: maximum number of words per batch, including padding.
 

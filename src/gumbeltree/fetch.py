@@ -27,7 +27,7 @@ Say: TypeAlias = Callable[[str], None]
 # file name, bytes so far, total bytes if known
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 
-# seconds to wait before each new attempt
+# seconds to wait before each retry
 WAITS: Sequence[float] = (1, 2, 4)
 TIMEOUT = 30.0
 BLOCK = 1 << 18
@@ -39,7 +39,7 @@ class File:
     """A file to download.
 
     Attributes:
-        url: Official address.
+        url: Official URL.
         sha256: Checksum, if known.
         size: Number of bytes, if known.
         members: Paths to extract from a zip archive; empty to keep the download as it is.
@@ -52,7 +52,7 @@ class File:
 
     @property
     def name(self) -> str:
-        """The last part of the address."""
+        """File name: the last part of the URL."""
         return self.url.rpartition("/")[2]
 
     def is_complete(self, folder: Path) -> bool:
@@ -90,11 +90,11 @@ class Source:
         return sum(sizes) if len(sizes) == len(self.files) else None
 
     def folder(self) -> Path:
-        """Return its folder in the cache."""
+        """Return the folder of this source in the cache."""
         return home() / "data" / self.name
 
     def path(self, folder: Path) -> Path:
-        """Return the path other commands take: the file of word vectors, or the folder."""
+        """Return the path that other commands take: the file of word vectors, or the folder."""
         return folder / self.files[0].name if self.vectors else folder
 
     def is_complete(self, folder: Path) -> bool:
@@ -138,7 +138,7 @@ def find_source(name: str) -> Source:
 
 
 def address(url: str) -> str:
-    """Return `url`, or the same path on the server `GUMBELTREE_MIRROR`."""
+    """Return `url`, or the same path on the server in `GUMBELTREE_MIRROR`."""
     mirror = os.environ.get("GUMBELTREE_MIRROR", "").rstrip("/")
     if not mirror:
         return url
@@ -200,7 +200,7 @@ def get(
 
 
 def _get_file(file: File, folder: Path, force: bool, say: Say, progress: Progress) -> None:
-    """Download, verify and unpack one file; an archive the user put there is used and kept."""
+    """Download, verify and unpack one file; a file that the user put there is used and kept."""
     target, part = folder / file.name, folder / f"{file.name}.part"
     by_hand = target.is_file() and not force
     if by_hand:
@@ -247,7 +247,7 @@ def _unpack(path: Path, members: Sequence[str], folder: Path) -> None:
 
 
 def _download(file: File, part: Path, say: Say, progress: Progress) -> None:
-    """Download a file to `part`, with a few attempts."""
+    """Download a file to `part`, retrying after network errors."""
     url = address(file.url)
     say(f"{file.name}: downloading {url}")
     for wait in (*WAITS, None):
@@ -271,7 +271,7 @@ def _download(file: File, part: Path, say: Say, progress: Progress) -> None:
 
 def _transfer(file: File, url: str, part: Path, progress: Progress) -> None:
     """Request a file, or the rest of it, and write what arrives to `part`."""
-    # only a checksum tells that the rest belongs to the same version of the file
+    # only a checksum can confirm that both parts belong to the same version of the file
     start = part.stat().st_size if file.sha256 and part.is_file() else 0
     if file.size is not None and start >= file.size:
         return

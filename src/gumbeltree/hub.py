@@ -1,4 +1,4 @@
-"""Download models from the Hugging Face Hub and upload them; no code of theirs is executed."""
+"""Download models from the Hugging Face Hub and upload them, without executing their code."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ def fetch(
     repo_id, _, suffix = name.removeprefix(PREFIX).partition("@")
     check_id(repo_id)
     if suffix and revision is not None:
-        raise ValueError(f"name one revision, either as {repo_id}@REVISION or as `revision`")
+        raise ValueError(f"pass only one revision, as {repo_id}@REVISION or as `revision`")
     revision = suffix or revision
     with plain_errors(f"{repo_id}@{revision}" if revision else repo_id):
         folder = Path(
@@ -40,7 +40,7 @@ def fetch(
                 token=token,
                 cache_dir=cache_dir,
                 local_files_only=local_files_only,
-                # pickles, code and anything else is not even downloaded
+                # do not even download pickles, code or other files
                 allow_patterns=list(FILES),
                 library_name="gumbeltree",
                 library_version=__version__,
@@ -70,7 +70,7 @@ def upload(
                 "the repository exists and is public; make it private in its settings on the Hub, "
                 "or push to another name"
             )
-        # unlike upload_folder, one commit whatever the sizes: nobody loads half a model
+        # unlike upload_folder, always one commit, so that nobody loads half a model
         commit = api.create_commit(
             repo_id,
             [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())],
@@ -82,17 +82,17 @@ def upload(
 def check_id(repo_id: str) -> None:
     """Raise unless `repo_id` has the form ORG/NAME; huggingface_hub checks the characters."""
     if repo_id.count("/") != 1:
-        raise ValueError(f"{repo_id!r} is not a name on the Hub; write ORG/NAME")
+        raise ValueError(f"{repo_id!r} is not a repository name on the Hub; pass ORG/NAME")
 
 
 @contextmanager
 def plain_errors(repo_id: str) -> Iterator[None]:
-    """Turn exceptions of huggingface_hub into one line that says what to do."""
+    """Convert exceptions of huggingface_hub to one-line errors that say what to do."""
     from huggingface_hub import errors
 
     try:
         yield
-    # its errors have no common base, and those of its HTTP library depend on its version
+    # errors have no common base class, and HTTP errors depend on the version of huggingface_hub
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         detail = " ".join(str(getattr(error, "server_message", None) or error).split())[:300]
@@ -114,5 +114,5 @@ def plain_errors(repo_id: str) -> Iterator[None]:
         elif isinstance(error, ValueError) and status is None:
             plain = ValueError(f"{repo_id}: {detail}")
         else:
-            plain = ConnectionError(f"the Hub failed on {repo_id}: {detail}")
+            plain = ConnectionError(f"the Hub request for {repo_id} failed: {detail}")
         raise plain from error

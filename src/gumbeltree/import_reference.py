@@ -15,7 +15,7 @@ from gumbeltree.weights import check_fit
 
 SNLI_LABELS = ("neutral", "entailment", "contradiction")
 
-# prefixes of the authors' names and ours
+# prefixes of parameter names in the authors' code and here
 NAMES = {
     "word_embedding.": "embedding.",
     "encoder.leaf_rnn_cell.": "encoder.leaf.",
@@ -80,7 +80,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         try:
             state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
-            # torch suggests to disable the protection; report only what the file tries to load
+            # torch suggests disabling the protection; report only what the file tries to load
             blocked = re.search(r"GLOBAL (\S+)", str(error))
             reason = f"it contains {blocked[1]}" if blocked else "damaged or not from torch.save"
             raise ValueError(
@@ -124,7 +124,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def infer_config(state: dict[str, Tensor]) -> tuple[EncoderConfig, HeadConfig]:
-    """Return the settings that follow from the shapes of the authors' weights."""
+    """Infer the settings from the shapes of the authors' weights."""
     leaf = "affine" if "encoder.word_linear.weight" in state else "lstm"
     names = (
         "word_embedding.weight",

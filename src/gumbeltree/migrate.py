@@ -27,7 +27,7 @@ PLACES = {
     "cell_init": "encoder.cell.init",
     "forget_offset": "encoder.cell.forget_offset",
 }
-"""Their current names."""
+"""Current names of the settings in `ONLY_FIRST`."""
 
 
 def current_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,14 +89,14 @@ def _add(
 
 
 def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an encoder in the format of version 1, for comparable digests.
+    """Return the settings of an encoder in the format of version 1, to keep digests comparable.
 
     Args:
         encoder: complete settings in the current format.
     """
     now = dict(encoder)
     kind = now.pop("kind")
-    # strings are names of parts, tables their settings
+    # a string names a part, a table also contains its settings
     leaf, cell, estimator = (
         now.pop(name) if isinstance(now.get(name), Mapping) else {}
         for name in ("leaf", "cell", "estimator")
@@ -117,7 +117,7 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
         "impl": now.pop("impl", "auto"),
         "trees": now.pop("trees", "learned"),
         "kind": "gumbel_tree" if kind == "fixed_tree" else kind,
-        # settings that are newer than version 1
+        # settings added after version 1
         **now,
         **{f"{name}.{key}": x for name, part, known in (
             ("leaf", leaf, ("kind", "init")), ("estimator", estimator, ("kind",)),

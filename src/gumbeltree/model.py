@@ -1,4 +1,4 @@
-"""A complete model: text in; vectors, trees and classes out."""
+"""The complete model, which encodes, parses and classifies text."""
 
 import dataclasses
 import logging
@@ -62,12 +62,12 @@ class ModelOutput(NamedTuple):
 class SentenceModel(nn.Module):
     """Embedding, encoder and head, together with their tokenizer.
 
-    `encode`, `parse`, `parse_many` and `predict` always run in evaluation mode, whatever the mode
-    of the model, and do not change it. Several threads can call them while another one trains.
+    `encode`, `parse`, `parse_many` and `predict` always run in evaluation mode and leave the mode
+    of the model unchanged. Several threads can call them while another one trains.
 
     Args:
-        config: sizes and parts.
-        tokenizer: turns text into ids; the size of its vocabulary is the number of word vectors.
+        config: settings of the model.
+        tokenizer: converts text to ids; the size of its vocabulary is the number of word vectors.
     """
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer) -> None:
@@ -77,7 +77,7 @@ class SentenceModel(nn.Module):
         self.tokenizer = tokenizer
         """Tokenizer with the vocabulary."""
         self.provenance: dict[str, Any] = {}
-        """Origin of the weights, any JSON data; kept from load to save."""
+        """Origin of the weights, any JSON data; preserved by `load` and `save`."""
         self._captured: CapturedEncoder | None = None
         self.embedding = nn.Embedding(tokenizer.get_vocab_size(), config.encoder.embedding_dim)
         self.embedding.weight.requires_grad_(config.embedding.tuned)
@@ -90,7 +90,7 @@ class SentenceModel(nn.Module):
                 "it from gumbeltree.nn.encoders.encoder.Encoder"
             )
         self.head = HEADS[config.head.kind](config.head, self.encoder.vector_dim)
-        """Head, which turns sentence vectors into answers."""
+        """Head, which turns sentence vectors into predictions."""
         self.reset_embedding()
 
     def reset_embedding(self) -> None:
@@ -111,7 +111,7 @@ class SentenceModel(nn.Module):
         ids, weight = sentences.words, self.embedding.weight
         tuned = weight.requires_grad and torch.is_grad_enabled()
         if tuned and ids.device.type == "cpu" and sentences.layout.known:
-            # sum each word's gradient sentence by sentence, so that the layout does not matter
+            # sum each word's gradient in sentence order, so that it does not depend on the layout
             places = sentences.layout.word_places().argsort()
             vectors = self.embedding(ids[places]).index_select(0, places.argsort())
         else:
@@ -172,9 +172,9 @@ class SentenceModel(nn.Module):
         if not own(self.head, "capturable"):
             return f"{type(self.head).__name__} does not declare itself capturable"
         if not isinstance(self.encoder, Encoder):
-            return f"{type(self.encoder).__name__} is no encoder of its own"
+            return f"{type(self.encoder).__name__} is not an Encoder"
         if self.encoder.needs:
-            return f"{type(self.encoder).__name__} needs more than words, which graphs do not read"
+            return f"{type(self.encoder).__name__} needs inputs besides words, which graphs lack"
         reason: str | None = self.encoder.why_not_captured(sample)
         return reason
 
@@ -186,15 +186,15 @@ class SentenceModel(nn.Module):
         pretokenized: bool = False,
         counts: TextCounts | None = None,
     ) -> NDArray[np.float32]:
-        """Return the vectors of `texts`, float32 `[len(texts), D]`, over greedy trees.
+        """Return the vectors of `texts`, float32 `[len(texts), D]`, using greedy trees.
 
         Args:
             texts: sentences, in any iterable; only the first `max_words` words of each are read.
             batch_size: maximum number of sentences encoded at once; fewer if they are long.
-            pretokenized: split texts at white space only, and undo escapes of the Penn Treebank
+            pretokenized: split texts at white space only, and undo Penn Treebank escapes
                 such as -LRB-.
             counts: updated with the number of texts, words, unknown words and truncated texts. If
-                None, truncated texts are logged as a warning.
+                None, a warning is logged when texts are truncated.
         """
         texts = as_texts(texts)
         vectors = np.empty((len(texts), self.encoder.vector_dim), dtype=np.float32)
@@ -250,11 +250,11 @@ class SentenceModel(nn.Module):
         pretokenized: bool = False,
         counts: TextCounts | None = None,
     ) -> list[Any]:
-        """Return the answer for each sentence or pair: a `Prediction` if the model classifies.
+        """Return the head's answer for each sentence or pair; classifiers return a `Prediction`.
 
         Args:
-            texts: sentences, or (first, second) pairs for a model of pairs, in any iterable.
-            second: the second sentences, if `texts` holds only the first ones.
+            texts: sentences, or (first, second) pairs for a pair model, in any iterable.
+            second: the second sentences, if `texts` contains only the first ones.
             batch_size: maximum number of sentences encoded at once; fewer if they are long.
             pretokenized: see `encode`.
             counts: see `encode`.
@@ -307,7 +307,7 @@ class SentenceModel(nn.Module):
 
         Args:
             repo_id: "org/name"; created if needed. Other files in it are kept.
-            private: whether a new repository is private; None uses the default of the Hub.
+            private: whether a new repository is private; None uses the Hub's default.
             token: access token; by default that of `hf auth login` or HF_TOKEN.
             message: commit message.
             license: see `save_pretrained`.
@@ -365,13 +365,13 @@ class SentenceModel(nn.Module):
             )
 
     def _head_input(self, encoding: Encoding) -> Encoding:
-        """Return only what the head asks for."""
+        """Return only the outputs that the head uses."""
         return Encoding(encoding.vector) if self.head.keep == VECTORS else encoding
 
     def _columns(
         self, texts: Iterable[str] | Iterable[tuple[str, str]], second: Iterable[str] | None
     ) -> list[list[str]]:
-        """Return one list of texts per sentence of an example; raise if they do not fit."""
+        """Return one list of texts per sentence of an example; raise if the head expects others."""
         first: list[Any] = as_list(texts)
         if self.head.sentences == 1:
             if second is not None or not all(isinstance(x, str) for x in first):
@@ -406,7 +406,7 @@ class SentenceModel(nn.Module):
         keep: Keep = VECTORS,
         offsets: bool = False,
     ) -> Iterator[tuple[slice, list[list[Sentence]], list[Encoding]]]:
-        """Encode texts chunk by chunk, in their order.
+        """Encode texts chunk by chunk, in order.
 
         Yields:
             The rows of a chunk, and for each column its sentences and their encodings.
@@ -422,7 +422,7 @@ class SentenceModel(nn.Module):
         device = self.embedding.weight.device
 
         def read() -> Iterator[tuple[slice, list[list[Sentence]]]]:
-            # the states of all nodes take much memory: keep those of one batch at a time
+            # node states take much memory, so keep those of one batch at a time
             for rows in chunks(columns, None if keep == VECTORS else batch_size):
                 yield rows, [reader.read(texts[rows], rows.start, offsets) for texts in columns]
 
@@ -454,14 +454,14 @@ def save(
     *,
     half_embeddings: bool = False,
 ) -> None:
-    """Write a model folder. The files of an older model in it are replaced atomically.
+    """Write a model folder, atomically replacing each file of an existing model.
 
     Args:
         model: the model to save.
-        folder: created if needed; must be empty or hold a model.
+        folder: created if needed; must be empty or contain a model.
         provenance: origin of the weights, any JSON data; by default that of the model.
-        half_embeddings: round the word vectors, most of a small model's size, to float16: half the
-            size, with an error of at most 1 part in 2,048 or 3e-8. `load` restores float32.
+        half_embeddings: round the word vectors to float16, which halves their size on disk. The
+            error is at most 1 part in 2,048, or 3e-8 near zero. `load` restores float32.
     """
     weights = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
     if half_embeddings:
@@ -484,13 +484,13 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
         device: device of the weights.
 
     Raises:
-        ValueError: If settings and weights do not fit, or weights are NaN or infinite.
+        ValueError: If settings and weights do not match, or weights are NaN or infinite.
     """
     folder = find_model(folder)
     config = model_config(folder)
     provenance = read_config(folder).get("provenance", {})
     if not isinstance(provenance, dict):
-        raise ValueError(f"{folder / CONFIG}: `provenance` must be a table, got {provenance!r}")
+        raise ValueError(f"{folder / CONFIG}: `provenance` must be an object, got {provenance!r}")
     for name in (WEIGHTS, TOKENIZER):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} is incomplete: it has no {name}")

@@ -1,4 +1,4 @@
-"""Models that come with the package: folders in `pretrained/`, described without torch."""
+"""Models shipped with the package in `pretrained/`; describing them does not import torch."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ CONFIG = "config.json"
 
 @dataclasses.dataclass(frozen=True)
 class PackagedModel:
-    """Facts about a packaged model, read from its config.json; None where not recorded.
+    """Description of a packaged model, from its config.json; None where not recorded.
 
     Attributes:
         name: Name for `gumbeltree.load` and the commands.
@@ -45,7 +45,7 @@ class PackagedModel:
 
 
 def pretrained_models() -> list[PackagedModel]:
-    """Describe the models that come with the package, sorted by name.
+    """Describe the models shipped with the package, sorted by name.
 
     Example:
         >>> for model in pretrained_models():
@@ -88,5 +88,5 @@ def packaged_hint(folder: Path) -> str:
     """Return the end of an error message: the packaged models the user may have meant."""
     known, name = packaged_names(), folder.as_posix()
     if name in known and folder.is_dir():
-        return f"; it hides the packaged model {name}: rename it, or work in another folder"
+        return f"; it shadows the packaged model {name}: rename it, or work in another folder"
     return f"; packaged models: {', '.join(known)}.{suggest(name, known)}"

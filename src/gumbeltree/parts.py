@@ -1,7 +1,7 @@
-"""The tables of parts: name, class and settings.
+"""Registries of model parts: name, class and settings.
 
 Classes are imported on first use. The settings of built-in parts are listed separately, so that
-they can be read without torch; other parts define theirs in their class, as `Config`.
+they can be read without importing torch; other parts define theirs in their class, as `Config`.
 """
 
 from gumbeltree.registry import Registry

@@ -1,4 +1,4 @@
-"""Tables of parts by name, imported on first use."""
+"""Registries that map names to objects, imported on first use."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -21,19 +21,19 @@ def own(part: object, name: str) -> Any:
 
 
 class UnknownNameError(KeyError, ValueError):
-    """Raised for a name that is not in a table."""
+    """Raised for a name that is not in a registry."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class Registry(Mapping[str, Any]):
-    """Mapping from a published name to the object at "module:attribute".
+    """Mapping from a public name to the object at "module:attribute".
 
     Args:
-        kind: kind of the parts, for messages.
+        kind: what the names stand for, such as "encoder"; used in messages.
         table: "module:attribute" by name.
-        settings: the same for their settings, which can be imported without the part.
+        settings: "module:attribute" of their settings, which can be imported separately.
     """
 
     def __init__(

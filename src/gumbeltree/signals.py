@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @contextmanager
 def exits(statuses: Mapping[int, int]) -> Iterator[None]:
-    """Exit with the given status on each signal, after cleaning up.
+    """Exit on each signal with its status in `statuses`, after cleaning up.
 
     Python handles signals only in the main thread; other threads keep the default behaviour.
     """
@@ -29,10 +29,10 @@ def exits(statuses: Mapping[int, int]) -> Iterator[None]:
 
 
 class StopRequest:
-    """Record Ctrl-C and SIGTERM in `number`; a second one of a kind has its default effect.
+    """Record Ctrl-C and SIGTERM in `number`; a repeated signal has its previous effect.
 
-    Launchers forward Ctrl-C as SIGTERM even to processes that have received it. Counting the two
-    separately lets such a process save before it ends.
+    Launchers forward Ctrl-C as SIGTERM even to processes that already received it. Handling
+    the two separately lets such a process save before it ends.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Model folders: config.json, model.safetensors, tokenizer.json. Loading runs no code from them."""
+"""Model folders: config.json, model.safetensors and tokenizer.json. Loading executes no code."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 CONFIG, WEIGHTS, TOKENIZER = FILES
 KEYS = ("format", "format_version", "gumbeltree_version", "model", "provenance")
 WORD_VECTORS = "embedding.weight"
-"""Name of the word vectors, which can be saved as float16."""
+"""Name of the word vectors among the weights; they can be saved as float16."""
 
 
 def write_folder(
@@ -33,10 +33,10 @@ def write_folder(
     tokenizer: Tokenizer,
     write_weights: Callable[[Path], None],
 ) -> None:
-    """Write a model folder. The files of an older model in it are replaced atomically.
+    """Write a model folder, atomically replacing each file of an existing model.
 
     Args:
-        folder: created if needed; must be empty or hold a model.
+        folder: created if needed; must be empty or contain a model.
         model: settings of the model.
         provenance: origin of the weights, any JSON data.
         tokenizer: the tokenizer.
@@ -47,7 +47,7 @@ def write_folder(
             read_config(folder)
         except (OSError, ValueError) as error:
             raise FileExistsError(
-                f"{folder} exists and is no gumbeltree model folder; choose another folder"
+                f"{folder} exists and is not a gumbeltree model folder; choose another folder"
             ) from error
     config = {
         "format": "gumbeltree",
@@ -112,22 +112,22 @@ def read_config(folder: Path) -> dict[str, Any]:
         if (folder / "settings.json").is_file():
             raise FileNotFoundError(
                 f"{folder} is a training run without a model: it stopped before its first "
-                "evaluation was saved; continue with `gumbeltree train ... --resume`"
+                "evaluation was saved; continue it with `gumbeltree train ... --resume`"
             )
         seeds = sorted(inner.parent.name for inner in folder.glob("seed-*/model"))
         if seeds:
             raise FileNotFoundError(
-                f"{folder} holds models of several seeds; pass one of them, such as "
+                f"{folder} contains models of several seeds; pass one of them, such as "
                 f"{folder / seeds[0]}"
             )
         raise FileNotFoundError(
-            f"{folder} is no model folder: it has no {CONFIG}; create one with `gumbeltree train`"
-            f"{hub_hint(folder)}{packaged_hint(folder)}"
+            f"{folder} is not a model folder: it has no {CONFIG}; create one with `gumbeltree "
+            f"train`{hub_hint(folder)}{packaged_hint(folder)}"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict) or config.get("format") != "gumbeltree":
         raise ValueError(f'{path} is not a gumbeltree model: "format" is not "gumbeltree"')
     version = config.get("format_version")
@@ -167,7 +167,7 @@ def model_config(folder: Path) -> ModelConfig:
 
 
 def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Raise unless ids are 0..V-1 and include the unknown word."""
+    """Raise unless ids are 0..V-1 and include the unknown token."""
     words = tokenizer.get_vocab()
     if sorted(words.values()) != list(range(len(words))):
         last = max(words, key=words.__getitem__)
@@ -177,4 +177,4 @@ def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
         )
     unknown = getattr(tokenizer.model, "unk_token", None)
     if not words or (unknown is not None and unknown not in words):
-        raise ValueError(f"{path} does not contain its unknown word, {unknown!r}")
+        raise ValueError(f"{path} does not contain its unknown token, {unknown!r}")

@@ -1,4 +1,4 @@
-"""Weights of a model folder: number types, and whether they fit the model."""
+"""Read the weights of a model folder, convert their dtype and check that they match the model."""
 
 import math
 from collections import Counter
@@ -12,9 +12,9 @@ from torch import Tensor
 from gumbeltree.store import WORD_VECTORS
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""Number types of models."""
+"""Supported dtypes of models."""
 FULL = (torch.float32, torch.float64)
-"""Number types of models whose word vectors may be saved as float16."""
+"""Dtypes of models whose word vectors may be saved as float16."""
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -22,7 +22,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is damaged or cut short: {error}") from error
+        raise ValueError(f"{path} is damaged or truncated: {error}") from error
 
 
 def halved(vectors: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def halved(vectors: Tensor) -> Tensor:
 
 
 def restored(weights: dict[str, Tensor], path: Path) -> torch.dtype:
-    """Return the number type of a model, and convert word vectors saved as float16 to it."""
+    """Return the dtype of a model, and convert word vectors saved as float16 to it."""
     rest = [x for name, x in weights.items() if name != WORD_VECTORS]
     others = Counter(x.dtype for x in rest if x.is_floating_point())
     others = others or Counter(x.dtype for x in rest)
@@ -72,9 +72,9 @@ def check_fit(expected: dict[str, Tensor], found: dict[str, Tensor], source: str
     rows = [(name, show(expected.get(name)), show(found.get(name))) for name in names]
     wrong = [f"{name}: expected {a}, found {b}" for name, a, b in rows if a != b]
     if wrong:
-        raise ValueError(f"the weights in {source} do not fit the model: {'; '.join(wrong[:5])}")
+        raise ValueError(f"the weights in {source} do not match the model: {'; '.join(wrong[:5])}")
     for name, x in found.items():
-        # a finite sum is a fast proof
+        # a finite sum implies finite values and is faster to compute
         if not math.isfinite(x.sum()) and not bool(x.isfinite().all()):
             raise ValueError(
                 f"{source}: {name} contains NaN or infinite values; retrain the model with a lower "

@@ -348,7 +348,7 @@ def test_command_rejects_wrong_arguments(models, tmp_path):
         ([model, "  "], "must be the text, but it is empty"),
         ([model, models / "single"], f"{models / 'single'} is a model or path"),
         ([model, "snli-100d"], "snli-100d is a model or path"),
-        ([model, "dog", SENTENCE], "dog is no model folder"),
+        ([model, "dog", SENTENCE], "dog is not a model folder"),
         ([model, "the", "dog"], "only the last argument, 'dog', is read as the text"),
         ([model, "dog", "--out", tmp_path / "a.pdf"], "a.pdf: the file name must end in .svg"),
         ([model, "dog", "--film", tmp_path / "a.png"], "a.png: the file name must end in .svg"),

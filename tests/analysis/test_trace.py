@@ -180,7 +180,7 @@ def test_converts_to_json(model):
 def test_rejects_invalid_input(model):
     with pytest.raises(TypeError, match="must be a string, got list"):
         trace(model, [TEXT])
-    with pytest.raises(ValueError, match="text 1 must hold at least one word"):
+    with pytest.raises(ValueError, match="text 1 must contain at least one word"):
         trace_many(model, [TEXT, "  "])
     config = ModelConfig(BagConfig(5, 6))
     with pytest.raises(ValueError, match="builds no tree: its encoder is 'bag'"):

@@ -177,7 +177,7 @@ def test_parse_rejects_empty_texts(cli, model):
 
 def test_parse_rejects_a_folder_without_a_model(cli, tmp_path):
     message = cli("parse", tmp_path / "nowhere", "the dog").refused()
-    assert "nowhere is no model folder" in message
+    assert "nowhere is not a model folder" in message
     assert "gumbeltree train" in message
 
 

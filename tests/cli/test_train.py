@@ -219,7 +219,7 @@ def test_starts_from_a_trained_model(run, tmp_path):
         assert torch.equal(second.encoder.state_dict()[name], x)
     assert first.tokenizer.get_vocab().keys() <= second.tokenizer.get_vocab().keys()
     message = run("text", "--data", tmp_path / "b.csv", *TEXT, "--init", "nowhere").refused()
-    assert "nowhere is no model folder" in message
+    assert "nowhere is not a model folder" in message
 
 
 # errors

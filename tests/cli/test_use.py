@@ -93,7 +93,7 @@ def test_rejects_wrong_use(models, tmp_path, command):
     ):
         result = run(command, models / "single", *arguments, "--out", out)
         assert message in result.refused()
-    assert "no model folder" in run(command, tmp_path / "no", "now", "--out", out).refused()
+    assert "not a model folder" in run(command, tmp_path / "no", "now", "--out", out).refused()
     assert run(command, models / "single", "now", "--batch-size", "0", "--out", out).code == 2
     assert run(command).code == 2
     assert not out.exists()
@@ -106,7 +106,7 @@ def test_reports_truncated_texts(tmp_path):
     config["model"]["max_words"] = 3
     path.write_text(json.dumps(config), encoding="utf-8")
     result = run("parse", tmp_path / "m", TEXTS[1], "now")
-    assert result.err == "2 texts, 4 words, 1 text cut to 3 words\n"
+    assert result.err == "2 texts, 4 words, 1 text truncated to 3 words\n"
 
 
 def test_rejects_nan_weights(tmp_path):

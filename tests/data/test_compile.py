@@ -373,7 +373,7 @@ def test_examples_also_in_training_are_counted(folder):
     dev = table(folder, "dev.csv", [("a", "x"), ("d", "y"), ("b", "x")])
     prepared = prepare(text_recipe(), path, dev=dev)
     assert prepared.report["splits"]["dev"]["seen"] == 2
-    assert "2 of them also in train" in "\n".join(prepared.lines())
+    assert "2 examples also in train" in "\n".join(prepared.lines())
 
 
 # words
@@ -386,7 +386,7 @@ def test_long_sentences_are_truncated(folder):
     assert [text for text, _ in words_of(prepared, "train")] == ["a b c", "a b c", "f g h", "a b c"]
     # a repeated sentence counts once
     assert counts(prepared, "train") == (4, 12, 0, 2, 0)
-    assert "2 sentences cut to 3 words" in next(prepared.lines())
+    assert "2 sentences truncated to 3 words" in next(prepared.lines())
 
 
 def test_vocabulary_is_sorted_by_frequency():

@@ -244,7 +244,7 @@ def test_rejects_a_header_without_a_column(write, task, header, missing):
         ({"gold_label": None}, "labels neutral, .*got None"),
         ({"sentence1": " "}, "sentence1, got an empty"),
         ({"sentence2": 3}, "sentence2, got 3"),
-        ({"sentence2": "a \ud800"}, "sentence2, got half a surrogate"),
+        ({"sentence2": "a \ud800"}, "sentence2, got an unpaired surrogate"),
         ({"sentence2_binary_parse": "( a"}, "binary tree .* sentence2_binary_parse"),
         ({"sentence2_binary_parse": 1}, "sentence2_binary_parse, got 1"),
     ],
@@ -386,7 +386,7 @@ def test_listops(write):
     [
         ("9", "2 columns, got 1"),
         ("x\t9", "labels 0, 1, .*got 'x'"),
-        ("8\t9", "answer of '9', got 8"),
+        ("8\t9", "value of '9', got 8"),
         ("8\t", "expression, got an empty"),
         ("8\t( ( [MIN 8 ) ]", "binary tree"),
         ("1\t[SM 1 2", "end of the line with 1 open"),

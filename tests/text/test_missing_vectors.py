@@ -157,7 +157,7 @@ def test_rounds_borrowed_numbers():
 
 def test_rejects_too_few_shared_words():
     borrow(*pair(shared=40)[:2])
-    with pytest.raises(ValueError, match=r"share 39 words .* 4 numbers needs at least 40"):
+    with pytest.raises(ValueError, match=r"share 39 words .* size 4 needs at least 40"):
         borrow(*pair(shared=39)[:2])
 
 

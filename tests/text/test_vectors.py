@@ -153,7 +153,7 @@ def test_requested_size_breaks_a_tie(tmp_path):
 
 @pytest.mark.parametrize("dim", [1, 2, 4, 300])
 def test_rejects_another_size(tmp_path, dim):
-    with pytest.raises(ValueError, match=rf"vectors\.txt.* 3 numbers, not {dim}"):
+    with pytest.raises(ValueError, match=rf"vectors\.txt.* size 3, not {dim}"):
         read_vectors(write(tmp_path, "9 3\n" + lines(5)), ["w1"], dim)
 
 
@@ -259,9 +259,9 @@ def test_zip_without_text(tmp_path):
 def test_rejects_other_files(tmp_path, data):
     path = write(tmp_path, data)
     for dim in (None, 3):
-        with pytest.raises(ValueError, match=r"vectors\.txt must hold GloVe vectors"):
+        with pytest.raises(ValueError, match=r"vectors\.txt is not a GloVe vector file"):
             read_vectors(path, ["the"], dim)
-    with pytest.raises(ValueError, match=r"vectors\.txt must hold GloVe vectors"):
+    with pytest.raises(ValueError, match=r"vectors\.txt is not a GloVe vector file"):
         first_words(path, 3)
 
 

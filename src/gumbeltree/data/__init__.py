@@ -1,4 +1,4 @@
-"""From labelled text to ids and length-bucketed batches."""
+"""Convert labelled text to ids and length-bucketed batches."""
 
 from gumbeltree.data.split import Batch, Split, by_length, shuffled
 

@@ -34,7 +34,7 @@ from gumbeltree.text.vectors import Coverage, first_words, read_vectors, text_fi
 log = logging.getLogger(__name__)
 
 LABELS_FROM_DATA = ("?",)
-"""Labels of a recipe that takes them from the training data."""
+"""Placeholder in recipes whose labels come from the training data."""
 
 
 def prepare(
@@ -59,15 +59,15 @@ def prepare(
         dev: the development file, unless it is in the folder.
         test: the test file, unless it is in the folder.
         more_vectors: a second vector file, of any width. A linear map, fitted on the words of both
-            files, fills in the vectors of words that `vectors` lacks.
-        skip_bad: skip and count malformed lines instead of raising.
-        more_words: further words of the vocabulary, such as those of a model to start from.
+            files, supplies vectors for words missing from `vectors`.
+        skip_bad: skip and count malformed lines instead of raising an error.
+        more_words: additional vocabulary words, such as those of the initial model.
         say: called with progress messages.
     """
     settings = recipe.data
     if more_vectors is not None and vectors is None:
         raise ValueError(
-            f"--more-vectors {more_vectors} only fills gaps of another vector file; pass that one "
+            f"--more-vectors {more_vectors} only fills gaps in another vector file; pass that file "
             "with --vectors"
         )
     task = make_task(recipe)
@@ -132,7 +132,7 @@ def has_classes(recipe: Recipe) -> bool:
 
 
 def _targets(recipe: Recipe, task: Task) -> tuple[Callable[[str], float], Any]:
-    """Return a function from labels to targets, and the number type of the targets."""
+    """Return a function that maps labels to targets, and the dtype of the targets."""
     if has_classes(recipe):
         classes = {label: i for i, label in enumerate(task.labels or ())}
         return classes.__getitem__, np.int64
@@ -142,7 +142,7 @@ def _targets(recipe: Recipe, task: Task) -> tuple[Callable[[str], float], Any]:
 
 
 def make_task(recipe: Recipe) -> Task:
-    """Create the reader that a recipe names."""
+    """Create the task of a recipe."""
     settings, head = recipe.data, recipe.model.head
     if settings.task == "table":
         names = ("text", "text2", "label") if HEADS[head.kind].sentences == 2 else ("text", "label")
@@ -175,7 +175,7 @@ def read_splits(
     skip_bad: bool = False,
     say: Say = log.info,
 ) -> dict[str, Examples]:
-    """Read every split that has a file, and divide or generate the others."""
+    """Read the splits that have files; generate the others or take them from the training data."""
     files: dict[str, Path] = {}
     if data is not None:
         data = Path(data)
@@ -200,8 +200,8 @@ def read_splits(
     splits = _divide(splits, recipe.data)
     if "dev" not in splits:
         raise FileNotFoundError(
-            f"{data}: there is no {task.name} development file; pass it with --dev, or take it "
-            "from the training file with --set dev_fraction=0.1"
+            f"{data}: there is no {task.name} development file; pass one with --dev, or split "
+            "it off the training file with --set dev_fraction=0.1"
         )
     return {name: splits[name] for name in ("train", "dev", "test") if name in splits}
 
@@ -219,7 +219,7 @@ def _generate(task: Task, settings: DataConfig, data: Path | None, say: Say) -> 
     if not hasattr(task, "generate") or not settings.generate:
         raise FileNotFoundError(
             f"{data or 'no data'}: there is no {task.name} training file; pass the folder that "
-            "holds it with --data"
+            "contains it with --data"
         )
     say(f"generating {settings.generate:,} examples")
     return Examples(task.generate(settings.generate, settings.split_seed))
@@ -237,7 +237,7 @@ def _without_held_out(splits: dict[str, Examples]) -> Examples:
 
 
 def _divide(splits: dict[str, Examples], settings: DataConfig) -> dict[str, Examples]:
-    """Take the splits that have no file from the training data, as the settings say."""
+    """Take splits without a file from the training data, in the configured fractions."""
     fractions = {"dev": settings.dev_fraction, "test": settings.test_fraction}
     shares = {name: x for name, x in fractions.items() if x > 0 and name not in splits}
     if not shares:
@@ -298,9 +298,9 @@ def _word_vectors(
     """Return the vectors of all ids, `[V, E]`, and a report on their sources.
 
     Args:
-        recipe: configures the width, and what to do about out-of-vocabulary words.
+        recipe: configures the width and the treatment of out-of-vocabulary words.
         path: the vector file.
-        more: the file that fills gaps.
+        more: the second vector file, which fills gaps.
         words: the vocabulary.
         counts: frequency of each word of the data.
         say: called with progress messages.
@@ -348,12 +348,12 @@ def _gain(before: Coverage, after: Coverage) -> dict[str, int]:
 
 
 def _width(path: Path, dim: int) -> int | None:
-    """Return the width that selects a file of an archive; None if there is nothing to select."""
+    """Return the width that selects a file in an archive; None if there is no choice."""
     return dim if len(text_files(path)) > 1 else None
 
 
 def with_labels(recipe: Recipe, prepared: Prepared) -> Recipe:
-    """Return a recipe whose head has the labels of the data; raise if head and data do not fit."""
+    """Return a recipe whose head has the labels of the data; raise if they do not match."""
     head = recipe.model.head
     pair = HEADS[head.kind].sentences == 2
     if pair != prepared.pair:
@@ -373,7 +373,7 @@ def with_labels(recipe: Recipe, prepared: Prepared) -> Recipe:
     if head.labels != LABELS_FROM_DATA and set(head.labels) != set(prepared.labels):
         raise ValueError(
             f"the recipe has the labels {', '.join(head.labels)}, but the data has "
-            f"{', '.join(prepared.labels)}; --set head.labels to those of the data"
+            f"{', '.join(prepared.labels)}; use --set head.labels to match the data"
         )
     head = dataclasses.replace(head, labels=prepared.labels)
     return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, head=head))

@@ -1,4 +1,4 @@
-"""A split on the device: captured graphs read their batches from it."""
+"""Keep a split on the device, where captured graphs can read batches from it."""
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class DeviceSplit:
         return bounds, pack_numbers(self.split.own(rows), firsts, *arrangement)
 
     def read(self, numbers: Tensor, bounds: Bounds, overlap: Overlap | None = None) -> Batch:
-        """Return the batch that `place` described, without waiting for the device."""
+        """Return the batch that `place` described, without synchronising with the device."""
         B, T, cap = bounds
         own, firsts, lengths, sentence, rank, start = unpack_numbers(numbers, *[B] * 5, T + 1)
         tables = find_rows(cap, start, lengths, self.words, firsts)

@@ -1,4 +1,4 @@
-"""Labelled texts on their way to ids."""
+"""Collect labelled texts and convert them to ids."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -19,9 +19,9 @@ class Examples:
 
     Attributes:
         sentences: index of each distinct sentence.
-        rows: sentences of each example.
+        rows: indices of the sentences of each example.
         labels: label of each example.
-        report: what was read, dropped and skipped.
+        report: counts of examples read, dropped and skipped.
     """
 
     def __init__(self, examples: Iterable[Example] = (), report: Report | None = None) -> None:
@@ -56,7 +56,7 @@ class Examples:
         Args:
             reader: tokenises and truncates the sentences.
             target: returns the target of a label, or raises ValueError.
-            dtype: number type of the targets.
+            dtype: dtype of the targets.
         """
         texts = list(self.sentences)
         kind = np.uint16 if reader.tokenizer.get_vocab_size() <= 2**16 else np.uint32
@@ -81,7 +81,7 @@ class Examples:
             except ValueError as error:
                 texts = self.texts()[self.labels.index(label)]
                 raise ValueError(
-                    f"label {label!r} of {' | '.join(texts)[:80]!r} does not fit the head of the "
-                    f"model: {error}"
+                    f"label {label!r} of {' | '.join(texts)[:80]!r} is not valid for the model's "
+                    f"head: {error}"
                 ) from error
         return np.array([targets[label] for label in self.labels], dtype=dtype)

@@ -1,7 +1,7 @@
 """Labelled text compiled for training: ids, labels, vocabulary and word vectors, in one file.
 
-Text is tokenised once. The result goes straight into training, or through a file to a machine that
-has neither the text nor the vectors.
+Text is tokenised once. The result can be used directly, or saved to train on a machine that has
+neither the text nor the vectors.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class Prepared:
         vectors: word vectors by id, float32 `[V, E]`; None to start from random ones.
         labels: names of the classes.
         pair: whether examples are pairs of sentences.
-        data: the settings of the data.
+        data: settings of the data.
         max_words: maximum number of words per sentence; longer ones were truncated.
         report: counts per split (examples, words, unknown, truncated, dropped), and the coverage
             of the word vectors per source.
@@ -69,11 +69,11 @@ class Prepared:
                 share = about["unknown"] / about["words"]
                 text += f", {about['unknown']:,} unknown ({share:.1%})"
             if about["cut"]:
-                text += f"; {about['cut']:,} sentences cut to {self.max_words} words"
+                text += f"; {about['cut']:,} sentences truncated to {self.max_words} words"
             dropped = ", ".join(f"{n:,} {reason}" for reason, n in about["dropped"].items())
             text += f"; dropped {dropped}" if dropped else ""
             text += f"; {about['bad']:,} bad lines skipped" if about["bad"] else ""
-            text += f"; {about['seen']:,} of them also in train" if about.get("seen") else ""
+            text += f"; {about['seen']:,} examples also in train" if about.get("seen") else ""
             yield text
             yield from (f"  {message}" for message in about["first_bad"])
         words = self.report["vocabulary"]
@@ -87,7 +87,7 @@ class Prepared:
             yield from (*first, f"{last}; others {rest}")
 
     def _vector_lines(self) -> Iterator[str]:
-        """Yield a line per source of word vectors."""
+        """Yield one line per source of word vectors."""
         found = self.report["vectors"]
         all_tokens = max(1, found["all_tokens"])
         yield (
@@ -122,7 +122,7 @@ def _arrays(prepared: Prepared) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def save_prepared(prepared: Prepared, path: str | Path) -> None:
-    """Write a .safetensors file atomically."""
+    """Write prepared data to a .safetensors file atomically."""
     path = Path(path)
     arrays = {name: np.ascontiguousarray(array) for name, array in _arrays(prepared)}
     classes = np.uint16 if len(prepared.labels) <= 2**16 else np.uint32
@@ -167,7 +167,7 @@ def load_prepared(path: str | Path) -> Prepared:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError) as error:
         raise ValueError(
-            f"{path} is not a prepared file, or truncated ({error}); create it again with "
+            f"{path} is not a prepared file, or is truncated ({error}); create it again with "
             "`gumbeltree data prepare`"
         ) from error
     if metadata.get("format") != FORMAT:
@@ -182,7 +182,7 @@ def load_prepared(path: str | Path) -> Prepared:
                 arrays[f"{name}.words"],
                 np.concatenate([[0], np.cumsum(arrays[f"{name}.lengths"].astype(np.int64))]),
                 arrays[f"{name}.sentences"],
-                # classes are stored in fewer bits than training needs
+                # classes are stored in a smaller type than training uses
                 arrays[f"{name}.labels"].astype(np.int64)
                 if metadata["labels"]
                 else arrays[f"{name}.labels"],
@@ -210,7 +210,7 @@ def load_prepared(path: str | Path) -> Prepared:
 
 
 def check_fit(prepared: Prepared, recipe: Recipe) -> None:
-    """Raise unless the data was prepared with the settings of a recipe."""
+    """Raise unless the data was prepared with settings that match a recipe."""
     # columns and fractions no longer matter once the file is written
     for name in ("task", "lower", "tokenizer"):
         made, wanted = getattr(prepared.data, name), getattr(recipe.data, name)

@@ -17,7 +17,7 @@ class Batch(NamedTuple):
     """Examples that are encoded together.
 
     Attributes:
-        own: number of each sentence in its split, int64 `[columns * examples]`: the row of its
+        own: index of each sentence in its split, int64 `[columns * examples]`: the row of its
             example, plus the size of the split for second sentences.
         sentences: word ids; the first sentences of all examples, then the second ones.
         targets: targets of the head, `[examples]`.
@@ -56,7 +56,7 @@ class Split:
         return counts
 
     def own(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of each sentence; see `Batch.own`."""
+        """Return the index of each sentence; see `Batch.own`."""
         columns = self.sentences.shape[1]
         numbers: NDArray[np.int64] = (rows + len(self) * np.arange(columns)[:, None]).reshape(-1)
         return numbers
@@ -84,7 +84,7 @@ class Split:
         """Return the merges of sentences, int64 `[B, T-1]`, padded with -1."""
         if self.orders is None:
             return None
-        # a sentence has one merge less than words
+        # a sentence has one merge fewer than words
         first = self.starts[sentences] - sentences
         step = np.arange(int(lengths.max(initial=1)) - 1)
         inside = step < (lengths - 1)[:, None]
@@ -98,8 +98,8 @@ def by_length(split: Split, words: int, examples: int = 1024) -> Iterator[NDArra
 
     Args:
         split: the examples.
-        words: maximum number of words per batch, including padding; a longer example is a batch of
-            its own.
+        words: maximum number of words per batch, including padding; a longer example forms
+            its own batch.
         examples: maximum number of examples per batch.
     """
     longest = split.lengths.max(axis=1, initial=1) * split.sentences.shape[1]
@@ -112,15 +112,15 @@ def shuffled(
     """Return the rows of a split in random batches of similar length.
 
     Examples are shuffled, sorted by length within pools of `pool` batches, and cut into batches,
-    which are shuffled again. So there is little padding, yet batches differ in every epoch. Small
-    data sets are divided into four pools as well.
+    which are shuffled again. This limits padding, yet batches differ in every epoch. Pools are
+    smaller for small data sets, which are divided into about four.
 
     Args:
         split: the examples.
         batch_size: examples per batch; one batch may have fewer.
         seed: determines the order together with `epoch`.
-        epoch: number of the pass over the data.
-        least: minimum number of examples per batch; a smaller rest joins another batch.
+        epoch: epoch number.
+        least: minimum number of examples per batch; a smaller remainder joins another batch.
         pool: maximum number of batches sorted together.
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch]))

@@ -1,4 +1,4 @@
-"""Checks that readers make on the parts of a line; they raise `MismatchError`."""
+"""Validate the fields of a line; invalid fields raise `MismatchError`."""
 
 import json
 from typing import Any
@@ -27,13 +27,13 @@ def checked_text(text: object, name: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            actual = f"half a surrogate pair at character {error.start}"
-            raise MismatchError(f"Unicode text as {name}", actual, "write both halves") from error
+            actual = f"an unpaired surrogate at character {error.start}"
+            raise MismatchError(f"Unicode text as {name}", actual, "write the pair") from error
     return text
 
 
 def checked_label(label: object, labels: tuple[str, ...] | None) -> str:
-    """Return a label, which must be one of `labels`; None accepts any text."""
+    """Return a label after checking that it is one of `labels`; None accepts any text."""
     if labels is None:
         return checked_text(label, "label")
     if not isinstance(label, str) or label not in labels:
@@ -44,7 +44,7 @@ def checked_label(label: object, labels: tuple[str, ...] | None) -> str:
 
 
 def checked_columns(values: list[str], count: int) -> list[str]:
-    """Return the values of a line, which must be exactly `count`."""
+    """Return the values of a line after checking that there are `count`."""
     if len(values) != count:
         raise MismatchError(
             f"{count} columns", str(len(values)), "check the separators here and on the line above"
@@ -63,7 +63,7 @@ def column_of(name: str, header: list[str]) -> int:
 
 
 def checked_tree(text: str, name: str) -> Tree:
-    """Parse a binary tree in brackets."""
+    """Parse a binary tree in bracket notation."""
     try:
         return Tree.from_brackets(text)
     except ValueError as error:
@@ -75,7 +75,7 @@ def checked_object(line: str) -> dict[str, Any]:
     """Parse a line that holds one JSON object."""
     try:
         fields = json.loads(line)
-        reason = "another type of value"
+        reason = "valid JSON, but not an object"
     except RecursionError:
         fields, reason = None, "nested too deeply"
     except ValueError as error:

@@ -20,7 +20,7 @@ and two negations cancel. The clause after `but` outweighs the one before it, an
     negative  ( ( i ( doubt ( that ( it ( is ( anything ( but dull ) ) ) ) ) ) ) . )
     positive  ( ( ( the ( fans ( who ( hated it ) ) ) ) ( loved ( the cake ) ) ) . )
 
-Other brackets over the same words yield another label, and the words alone predict little: a
+Other bracketings of the same words can change the label, and the words alone predict little: a
 sentiment is reversed or dropped about as often as not.
 """
 
@@ -35,7 +35,7 @@ from gumbeltree.text.files import Report
 from gumbeltree.tree import Nested, Tree
 
 LONGEST = 20
-"""Maximum number of words, the period included; longer sentences are redrawn."""
+"""Maximum number of words, including the period; longer sentences are redrawn."""
 
 LABELS = ("negative", "positive")
 
@@ -167,10 +167,10 @@ def evaluate(tree: Tree) -> str:
 
 
 def generate(count: int, seed: int) -> Iterator[Example]:
-    """Generate distinct reviews; each successive pair has one of either label.
+    """Generate distinct reviews; each successive pair has one of each label.
 
-    There are about 10^11 different reviews. A smaller count yields the first examples of a larger
-    one. Divide them with `gumbeltree.tasks.table.split`.
+    There are about 10^11 different reviews. With the same seed, a smaller count yields the first
+    examples of a larger one. Split them with `gumbeltree.tasks.table.split`.
 
     Args:
         count: Number of examples.
@@ -194,8 +194,8 @@ def generate(count: int, seed: int) -> Iterator[Example]:
 class Demo(Task):
     """Pretokenized reviews with gold trees.
 
-    Each line has the label, a tab and the review, which may be any sentence. Binary brackets, such
-    as `( ( it ( is dull ) ) . )`, give the gold tree; they may be omitted.
+    Each line has the label, a tab and the review, which may be any sentence. Optional binary
+    brackets, such as `( ( it ( is dull ) ) . )`, give the gold tree.
     """
 
     name = "demo"
@@ -223,7 +223,7 @@ class Demo(Task):
 def _expand(generator: random.Random, node: Nested) -> Nested:
     """Expand the symbols of a node at random, left to right.
 
-    Only `random()` is used, whose values are guaranteed to stay the same in later Pythons.
+    Uses only `random()`, whose values are guaranteed not to change in later Python versions.
     """
     if isinstance(node, tuple):
         return _expand(generator, node[0]), _expand(generator, node[1])

@@ -14,14 +14,14 @@ OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSING = "]"
 DIGITS = tuple("0123456789")
 
-# the distribution of the published data
+# parameters of the published data
 MAX_DEPTH = 20
 MAX_ARGUMENTS = 5
 OPERATOR_PROBABILITY = 0.25
 
 
 def evaluate(tokens: Iterable[str]) -> int:
-    """Compute the answer of an expression.
+    """Compute the value of an expression.
 
     Example:
         >>> evaluate("[MAX 2 [MED 1 4 8 9 ] [SM 7 8 ] ]".split())
@@ -58,8 +58,9 @@ def generate(count: int, seed: int) -> Iterator[Example]:
 
     A node is an operator with a probability of 0.25 and otherwise a digit; operators, digits and
     the number of arguments are uniform. Since short expressions run out, later examples are longer:
-    to obtain the published 90,000 and 10,000 examples, generate 100,000 and divide them with
-    `gumbeltree.tasks.table.split`. A smaller count yields the first examples of a larger one.
+    to obtain the published 90,000 and 10,000 examples, generate 100,000 and split them with
+    `gumbeltree.tasks.table.split`. With the same seed, a smaller count yields
+    the first examples of a larger one.
 
     Args:
         count: Number of examples.
@@ -76,10 +77,10 @@ def generate(count: int, seed: int) -> Iterator[Example]:
 
 
 class ListOps(Task):
-    """Expressions as tokens; the label is the answer, a digit.
+    """Expressions as tokens; the label is their value, a digit.
 
-    Each line has the label, a tab and the expression. Binary brackets around it, such as
-    `( ( ( [SM 6 ) 5 ) ] )`, give the gold tree; they may be omitted.
+    Each line has the label, a tab and the expression. Optional binary brackets, such as
+    `( ( ( [SM 6 ) 5 ) ] )`, give the gold tree.
     """
 
     name = "listops"
@@ -102,7 +103,7 @@ class ListOps(Task):
         answer = evaluate(tokens)
         if str(answer) != label:
             raise MismatchError(
-                f"the label {answer}, the answer of {shown(' '.join(tokens))}",
+                f"the label {answer}, the value of {shown(' '.join(tokens))}",
                 label,
                 "correct the label or remove the line",
             )
@@ -114,7 +115,7 @@ class ListOps(Task):
 def _expression(generator: random.Random) -> tuple[list[str], list[int]]:
     """Draw the tokens of one expression and the merges of its tree.
 
-    Only `random()` is used, whose values are guaranteed to stay the same in later Pythons.
+    Uses only `random()`, whose values are guaranteed not to change in later Python versions.
     """
     tokens: list[str] = []
     order: list[int] = []

@@ -13,7 +13,7 @@ class SICK(Task):
     """Pairs of raw sentences.
 
     A file has the columns label, premise and hypothesis without a header, or is one of the SemEval
-    2014 files, whose header begins with `pair_ID`. The case of labels does not matter.
+    2014 files, whose header begins with `pair_ID`. Labels are case-insensitive.
     """
 
     name = "sick"

@@ -1,4 +1,4 @@
-"""SNLI (Bowman et al. 2015), the official jsonl and txt files."""
+"""SNLI (Bowman et al. 2015): entailment between sentences, from the official jsonl or txt files."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""The Stanford Sentiment Treebank (Socher et al. 2013), the official trees, as two tasks."""
+"""Stanford Sentiment Treebank (Socher et al. 2013): binary and five-class sentiment."""
 
 import re
 from typing import ClassVar, NamedTuple
@@ -87,7 +87,7 @@ def _parse(line: str) -> tuple[list[str], list[int], list[_Node]]:
     nodes: list[_Node] = []
     # label, first word and first merge of each open node
     opened: list[tuple[str, int, int]] = []
-    # children of each open node, -1 for a word; the bottom entry admits one tree
+    # number of children of each open node, -1 for a word; the first entry allows one tree per line
     children = [1]
     for match in _PIECE.finditer(line):
         digit, word = match.groups()

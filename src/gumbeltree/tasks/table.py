@@ -26,7 +26,7 @@ def _names(*stems: str) -> tuple[str, ...]:
 
 
 def split(examples_count: int, fractions: Sequence[float], seed: int) -> list[list[int]]:
-    """Divide examples at random.
+    """Split examples at random.
 
     Example:
         >>> split(10, [0.8, 0.2], seed=0)
@@ -34,7 +34,7 @@ def split(examples_count: int, fractions: Sequence[float], seed: int) -> list[li
 
     Args:
         examples_count: Number of examples.
-        fractions: The share of each part. If they sum to less than 1, the rest is left out.
+        fractions: The fraction of each part. If they sum to less than 1, the rest is unused.
         seed: Any integer.
 
     Returns:
@@ -47,7 +47,7 @@ def split(examples_count: int, fractions: Sequence[float], seed: int) -> list[li
         )
     generator = random.Random(seed)
     positions = list(range(examples_count))
-    # shuffled with `random()` alone, whose values are guaranteed to stay the same in later Pythons
+    # use only `random()`, whose values are guaranteed not to change in later Python versions
     for last in range(examples_count - 1, 0, -1):
         other = int(generator.random() * (last + 1))
         positions[last], positions[other] = positions[other], positions[last]
@@ -57,7 +57,7 @@ def split(examples_count: int, fractions: Sequence[float], seed: int) -> list[li
 
 
 class Table(Task):
-    """Texts and labels in columns of a .tsv, .csv or .jsonl file, optionally with .gz.
+    """Texts and labels in columns of a .tsv, .csv or .jsonl file, optionally gzipped.
 
     The first row of a TSV or CSV file names the columns. Fields may be enclosed in double quotes
     and then contain separators, newlines and doubled quotes; a quoted field is at most 128 KiB.
@@ -95,8 +95,8 @@ class Table(Task):
             label: The column of the label.
             labels: The labels in the order of the classes; None accepts any label.
             quotes: Whether a double quote at the start of a TSV or CSV field encloses it.
-            pretokenized: Whether texts are words separated by white space, possibly with escapes
-                of the Penn Treebank, which are undone.
+            pretokenized: Whether texts are words separated by white space, possibly with Penn
+                Treebank escapes, which are undone.
         """
         self.columns = [text, label] if second is None else [text, second, label]
         numbers = [column.isdecimal() for column in self.columns]
@@ -148,7 +148,7 @@ class Table(Task):
         for number, row in self._rows(path, separator, report, skip_bad):
             if not places:
                 count = len(row)
-                # a wrong column is wrong in every row
+                # a missing column affects every row, so it is always an error
                 with BadLines(path, number, report, skip_bad=False):
                     places = self._places(row)
                 if self.has_header:
@@ -164,13 +164,13 @@ class Table(Task):
         if self.has_header:
             header = [name.strip() for name in first_row]
             return [column_of(name, header) for name in self.columns]
-        # int() rejects numbers of thousands of digits
+        # int() rejects strings of thousands of digits
         places = [int(column[:9]) for column in self.columns]
         if max(places) >= len(first_row):
             raise MismatchError(
                 f"a column {max(places)}, counted from 0",
                 f"{len(first_row)} columns",
-                "pass smaller numbers, or the names of a header",
+                "pass smaller numbers, or column names if there is a header",
             )
         return places
 
@@ -215,7 +215,7 @@ class Table(Task):
 
 
 class _Lines:
-    """Lines for the csv module; remembers those of the current row, and can take them back."""
+    """Lines for the csv module; records those of the current row, so that they can be reread."""
 
     def __init__(self, lines: Iterator[tuple[int, str]]) -> None:
         self.lines = lines
@@ -234,7 +234,7 @@ class _Lines:
 def _unreadable(text: str, error: csv.Error) -> MismatchError:
     actual = f"{shown(text)} ({error})"
     if "new-line" in str(error):
-        return MismatchError("rows that end in LF or CRLF", actual, "convert the line ends")
+        return MismatchError("rows that end in LF or CRLF", actual, "convert the line endings")
     return MismatchError(
         f"fields of at most {csv.field_size_limit():,} characters with matching quotes",
         actual,

@@ -1,4 +1,4 @@
-"""The interface of tasks, which read labelled text, and the examples they return."""
+"""Base class of tasks, which read labelled text, and the examples they return."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,15 +32,15 @@ class Task(ABC):
     """A reader of one kind of labelled text.
 
     Subclasses define `parse` to read one line, and `header` and `parse_fields` if a header may
-    name tab-separated columns. A task whose examples span lines overrides `read`.
+    name tab-separated columns. A task whose examples span several lines overrides `read`.
 
     Attributes:
         name: The name in `TASKS`.
-        labels: The labels in the order of the classes; None while they are unknown.
+        labels: The labels in the order of the classes; None until they are known.
         pair: Whether an example has two texts.
         pretokenized: Whether texts are words joined by single spaces.
-        file_names: File names of each split; `.gz` is added automatically.
-        trees: Whether to read gold trees that only analysis needs; SNLI reads faster without.
+        file_names: File names of each split; gzipped files, with `.gz` appended, are found as well.
+        trees: Whether to read gold trees needed only for analysis; SNLI is faster to read without.
     """
 
     trees: bool = True
@@ -51,7 +51,7 @@ class Task(ABC):
     file_names: ClassVar[FileNames]
 
     def splits(self, folder: Path | str) -> dict[str, Path]:
-        """Find the files of the splits in a folder by their official names, also with `.gz`.
+        """Find the files of the splits in a folder by their official names, with or without `.gz`.
 
         Args:
             folder: Where to look.
@@ -85,7 +85,7 @@ class Task(ABC):
         if not found:
             names = ", ".join(patterns[0] for patterns in self.file_names.values())
             raise FileNotFoundError(
-                f"{folder} has none of the {self.name} files {names} (or with .gz); pass the "
+                f"{folder} has none of the {self.name} files {names} (plain or .gz); pass the "
                 "folder that has them"
             )
         return found

@@ -1,1 +1,1 @@
-"""Text: from strings to ids."""
+"""Convert text to word ids."""

@@ -1,4 +1,4 @@
-"""Texts in any number, divided into chunks to tokenise and batches to encode."""
+"""Group texts into chunks to tokenise and batches to encode."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +18,10 @@ Item = TypeVar("Item")
 
 
 def as_list(items: Iterable[Item]) -> list[Item]:
-    """Return the items of an iterable; raise for a string or a table, which are never meant."""
+    """Return an iterable as a list; raise TypeError for a single string or a table."""
     if isinstance(items, str | bytes):
         raise TypeError(f"expected a list of strings, got one string; pass [{items[:20]!r}]")
-    # iterating over a dictionary or a data frame would yield the names of its columns
+    # iterating over a dictionary or a data frame would yield its column names
     if isinstance(items, Mapping) or hasattr(items, "columns"):
         kind = type(items).__name__
         raise TypeError(f"expected a list of strings, got {kind}; pass one of its columns")
@@ -45,7 +45,7 @@ def as_texts(texts: Iterable[str]) -> list[str]:
 
 
 def chunks(columns: Sequence[Sequence[str]], most: int | None = None) -> Iterator[slice]:
-    """Yield which rows to tokenise together, so that memory stays bounded.
+    """Yield slices of rows to tokenise together, which bounds memory use.
 
     Args:
         columns: one list of texts, or two of equal length.
@@ -64,7 +64,7 @@ def chunks(columns: Sequence[Sequence[str]], most: int | None = None) -> Iterato
 
 
 def batches(lengths: ArrayLike, most: int, words: int = BATCH_WORDS) -> Iterator[NDArray[np.int64]]:
-    """Yield which sentences to encode together: similar lengths, shortest first.
+    """Yield indices of sentences to encode together: similar lengths, shortest first.
 
     Args:
         lengths: words per sentence, `[n]`.
@@ -84,7 +84,7 @@ def batches(lengths: ArrayLike, most: int, words: int = BATCH_WORDS) -> Iterator
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield the items of an iterator, computing the next one in a thread meanwhile."""
+    """Yield the items of an iterator, prefetching the next one in a background thread."""
     end = object()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(next, items, end)

@@ -1,4 +1,4 @@
-"""Read text files line by line, plain or gzip, and count the lines that cannot be used."""
+"""Read text files line by line, plain or gzip, and count malformed lines."""
 
 import codecs
 import gzip
@@ -14,12 +14,12 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass
 class Report:
-    """Count what readers read, drop and skip; they update it as they go.
+    """Counts of examples read, dropped and skipped, updated by the readers.
 
     Attributes:
-        examples: Examples read.
-        dropped: Examples left out by design, by reason.
-        bad: Bad lines skipped.
+        examples: Number of examples read.
+        dropped: Number of examples excluded by design, for each reason.
+        bad: Number of bad lines skipped.
         first_bad: Error messages of the first three bad lines.
     """
 
@@ -39,14 +39,14 @@ class Report:
 
 
 class MismatchError(ValueError):
-    """A line cannot be used; `BadLines` adds the file and the line number."""
+    """Raised for a malformed line; `BadLines` adds the file and the line number."""
 
     def __init__(self, expected: str, actual: str, fix: str) -> None:
         super().__init__(f"expected {expected}, got {actual}; {fix}")
 
 
 class BadLineError(ValueError):
-    """A line of a file cannot be used; the message names the file, the line and the fix."""
+    """Raised for a malformed line; the message names the file, the line and the fix."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ def read_lines(
 
     Raises:
         BadLineError: If a line is not UTF-8, unless `skip_bad`.
-        OSError: If the file does not exist, is a folder, or holds damaged gzip data.
+        OSError: If the file does not exist, is a folder, or contains damaged gzip data.
     """
     path = Path(path)
     if path.is_dir():
@@ -111,7 +111,7 @@ def read_lines(
 
 
 def decode_line(raw: bytes, number: int) -> str:
-    """Decode line `number` and strip its end; line 1 may start with a byte order mark."""
+    """Decode a line and strip its line ending; line 1 may start with a byte order mark."""
     if number == 1:
         raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
@@ -124,7 +124,7 @@ def decode_line(raw: bytes, number: int) -> str:
 
 
 def is_blank(line: str, report: Report) -> bool:
-    """Return whether a line holds only spaces; if so, count it as dropped."""
+    """Return whether a line contains only spaces; if so, count it as dropped."""
     blank = not line.strip(" ")
     if blank:
         report.dropped["blank lines"] += 1

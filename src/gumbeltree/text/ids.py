@@ -1,4 +1,4 @@
-"""Convert texts to word ids, truncated to what a model accepts, and count them."""
+"""Convert texts to word ids, truncated to the model's maximum length, and count them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
-from gumbeltree.text import tokenizer as tokenizers_of_text
+from gumbeltree.text import tokenizer as text_tokenizers
 from gumbeltree.text.files import counted, shown
 from gumbeltree.text.tokenizer import undo_ptb_escapes
 
 
 @dataclasses.dataclass
 class TextCounts:
-    """Count texts and words; readers update it as they go.
+    """Counts of texts and words, updated by `TextReader`.
 
     Attributes:
-        texts: texts read.
-        words: words read, after truncation.
-        unknown: out-of-vocabulary words among them.
-        cut: texts that were truncated.
+        texts: number of texts read.
+        words: number of words read, after truncation.
+        unknown: number of out-of-vocabulary words among them.
+        cut: number of texts that were truncated.
         max_words: the length they were truncated to.
     """
 
@@ -38,7 +38,8 @@ class TextCounts:
             share = f"{percent:.1f} %" if percent >= 0.05 else "below 0.1 %"
             parts.append(f"{self.unknown:,} unknown ({share})")
         if self.cut:
-            parts.append(f"{counted(self.cut, 'text')} cut to {counted(self.max_words, 'word')}")
+            words = counted(self.max_words, "word")
+            parts.append(f"{counted(self.cut, 'text')} truncated to {words}")
         return ", ".join(parts)
 
 
@@ -62,7 +63,7 @@ class TextReader:
 
     Args:
         tokenizer: the model's tokenizer.
-        max_words: longer texts are truncated.
+        max_words: maximum number of words; longer texts are truncated.
         pretokenized: texts are words separated by white space, possibly with Penn Treebank
             escapes, and are not split any further.
         counts: updated with every text.
@@ -75,10 +76,10 @@ class TextReader:
         pretokenized: bool = False,
         counts: TextCounts | None = None,
     ) -> None:
-        self.tokenizer = tokenizers_of_text.pretokenized(tokenizer) if pretokenized else tokenizer
+        self.tokenizer = text_tokenizers.pretokenized(tokenizer) if pretokenized else tokenizer
         self.pretokenized = pretokenized
         self.max_words = max_words
-        # tokenising 10 MB can take half a minute, only for nearly all of it to be cut
+        # tokenising 10 MB can take half a minute, and nearly all of it would be discarded
         self.max_characters = 64 * max_words + 2**16
         self.counts = TextCounts() if counts is None else counts
         name = getattr(tokenizer.model, "unk_token", None)
@@ -91,7 +92,7 @@ class TextReader:
 
         Args:
             texts: strings with at least one word each.
-            first: number of the first text in error messages.
+            first: index of the first text, for error messages.
             offsets: whether to return the character range of each word.
         """
         pieces = [self._piece(text) for text in texts]
@@ -102,8 +103,8 @@ class TextReader:
             ids = encoding.ids
             if not ids:
                 raise ValueError(
-                    f"text {first + number} must hold at least one word, got "
-                    f"{shown(texts[number])}; drop empty texts"
+                    f"text {first + number} must contain at least one word, got "
+                    f"{shown(texts[number])}; remove empty texts"
                 )
             cut = cut or len(ids) > self.max_words
             ids = ids[: self.max_words]

@@ -46,8 +46,8 @@ def read_texts(
     Args:
         path: The file, plain or gzip; None reads standard input.
         report: Counts skipped lines.
-        pair: Each line has two texts separated by a tab. Otherwise a tab is just white space.
-        skip_bad: Skip and count lines without words, with the wrong number of texts, or that are
+        pair: Whether each line has two texts separated by a tab; otherwise, tabs are white space.
+        skip_bad: Skip and count lines that have no words, have the wrong number of texts or are
             not UTF-8, instead of raising an error.
 
     Raises:
@@ -88,7 +88,7 @@ def _split(line: str, pair: bool) -> tuple[str, ...]:
 
 
 def _arriving_lines(report: Report, skip_bad: bool) -> Iterator[list[tuple[int, str]]]:
-    """Yield the lines that each piece of standard input completes."""
+    """Yield lists of complete lines from standard input as they arrive."""
     numbers = itertools.count(1)
     for raw_lines in _raw_lines(_standard_input()):
         lines = []

@@ -1,6 +1,6 @@
 """Vectors for out-of-vocabulary words: mapped from another file, or averaged from word parts.
 
-Both functions return the given vectors followed by those of additional words.
+Both functions return the input vectors followed by those of the added words.
 """
 
 import math
@@ -20,17 +20,17 @@ WORDS_PER_NUMBER = 10
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Candidate regularisation strengths, relative to the mean variance of the second file."""
 KEPT_BITS = 20
-"""Mapped numbers keep this many bits below the largest number of the first file, so that the bytes
-do not depend on the order of summation, which varies with processor and threads."""
+"""Mapped values are rounded to this many bits relative to the largest value of the first file, so
+that they do not depend on the order of summation, which varies with processor and thread count."""
 
 
 class Fit(NamedTuple):
-    """How the map from one file's vectors to another's was fitted.
+    """Statistics of the linear map from one file's vectors to another's.
 
     Attributes:
-        shared: words that both files have.
-        ridge: the strength chosen from `RIDGES`.
-        cosine: mean cosine between mapped and true vectors of the held-out tenth of these words.
+        shared: number of words in both files.
+        ridge: regularisation strength, chosen from `RIDGES`.
+        cosine: mean cosine similarity of mapped and true vectors on the held-out tenth of words.
     """
 
     shared: int
@@ -47,7 +47,7 @@ def parts(word: str) -> list[str]:
 
 
 def add_parts(vectors: Vectors, words: Iterable[str]) -> Vectors:
-    """Add the mean vector of its parts for each new word whose parts all have vectors."""
+    """Add each new word whose parts all have vectors, with the mean of those vectors."""
     means = {
         word: np.mean([vectors[part] for part in pieces], axis=0, dtype=np.float64)
         for word in words
@@ -60,19 +60,19 @@ def borrow(vectors: Vectors, other: Vectors) -> tuple[Vectors, Fit]:
     """Add words that only `other` has, with their vectors mapped linearly into this space.
 
     The map is fitted by ridge regression, `min |(X - mean) W - (Y - mean)|^2 + r |W|^2`, on the
-    words that both have. Every tenth of them is held out to choose the strength by its squared
-    error; the final map is then fitted on all of them.
+    words that both have. Every tenth word is held out to choose the strength `r` by squared error;
+    the final map is then fitted on all shared words.
 
     Args:
         vectors: vectors to extend.
-        other: vectors to borrow from; they may have another size.
+        other: vectors to borrow from; their size may differ.
     """
     shared = [word for word in vectors.words if word in other]
     needed = WORDS_PER_NUMBER * other.dim
     if len(shared) < needed:
         raise ValueError(
             f"the two vector files share {len(shared):,} words of the data, but mapping vectors of "
-            f"{other.dim} numbers needs at least {needed:,}; pass a second file with more of these "
+            f"size {other.dim} needs at least {needed:,}; pass a second file with more of these "
             "words, or with smaller vectors"
         )
     x = other.matrix(shared).astype(np.float64)
@@ -104,7 +104,7 @@ def _fit(x: NDArray[np.float64], y: NDArray[np.float64], ridge: float) -> _Map:
     x_mean, y_mean = x.mean(axis=0), y.mean(axis=0)
     x, y = x - x_mean, y - y_mean
     gram = x.T @ x
-    # without any variance, the map is the mean
+    # with zero variance, the map returns the mean
     strength = ridge * (np.trace(gram) / len(gram) or 1.0)
     weight = np.linalg.solve(gram + strength * np.eye(len(gram)), x.T @ y)
     return _Map(x_mean, np.asarray(weight, dtype=np.float64), y_mean)

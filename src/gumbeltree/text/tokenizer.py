@@ -19,7 +19,7 @@ ABBREVIATIONS = [
 
 # In the patterns below, \A and \z match the ends of the text, and *+ and ++ do not backtrack, so
 # that matching takes linear time. Each pattern starts with a literal character and checks its left
-# context by lookbehind, which lets the library find candidates fast.
+# context by lookbehind, so that the library finds candidates quickly.
 _CLOSING = r"\])}>\"'»”’"
 _CASES = "|".join(f"{word}|{word.upper()}" for word in ABBREVIATIONS)
 _SENTENCE_END = (
@@ -97,7 +97,7 @@ def treebank_tokenizer(words: Iterable[str], lower: bool = False) -> Tokenizer:
 
     Args:
         words: the vocabulary, without duplicates.
-        lower: lower-case text, after its capital letters have served to find sentence ends.
+        lower: lower-case text, after using its capital letters to find sentence ends.
     """
     quotes_and_periods = [
         normalizers.Replace(Regex(_SENTENCE_END), " ."),
@@ -114,8 +114,8 @@ def treebank_tokenizer(words: Iterable[str], lower: bool = False) -> Tokenizer:
 def pretokenized(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer for pretokenized text, which splits at white space only.
 
-    It has the vocabulary of `tokenizer` and lower-cases text if that does; all other normalisation
-    is dropped.
+    It has the vocabulary of `tokenizer` and lower-cases text if `tokenizer` does; all other
+    normalisation is dropped.
     """
     state = tokenizer.normalizer and json.loads(tokenizer.normalizer.__getstate__())
     lower = state is not None and any(step["type"] == "Lowercase" for step in _steps(state))
@@ -125,7 +125,7 @@ def pretokenized(tokenizer: Tokenizer) -> Tokenizer:
 def undo_ptb_escapes(word: str) -> str:
     r"""Return the plain text of a treebank word.
 
-    -LRB- becomes an opening bracket, likewise the other five brackets; \/ becomes /, \* becomes *.
+    Escaped brackets such as -LRB- become brackets, \/ becomes / and \* becomes *.
     The quotes `` and '' stay, as in the tokens of `treebank_tokenizer`.
     """
     return _BRACKETS.get(word) or word.replace(r"\/", "/").replace(r"\*", "*")
@@ -147,7 +147,7 @@ def _word_tokenizer(
     replacements: Sequence[normalizers.Normalizer],
     splits: Sequence[pre_tokenizers.PreTokenizer],
 ) -> Tokenizer:
-    # tokens hold no spaces, so that nothing maps to a name that ends in one
+    # tokens contain no spaces, so no text maps to a name that ends in one
     names = [f"{word} " if word in (PAD, UNKNOWN) else word for word in words]
     repeated = [word for word, count in Counter(names).items() if count > 1]
     if repeated:
@@ -163,7 +163,7 @@ def _split_at_spaces(
     replacements: Sequence[normalizers.Normalizer],
     splits: Sequence[pre_tokenizers.PreTokenizer],
 ) -> Tokenizer:
-    # Python treats these four control characters as white space, the tokenizers library does not
+    # Python treats these four control characters as white space; the tokenizers library does not
     steps: list[normalizers.Normalizer] = [
         normalizers.Replace(Regex(r"[\x1c-\x1f]"), " "),
         *replacements,
@@ -177,7 +177,7 @@ def _split_at_spaces(
 
 
 def _steps(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the single steps of a normaliser from its JSON."""
+    """Yield the individual steps of a normaliser, given its JSON."""
     if state["type"] != "Sequence":
         yield state
     for step in state.get("normalizers", []):

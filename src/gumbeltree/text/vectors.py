@@ -1,8 +1,8 @@
 """Read pretrained word vectors from GloVe text files, plain, .gz or .zip.
 
-Each line holds a token and its numbers, separated by single spaces. Some tokens of the official
-840B file contain spaces themselves (". . .", "at name@domain.com"), so the numbers are the last
-`dim` fields. A line is parsed only if its first field starts a requested word.
+Each line contains a token and its numbers, separated by single spaces. Some tokens of the official
+840B file include spaces (". . .", "at name@domain.com"), so the numbers are the last
+`dim` fields. A line is parsed only if a requested word has the same first field.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ SAMPLE = 100
 
 
 class Coverage(NamedTuple):
-    """How much of a text has vectors.
+    """Coverage of a text by word vectors.
 
     Attributes:
-        types: distinct words with a vector.
-        all_types: distinct words.
-        tokens: occurrences of words with a vector.
-        all_tokens: occurrences of words.
+        types: number of distinct words with a vector.
+        all_types: number of distinct words.
+        tokens: number of occurrences of words with a vector.
+        all_tokens: number of occurrences of all words.
     """
 
     types: int
@@ -51,7 +51,7 @@ class Vectors:
     Attributes:
         words: distinct words.
         array: their vectors, float32 `[len(words), dim]`.
-        malformed: lines skipped because a requested word had no valid vector.
+        malformed: number of lines skipped because a requested word had no valid vector.
     """
 
     words: tuple[str, ...]
@@ -64,7 +64,7 @@ class Vectors:
 
     @property
     def dim(self) -> int:
-        """Numbers per word."""
+        """Size of each vector."""
         return int(self.array.shape[1])
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Vectors:
         return row
 
     def coverage(self, counts: Mapping[str, int]) -> Coverage:
-        """Count how many words of a text have vectors, from the frequency of each word."""
+        """Return the coverage of a text, given the frequency of each word."""
         covered = [count for word, count in counts.items() if word in self]
         return Coverage(len(covered), len(counts), sum(covered), sum(counts.values()))
 
@@ -93,8 +93,8 @@ class Vectors:
 
         Args:
             words: one word per row.
-            missing: fill the vectors of unknown words with zeros, or with normal random numbers,
-                drawn once for each distinct word in the order of `words`.
+            missing: how to fill the vectors of out-of-vocabulary words: with zeros, or with normal
+                random numbers, drawn once per distinct word in the order of `words`.
             seed: seed of the random numbers.
             deviation: standard deviation of the random numbers.
         """
@@ -111,18 +111,18 @@ class Vectors:
 def read_vectors(path: str | Path, words: Iterable[str], dim: int | None = None) -> Vectors:
     """Read the vectors of `words` from a GloVe text file, in the order of `words`.
 
-    Lines without valid numbers are skipped; the first valid line of a word wins.
+    Malformed lines are skipped. If a word occurs repeatedly, its first valid line is used.
 
     Args:
-        path: a .gz or .zip file; anything else is plain text. From a .zip with several .txt files,
-            the one with `dim` in its name is read (glove.6B.100d.txt for 100), by default the
-            first.
+        path: a .gz or .zip file; anything else is plain text. If a .zip has several .txt files,
+            the one with `dim` in its name is read (glove.6B.100d.txt for 100), or the first if
+            `dim` is None.
         words: words to look up.
-        dim: numbers per word, by default that of most of the first 100 lines.
+        dim: vector size; by default, the most frequent one in the first 100 lines.
 
     Raises:
         OSError: If the file does not exist.
-        ValueError: If the file is damaged or does not hold vectors of size `dim`.
+        ValueError: If the file is damaged or does not contain vectors of size `dim`.
     """
     requested = list(dict.fromkeys(words))
     tokens = {word.encode("utf-8", "surrogatepass"): word for word in requested}
@@ -183,12 +183,12 @@ def text_files(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _open(path: str | Path, dim: int | None) -> Iterator[IO[bytes]]:
-    """Open a file of vectors; errors of decompression in the `with` block become ValueErrors."""
+    """Open a vector file; decompression errors in the `with` block become ValueErrors."""
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; pass a file of GloVe vectors")
+        raise IsADirectoryError(f"{path} is a folder; pass a GloVe vector file")
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; pass a file of GloVe vectors")
+        raise FileNotFoundError(f"{path} does not exist; pass a GloVe vector file")
     try:
         with contextlib.ExitStack() as stack:
             raw: IO[bytes] | gzip.GzipFile
@@ -211,7 +211,7 @@ def _member(path: Path, dim: int | None) -> str:
     """Choose the file to read from a .zip."""
     texts = text_files(path)
     if not texts:
-        raise ValueError(f"{path} contains no .txt file; pass a file of GloVe vectors")
+        raise ValueError(f"{path} contains no .txt file; pass a GloVe vector file")
     if len(texts) == 1 or dim is None:
         return texts[0]
     for name in texts:
@@ -228,20 +228,20 @@ def _start(path: str | Path, stream: IO[bytes], dim: int | None) -> tuple[int, I
     lines = _lines(path, stream)
     sample = list(itertools.islice(lines, SAMPLE + 1))
     sizes = [_trailing_numbers(line) for line in sample]
-    # word2vec writes the number of words and the vector size first
+    # the header of word2vec files: number of words and vector size
     if sample and re.fullmatch(rb"\d+ \d+\s*", sample[0]) and dim != 1 and sizes[1:2] != [1]:
         del sample[0], sizes[0]
     counts = Counter(size for size in sizes if size)
-    # prefer `dim`, then the larger size: lines are more often too short than too long
+    # break ties by `dim`, then by the larger size: lines are more often too short than too long
     likely = max(counts, key=lambda size: (counts[size], size == dim, size), default=0)
     if counts[likely] * 10 < len(sample) or not counts:
         start = repr(sample[0][:60].decode("utf-8", "backslashreplace")) if sample else "nothing"
         raise ValueError(
-            f"{path} must hold GloVe vectors, a token and its numbers on each line, separated by "
-            f"single spaces, but it starts with {start}; pass another file"
+            f"{path} is not a GloVe vector file: expected a token and its numbers on each line, "
+            f"separated by single spaces, but it starts with {start}; pass another file"
         )
     if dim not in (None, likely):
-        raise ValueError(f"{path} holds vectors of {likely} numbers, not {dim}; pass another file")
+        raise ValueError(f"{path} contains vectors of size {likely}, not {dim}; pass another file")
     return likely, itertools.chain(sample, lines)
 
 
@@ -250,7 +250,7 @@ def _lines(path: str | Path, stream: IO[bytes]) -> Iterator[bytes]:
     for line in itertools.chain([first], iter(lambda: stream.readline(LONGEST_LINE), b"")):
         if len(line) == LONGEST_LINE:
             raise ValueError(
-                f"{path} has a line of over {LONGEST_LINE:,} bytes; pass a file of GloVe vectors"
+                f"{path} has a line of over {LONGEST_LINE:,} bytes; pass a GloVe vector file"
             )
         yield line
 
@@ -261,7 +261,7 @@ def _split(line: bytes, dim: int) -> list[bytes]:
 
 
 def _numbers(fields: list[bytes], dim: int) -> NDArray[np.float32] | None:
-    """Return the numbers of a line, or None unless it has a token and `dim` finite numbers."""
+    """Return the numbers of a line; None if it lacks a token or `dim` finite numbers."""
     if len(fields) <= dim or not fields[0].strip(b" "):
         return None
     try:
