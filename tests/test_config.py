@@ -157,7 +157,7 @@ def test_a_part_is_given_by_kind_table_or_settings():
 
 
 def test_rejects_missing_settings():
-    with pytest.raises(ValueError, match="`Recipe` lacks description, model"):
+    with pytest.raises(ValueError, match="`Recipe` is missing description, model"):
         from_dict(Recipe, {})
 
 
@@ -256,7 +256,7 @@ def test_looks_up_recipes_only_in_the_package(name):
     [
         (b"description = 'x' y", "at line 1, column 19"),
         (b"description = '\xff'", "utf-8"),
-        (b"", "lacks description, model"),
+        (b"", "missing description, model"),
         (b"description = 'x'\n[model.encoder]\nhiden_dim = 3", "'model.encoder.hiden_dim'.*hidden"),
         (b"description = 3\n[model]", "`description` .*got 3"),
         (b"description = 'x'\nmodel = 'sst2'", "`model` must be a table.*'sst2'"),
@@ -353,7 +353,7 @@ def test_text_needs_no_quotes(text, value):
         ("learning_rate=inf", r"`training\.learning_rate` .*got inf"),
         ("optimizer=adm", r"`training\.optimizer` .* adam, adadelta, got 'adm'.*'adam'"),
         ("tuned=yes", r"`model\.embedding\.tuned` .*true or false, got 'yes'"),
-        ("labels=['a', 'a']", r"`model\.head\.labels` .*distinct"),
+        ("labels=['a', 'a']", r"`model\.head\.labels` .*no duplicates"),
         ("dev_fraction=0.95", r"`data\.dev_fraction` .*0\.\.0\.9, got 0\.95"),
         ("labels=" + "[" * 50_000, r"`model\.head\.labels` must be a list of strings"),
     ],

@@ -108,7 +108,7 @@ def test_an_unfinished_run_with_fixed_trees_is_refused(tmp_path):
     (run / "settings.json").write_text(json.dumps(settings))
     recipe = from_dict(Recipe, current_recipe(settings["recipe"]))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match=r"of gumbeltree 0\.1\.0.*finish it with that version"):
+    with pytest.raises(ValueError, match=r"of gumbeltree 0\.1\.0.*finish the run with version"):
         train(recipe, load_prepared(FROZEN / "prepared.safetensors"), run, resume=True)
     assert all(path.read_bytes() == content for path, content in before.items())
 
@@ -118,7 +118,9 @@ def test_a_run_of_a_later_version_is_refused(tmp_path):
     settings = json.loads((run / "settings.json").read_text("utf-8"))
     (run / "settings.json").write_text(json.dumps({**settings, "format_version": 3}))
     with (
-        pytest.raises(ValueError, match="has format version 3, this gumbeltree reads versions 1"),
+        pytest.raises(
+            ValueError, match="has format version 3, but this gumbeltree reads versions 1"
+        ),
         RunFolder(run, settings, True),
     ):
         pass

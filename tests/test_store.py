@@ -180,7 +180,7 @@ def test_load_rejects_other_format_versions(folder, version):
 
 def test_load_rejects_a_config_without_a_model(folder):
     edit(folder / "config.json", lambda config: config.pop("model"))
-    with pytest.raises(ValueError, match=r"config\.json.*`model`|config\.json.*lacks model"):
+    with pytest.raises(ValueError, match=r"config\.json.*`model`|config\.json.*is missing model"):
         load(folder)
 
 

@@ -1,4 +1,4 @@
-"""Settings of models, data and training; recipes; `--set`."""
+"""Settings of models, data and training, recipes, and the changes of `--set`."""
 
 import dataclasses
 import json
@@ -28,11 +28,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"score": "dot", "init": "he"},
     "reference": {"score": "scaled_dot", "init": "orthogonal"},
 }
-"""Score and cell initialisation as published, and in the authors' last code. Where the paper and
-the code of its time disagree (forget gates, leaf LSTM), both variants follow the code."""
+"""Score and cell initialisation of the paper and of the authors' latest code. Where the paper and
+the code released with it disagree (forget gates, leaf LSTM), both variants follow the code."""
 
 WIDEST = 2**20
-"""Upper limit of all widths: a square weight of that size would need terabytes."""
+"""Upper limit of all widths; a square weight matrix of this width would need terabytes."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SoftConfig(PartConfig):
 
 @dataclass(frozen=True)
 class EncoderSettings(Settings):
-    """Settings of all encoders, from word vectors to sentence vectors."""
+    """Settings shared by all encoders, which map word vectors to sentence vectors."""
 
     embedding_dim: int = setting(300, low=1, high=WIDEST)
     """Width E of the word vectors."""
@@ -96,14 +96,14 @@ class EncoderSettings(Settings):
 
 @dataclass(frozen=True)
 class TreeSettings(EncoderSettings):
-    """Settings of all encoders that merge words into a tree."""
+    """Settings shared by all encoders that merge words into a tree."""
 
     leaf: Any = part(LEAVES, "lstm")
     """Leaf transformation: affine (Eq. 10), lstm (Eq. 13) or bilstm."""
     cell: Any = part(CELLS, "treelstm")
     """Composition cell."""
     attention: bool = False
-    """Pool all tree nodes by attention instead of taking the root."""
+    """Pool all tree nodes with attention instead of using the root."""
     impl: str = "auto"
     """Implementation of the merge: auto, fused, exact or reference."""
 
@@ -143,7 +143,7 @@ class EncoderConfig(TreeSettings):
 
 @dataclass(frozen=True)
 class FixedTreeConfig(TreeSettings):
-    """Trees that do not depend on the words, as baselines for learned ones."""
+    """Trees that do not depend on the words, as baselines for learned trees."""
 
     trees: str = setting("balanced", choices=("left", "right", "balanced", "random"))
     """left- or right-branching, balanced (split in half, the larger half on the left), or random
@@ -171,7 +171,7 @@ class LSTMConfig(EncoderSettings):
 
 @dataclass(frozen=True)
 class HeadConfig(Settings):
-    """From sentence vectors to classes."""
+    """A classifier of sentence vectors."""
 
     kind: str = "pair"
     """pair: two sentences, [u; v; |u-v|; u*v] (Eqs. 14-16); single: one (Eqs. 17-18)."""
@@ -186,12 +186,12 @@ class HeadConfig(Settings):
     dropout: float = setting(0.0, low=0, high=1)
     """Dropout after the batch normalisation."""
     output_range: float = setting(0.005, low=0)
-    """The last layer's weights are initialised uniformly in plus or minus this."""
+    """Weights of the last layer are initialised uniformly in [-output_range, output_range]."""
 
 
 @dataclass(frozen=True)
 class EmbeddingConfig(Settings):
-    """From ids to word vectors."""
+    """The word embedding."""
 
     dropout: float = setting(0.0, low=0, high=1)
     """Dropout on the elements of the word vectors."""
@@ -210,31 +210,31 @@ class ModelConfig(Settings):
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     """Word vectors."""
     max_words: int = setting(1024, low=1)
-    """Longer sentences are truncated to this many words; the number of them is reported."""
+    """Longer sentences are truncated to this many words, and their number is reported."""
 
 
 @dataclass(frozen=True)
 class DataConfig(Settings):
-    """From files to ids."""
+    """Reading, tokenization and splitting of the data."""
 
     task: str = "table"
-    """Reader of the files: snli, sst2, sst5, listops, sick, demo or table."""
+    """Task that reads the files: snli, sst2, sst5, listops, sick, demo or table."""
     tokenizer: str = setting("treebank", choices=("treebank", "whitespace"))
-    """Tokenizer of plain text; data sets that come in words keep their words."""
+    """Tokenizer of plain text; pretokenized data sets keep their tokens."""
     lower: bool = True
     """Convert text to lower case."""
     vocabulary: str = setting("train", choices=("train", "all"))
-    """Splits that form the vocabulary: train, or all, as the authors did for SST."""
+    """Splits to build the vocabulary from: train, or all, as the authors did for SST."""
     extra_words: int = setting(0, low=0, high=10_000_000)
-    """Words from the start of the vector file to add to the vocabulary, for unseen text."""
+    """Words to add to the vocabulary from the start of the vector file, to cover unseen text."""
     missing_vectors: str = setting("zero", choices=("zero", "random", "parts"))
-    """Vectors of words that the vector file lacks: zero, random from N(0, 0.01^2), or parts: the
+    """Vectors of words without a pretrained vector: zero, random (from N(0, 0.01^2)), or parts (the
     mean over the parts between hyphens, slashes, full stops and apostrophes if all of them have a
-    vector, else zero."""
+    vector, else zero)."""
     pretokenized: bool = False
-    """The texts of a table are words separated by white space."""
+    """Split the texts of a table at white space only."""
     quotes: bool = True
-    """Double quotes enclose fields of a table, as in CSV; false: they are ordinary characters."""
+    """Double quotes enclose table fields, as in CSV; if false, they are ordinary characters."""
     text: str = ""
     """Column of the text in a table."""
     text2: str = ""
@@ -242,15 +242,15 @@ class DataConfig(Settings):
     label: str = ""
     """Column of the label in a table."""
     dev_fraction: float = setting(0.0, low=0, high=0.9)
-    """Fraction of the training file to use as the development split if there is no file for it; 0
-    makes that file a requirement."""
+    """Fraction of the training file to use as the development split if there is no file for it; if
+    0, that file is required."""
     test_fraction: float = setting(0.0, low=0, high=0.9)
     """Fraction of the training file to use as the test split if there is no file for it."""
     split_seed: int = setting(0, low=0)
-    """Seed of these splits, of generated data and of random word vectors; independent of the seed
-    of training."""
+    """Seed of these splits, of generated data and of random word vectors; independent of the
+    training seed."""
     generate: int = setting(0, low=0, high=100_000_000)
-    """Examples to generate if there is no training file (listops, demo)."""
+    """Number of examples to generate if there is no training file (listops, demo)."""
 
 
 @dataclass(frozen=True)
@@ -264,12 +264,12 @@ class TrainingConfig(Settings):
     batch_size: int = setting(128, low=1)
     """Examples per step, over all processes."""
     pool: int = setting(100, low=1)
-    """Batches whose examples are sorted by length together, which saves time; 1 only shuffles, as
-    the authors did for SNLI."""
+    """Number of batches whose examples are sorted by length together, for speed; 1 only shuffles,
+    as the authors did for SNLI."""
     epochs: int = setting(20, low=1)
     """Maximum number of passes over the training data."""
     clip: float = setting(5.0, low=0)
-    """Maximum norm of the gradient of all parameters; 0 disables clipping."""
+    """Maximum total gradient norm; 0 disables clipping."""
     evaluations: int = setting(10, low=1)
     """Evaluations on the development split per epoch."""
     patience: int = setting(10, low=0)
@@ -277,11 +277,11 @@ class TrainingConfig(Settings):
     stop_after: int = setting(0, low=0)
     """Stop after this many evaluations without improvement; 0 trains for all `epochs`."""
     entropy: float = setting(0.0, low=0)
-    """Weight of an entropy bonus for sampled trees, for estimators with log-probabilities."""
+    """Weight of an entropy bonus for sampled trees; needs an estimator with log-probabilities."""
     losses: dict[str, float] = field(default_factory=dict, hash=False)
-    """Weights of additional losses of the encoder by name; 1 by default."""
+    """Weights of the encoder's additional losses, by name; 1 by default."""
     anneal_rate: float = setting(0.0, low=0)
-    """Set the temperature to max(0.5, exp(-rate * step)); 0 keeps that of the model."""
+    """Set the temperature to max(0.5, exp(-rate * step)); 0 keeps the model's."""
     precision: str = setting("32", choices=("32", "tf32", "bf16", "64"))
     """32, tf32 (matrix products on CUDA), bf16 (matrix products; weights stay float32) or 64."""
     checkpoint_seconds: float = setting(60.0, low=0)
@@ -297,17 +297,17 @@ class Recipe(Settings):
     description: str
     """One line: which number of the paper this reproduces, or what it is for."""
     model: ModelConfig
-    """The model."""
+    """Settings of the model."""
     data: DataConfig = field(default_factory=DataConfig)
-    """The data."""
+    """Settings of the data."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    """The training."""
+    """Settings of the training."""
 
 
 PARTS = {
     "encoder": ENCODERS, "head": HEADS, "leaf": LEAVES, "cell": CELLS, "estimator": ESTIMATORS,
 }  # fmt: skip
-"""Registries of the parts that settings name."""
+"""Registries of the parts, by the name of their setting."""
 
 
 def recipe_names() -> list[str]:
@@ -347,12 +347,12 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     Args:
         recipe: the recipe to change.
         settings: each "key=value", for example "training.batch_size=64". The value is read as TOML,
-            or else as a string. The last part of the key is enough if it is unique:
+            or else as a string. The last part of the key suffices if it is unique:
             "batch_size=64". "leaf=affine" selects the kind of a part, and keeps the settings that
             both kinds share.
     """
     data = dataclasses.asdict(recipe)
-    # keys of version 1 come last: their meaning depends on the kind of the encoder
+    # set version 1 keys last, because their meaning depends on the kind of the encoder
     for assignment in sorted(settings, key=_is_of_version_1):
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
@@ -361,7 +361,7 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
             )
         for current, value in current_setting(key.strip(), text, data["model"]["encoder"]):
             _set(data, current, value)
-            # another kind of a part has other settings
+            # a part of another kind has other settings
             data = dataclasses.asdict(from_dict(Recipe, data))
     changed: Recipe = from_dict(Recipe, data)
     return changed
@@ -394,7 +394,7 @@ def _set(data: dict[str, Any], name: str, text: str) -> None:
         table = table[step]
     value = _value(text)
     if isinstance(table[last], str) and not isinstance(value, str):
-        # a column can be called 0, and precision=64 is a name
+        # strings can look like numbers: a column can be named 0, and precision can be 64
         value = text.strip()
     if last == "kind" and path[-1] in PARTS:
         config = type(part_settings(PARTS[path[-1]], "", value, ".".join(path)))
@@ -402,13 +402,13 @@ def _set(data: dict[str, Any], name: str, text: str) -> None:
             try:
                 from_dict(config, {key: table[key]})
             except ValueError:
-                # the new kind has no such setting, or not this value
+                # the new kind lacks this setting or rejects its value
                 del table[key]
     table[last] = value
 
 
 def _value(text: str) -> Any:
-    """Return a value as TOML, or else as a string."""
+    """Parse a value as TOML; return it as a string if that fails."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):

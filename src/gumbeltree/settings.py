@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses, checked on construction and read strictly from tables."""
+"""Settings as frozen dataclasses that check their values and reject unknown keys."""
 
 import dataclasses
 import math
@@ -27,11 +27,11 @@ def kind_of(name: str) -> Any:
 def part(table: Registry, default: str) -> Any:
     """Return a field for a part, such as a cell, that has settings of its own.
 
-    Its value is the part's settings, a table with `kind` and others of them, or the kind alone.
+    Its value is a settings object, a table with `kind` and other settings, or just the kind.
 
     Args:
         table: registry of the part.
-        default: kind of the part by default.
+        default: default kind of the part.
     """
     return field(
         default_factory=lambda: settings_of(table, default)(),
@@ -52,7 +52,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class PartConfig(Settings):
-    """Settings of a part that has none besides its kind."""
+    """Settings of a part that has no setting except its kind."""
 
     kind: str = kind_of("")
 
@@ -79,7 +79,7 @@ def from_dict(cls: type[Any], data: Any, path: str = "") -> Any:
         if name not in values and f.default is f.default_factory is MISSING
     ]
     if missing:
-        raise ValueError(f"`{path or cls.__name__}` lacks {', '.join(missing)}")
+        raise ValueError(f"`{path or cls.__name__}` is missing {', '.join(missing)}")
     return cls(**values)
 
 
@@ -91,7 +91,9 @@ def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
         if not isinstance(value, list | tuple) or not all(isinstance(x, str) for x in value):
             raise ValueError(f"`{path}` must be a list of strings, got {value!r}")
         if not value or len(set(value)) < len(value):
-            raise ValueError(f"`{path}` must be distinct strings, at least one, got {value!r}")
+            raise ValueError(
+                f"`{path}` must have at least one string, no duplicates, got {value!r}"
+            )
         return tuple(value)
     if typing.get_origin(kind) is dict:
         if not isinstance(value, Mapping):
@@ -117,7 +119,7 @@ def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
 
 
 def part_settings(table: Registry, default: str, value: Any, path: str) -> Any:
-    """Return the settings of a part from settings, from a table of them, or from its kind."""
+    """Return a part's settings, given as a settings object, a table or a kind."""
     if isinstance(value, Settings):
         kind = getattr(value, "kind", "")
         expected = settings_of(table, kind, path)

@@ -374,7 +374,7 @@ def test_tables(folder):
     for name in ("sentiment", "other", "left", "right", "balanced", "random", "gold"):
         assert f"│ {name} " in output.out
     assert "F1 between the models: " in output.out
-    assert "Accuracy by depth of the gold tree" in output.out
+    assert "by depth of the gold tree:" in output.out
     assert f"{folder / 'dev.txt'} and {folder / 'mine.txt'}: 5 examples read" in output.err
     quiet = run("trees", folder / "single", "--gold", folder / "mine.txt", "-q")
     assert quiet.err == ""
@@ -431,7 +431,7 @@ def test_rejects_options(folder, arguments, message):
 def test_rejects_models(folder, tmp_path):
     single, gold = folder / "single", ["--gold", folder / "mine.txt"]
     both = run("trees", single, folder / "pair", "--data", "x").refused()
-    assert "snli, sst2; pass --task" in both
+    assert "snli, sst2; pass the task" in both
     assert "more than once" in run("trees", single, f"{folder}/./single", *gold).refused()
     old = tiny_model("single")
     config = dataclasses.replace(old.config, encoder=encoder_settings(kind="lstm"))
@@ -451,7 +451,7 @@ def test_malformed_and_long_trees(folder, tmp_path):
     assert f"the {most + 1} words of this tree" in run(*command).refused()
     result = json.loads(run(*command, "--skip-bad", "--json").out)
     assert result["sentences"] == 1
-    assert f"1 tree of more than {most} words" in result["notes"][0]
+    assert f"1 tree with more than {most} words" in result["notes"][0]
     path.write_text(long, encoding="utf-8")
     assert f"at most {most} words" in run(*command, "--skip-bad").refused()
 

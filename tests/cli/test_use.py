@@ -505,5 +505,5 @@ def test_evaluate_never_generates_training_examples(tmp_path):
     lines = [f"{e.label}\t{e.texts[0]}" for e in generate(30, 9)]
     (tmp_path / "test.tsv").write_text("\n".join(lines), encoding="utf-8")
     train_demo(tmp_path / "run", "--data", tmp_path)
-    assert "cannot be generated again" in run("evaluate", tmp_path / "run").refused()
+    assert "cannot be regenerated" in run("evaluate", tmp_path / "run").refused()
     assert run("evaluate", tmp_path / "run", "--data", tmp_path, "-q").code == 0

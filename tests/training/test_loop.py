@@ -610,7 +610,7 @@ def test_init_provides_the_encoder_and_the_words(demo, finished, tmp_path):
 
 
 def test_rejects_init_of_another_size(demo, finished, tmp_path):
-    with pytest.raises(ValueError, match=r"encoder to start from .*\[45\]"):
+    with pytest.raises(ValueError, match=r"encoder of the initial model .*\[45\]"):
         train(small("encoder.hidden_dim=9"), demo, tmp_path / "run", init=load(finished[0]))
 
 

@@ -1,1 +1,1 @@
-"""Measurements: speed and memory as ratios in one run, correctness first."""
+"""Benchmarks of speed and memory, after a check of correctness."""

@@ -1,4 +1,4 @@
-"""The measured models: the paper's SNLI model on real sentence lengths, and one long sentence."""
+"""Benchmark cases: the paper's SNLI model on real sentence lengths, and one long sentence."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ Step = Callable[[], None]
 
 
 def snli_lengths() -> list[list[int]]:
-    """Return how many premises and hypotheses of SNLI's development set have 0, 1, … words."""
+    """Return the numbers of premises and hypotheses of 0, 1, … words in SNLI's development set."""
     file = resources.files("gumbeltree") / "bench" / "snli_lengths.json"
     histogram = json.loads(file.read_text("utf-8"))
     return [histogram["premise"], histogram["hypothesis"]]
@@ -75,7 +75,7 @@ class PairModel(nn.Module):
 def snli_step(
     impl: str, mode: str, recipe: str, pairs: int, seeds: int, device: str = "cpu"
 ) -> Step:
-    """Return a function that runs one inference or training step, with `seeds` batches in turn."""
+    """Return a function that runs one inference or training step, cycling over `seeds` batches."""
     torch.manual_seed(0)
     config = load_recipe(recipe).model
     model = PairModel(config, impl).to(device).train(mode == "training")
@@ -122,8 +122,8 @@ def growth_step(impl: str, mode: str, words: int, width: int) -> Step:
 def largest_error() -> float:
     """Return the largest relative error of `exact` against `reference` in float64.
 
-    Compares vectors and all gradients on real lengths; different merge orders are an infinite
-    error.
+    Compares vectors and all gradients with SNLI lengths; different merge orders count as an
+    infinite error.
     """
     torch.manual_seed(0)
     config = EncoderConfig(embedding_dim=20, hidden_dim=30)
@@ -146,5 +146,5 @@ def largest_error() -> float:
     if not torch.equal(order, other):
         return float("inf")
     pairs = zip(expected, actual, strict=True)
-    # torch's max keeps a NaN, unlike Python's
+    # torch's max propagates NaN, unlike Python's
     return float(torch.stack([(x - y).abs().max() / x.abs().max() for x, y in pairs]).max())

@@ -15,7 +15,7 @@ IMPLS = ("reference", "exact")
 
 
 class CpuSizes(NamedTuple):
-    """How much is measured."""
+    """Sizes and repetitions of the measurements."""
 
     recipe: str = "snli-300d"
     pairs: int = 128
@@ -38,13 +38,15 @@ def measure(quick: bool, status: Status) -> dict[str, Any]:
         ValueError: If `exact` differs from `reference`.
     """
     sizes = QUICK if quick else CpuSizes()
-    status.update("checking that exact equals reference")
+    status.update("checking that exact matches reference")
     error = largest_error()
     if not error < 1e-10:
-        raise ValueError(f"exact differs from reference by {error:.1e} in float64: not timed")
+        raise ValueError(
+            f"exact differs from reference by {error:.1e} in float64; benchmark aborted"
+        )
     cases = []
     for mode in MODES:
-        status.update(f"measuring {mode} on SNLI's lengths")
+        status.update(f"measuring {mode} with SNLI sentence lengths")
         cases += snli(mode, sizes)
     status.update("measuring growth with sentence length")
     return {
@@ -66,7 +68,7 @@ def times(step: Step, runs: int) -> dict[str, float]:
 
 
 def snli(mode: str, sizes: CpuSizes) -> list[dict[str, Any]]:
-    """Measure time and memory of one step; `ratio` is how much better `exact` is."""
+    """Measure time and memory of one step; `ratio` is `reference` over `exact`."""
     seconds, sizes_in_bytes = {}, {}
     for impl, runs in zip(IMPLS, (sizes.reference_runs, sizes.exact_runs), strict=True):
         step = snli_step(impl, mode, sizes.recipe, sizes.pairs, sizes.batches)
@@ -90,7 +92,7 @@ def snli(mode: str, sizes: CpuSizes) -> list[dict[str, Any]]:
 
 
 def growth(sizes: CpuSizes) -> dict[str, Any]:
-    """Measure one sentence of growing length."""
+    """Measure one sentence at increasing lengths."""
     rows = []
     for impl in IMPLS:
         for words in sizes.words:
@@ -108,8 +110,8 @@ def show(report: dict[str, Any], out: Console) -> None:
     """Print the figures as tables."""
     machine, versions = report["machine"], report["versions"]
     out.print(
-        f"{machine['cpu']}, {machine['threads']} threads, torch {versions['torch']}; exact equals "
-        f"reference in float64 to {report['correctness']['float64_relative_error']:.0e}",
+        f"{machine['cpu']}, {machine['threads']} threads, torch {versions['torch']}; exact matches "
+        f"reference in float64 within {report['correctness']['float64_relative_error']:.0e}",
         highlight=False,
     )
     rows = []
@@ -117,6 +119,8 @@ def show(report: dict[str, Any], out: Console) -> None:
         scale, unit = (1e3, "ms") if case["unit"] == "seconds" else (2**-20, "MiB")
         values = [f"{case[impl]['median'] * scale:,.0f} {unit}" for impl in IMPLS]
         rows.append((case["name"], *values, f"{case['ratio']:.1f}x"))
-    title = "quick, not a measurement" if report["quick"] else "128 pairs of SNLI lengths, 300D"
+    title = (
+        "quick check, not a benchmark" if report["quick"] else "128 pairs with SNLI lengths, 300D"
+    )
     print_table(out, title, ("case", *IMPLS, "ratio"), rows)
     print_growth(out, report["growth"])

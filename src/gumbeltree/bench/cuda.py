@@ -39,11 +39,11 @@ from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import CapturedStep
 
 LIMITS = {"ieee": 1e-4, "tf32": 2e-2, "bf16": 1e-1}
-"""Largest relative difference between `fused` and `exact` that rounding explains."""
+"""Largest relative difference between `fused` and `exact` attributed to rounding."""
 
 
 class CudaSizes(NamedTuple):
-    """How much is measured."""
+    """Sizes and repetitions of the measurements."""
 
     recipe: str = "snli-300d"
     wide: str = "snli-600d"
@@ -67,7 +67,7 @@ def measure(quick: bool, status: Status) -> dict[str, Any]:
         ValueError: If `fused` differs from `exact` by more than rounding.
     """
     sizes = QUICK if quick else CudaSizes()
-    status.update("checking that fused equals exact")
+    status.update("checking that fused matches exact")
     report: dict[str, Any] = {"correctness": correctness()}
     status.update("timing reference")
     cases = [reference(mode, sizes) for mode in ("training", "inference")]
@@ -90,7 +90,7 @@ def measure(quick: bool, status: Status) -> dict[str, Any]:
 
 
 def correctness() -> dict[str, Any]:
-    """Compare `fused` with `exact` at every precision: free merges, and values in one tree."""
+    """Compare `fused` with `exact` at every precision: merges, and values in the same trees."""
     report: dict[str, Any] = {}
     torch.manual_seed(0)
     config = EncoderConfig(300, 300)
@@ -112,7 +112,7 @@ def correctness() -> dict[str, Any]:
             gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
             results.append((free, [encoding.vector.detach().float(), *gradients]))
             if forced is None:
-                # compare all values in the trees of exact in IEEE arithmetic
+                # compare all values in the trees that `exact` builds at IEEE precision
                 forced = free.clamp(min=0)
         (order, expected), (other, values) = results
         same = float((order == other)[order >= 0].float().mean())
@@ -120,7 +120,9 @@ def correctness() -> dict[str, Any]:
         error = max(float((a - b).norm() / a.norm()) for a, b in pairs)
         report[precision] = {"same_merges": same, "relative_error": error}
         if not error < limit or (precision == "ieee" and same < 0.999):
-            raise ValueError(f"fused differs from exact in {precision}: {report}: not timed")
+            raise ValueError(
+                f"fused differs from exact in {precision}: {report}; benchmark aborted"
+            )
     return report
 
 
@@ -144,7 +146,7 @@ def snli_like(sizes: CudaSizes) -> Split:
 def setup(
     recipe: str, precision: str, batches: str, sizes: CudaSizes
 ) -> tuple[SentenceModel, CapturedStep, list[NDArray[np.int64]]]:
-    """Return a model, its training step and random or bucketed batches of made-up pairs."""
+    """Return a model, its training step and random or bucketed batches of synthetic pairs."""
     release()
     split = snli_like(sizes)
     config = load_recipe(recipe)
@@ -176,7 +178,7 @@ def release() -> None:
 def passes(
     function: Callable[[NDArray[np.int64]], object], batches: list[NDArray[np.int64]], count: int
 ) -> dict[str, float]:
-    """Return the seconds per batch of `count` passes over all batches, after two warm-ups."""
+    """Return the seconds per batch of `count` passes over all batches, after two warm-up passes."""
     seconds = []
     for _ in range(count + 2):
         torch.cuda.synchronize()
@@ -189,7 +191,7 @@ def passes(
 
 
 def case(name: str, impl: str, precision: str, seconds: dict[str, float]) -> dict[str, Any]:
-    """Return a row of the report with all memory that torch held, caches and graphs included."""
+    """Return a row of the report with torch's peak reserved memory, including caches and graphs."""
     held = torch.cuda.max_memory_reserved()
     return {"name": name, "impl": impl, "precision": precision, **seconds, "bytes": held}
 
@@ -203,7 +205,7 @@ def training(recipe: str, precision: str, batches: str, sizes: CudaSizes) -> dic
 
 
 def inference(precision: str, sizes: CudaSizes) -> dict[str, Any]:
-    """Time class scores of random batches."""
+    """Time the computation of class scores for random batches."""
     model, step, chosen = setup(sizes.recipe, precision, "random", sizes)
     model.eval()
     data, graphs = step.on_device, Graphs(step.on_device.targets.device)
@@ -223,11 +225,11 @@ def inference(precision: str, sizes: CudaSizes) -> dict[str, Any]:
 
 
 def reference(mode: str, sizes: CudaSizes) -> dict[str, Any]:
-    """Time the plain implementation, padded like the authors' code."""
+    """Time `reference`, padded like the authors' code."""
     release()
     torch.set_float32_matmul_precision("highest")
     step = snli_step("reference", mode, sizes.recipe, sizes.pairs, 5, "cuda")
-    # two calls for each of its five batches before any is timed
+    # with the warm-up passes, each of the five batches runs twice before timing
     for _ in range(8):
         step()
     seconds = passes(lambda _: step(), [np.zeros(1, np.int64)], 5)
@@ -260,7 +262,7 @@ def growth(words: int, width: int) -> dict[str, Any]:
     nothing = np.zeros(1, dtype=np.int64)
     for name, function in zip(MODES, (infer, train), strict=True):
         graphs = Graphs(embedded.device)
-        # allocate the libraries' workspaces, which do not grow, before memory is measured
+        # allocate library workspaces, whose size is constant, before measuring memory
         function(torch.zeros(1))
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -272,7 +274,7 @@ def growth(words: int, width: int) -> dict[str, Any]:
 
 
 def sentences(sizes: CudaSizes) -> Iterator[str]:
-    """Yield made-up sentences of SNLI's lengths with Zipfian word frequencies."""
+    """Yield synthetic sentences of SNLI's lengths with Zipfian word frequencies."""
     chooser = random.Random(0)
     words = pseudo_words(sizes.vocabulary)
     weights = [1 / (rank + 10) for rank in range(len(words))]
@@ -284,7 +286,7 @@ def sentences(sizes: CudaSizes) -> Iterator[str]:
 
 
 def pseudo_words(count: int) -> list[str]:
-    """Return distinct words of two to nine letters."""
+    """Return distinct random words of two to nine letters."""
     chooser = random.Random(1)
     words: dict[str, None] = {}
     while len(words) < count:
@@ -307,7 +309,7 @@ def bulk(sizes: CudaSizes) -> dict[str, Any]:
     vectors = model.encode(texts)
     seconds = time.perf_counter() - start
     if not np.isfinite(vectors).all():
-        raise ValueError("vectors are not finite")
+        raise ValueError("the encoder returned NaN or infinite vectors; benchmark aborted")
     return {
         "sentences": len(texts),
         "width": config.encoder.hidden_dim,
@@ -322,7 +324,7 @@ def show(report: dict[str, Any], out: Console) -> None:
     for precision, x in report["correctness"].items():
         out.print(
             f"  {precision}: fused differs from exact by {x['relative_error']:.0e}, "
-            f"{100 * x['same_merges']:.2f} % of merges are equal",
+            f"{100 * x['same_merges']:.2f} % of merges are identical",
             highlight=False,
         )
     rows = [
@@ -332,7 +334,7 @@ def show(report: dict[str, Any], out: Console) -> None:
         )
         for x in report["cases"]
     ]
-    title = "quick, not a measurement" if report["quick"] else "128 pairs of SNLI lengths"
+    title = "quick check, not a benchmark" if report["quick"] else "128 pairs with SNLI lengths"
     print_table(out, title, ("case", "implementation", "precision", "time", "memory"), rows)
     print_growth(out, report["growth"])
     bulk = report["bulk"]

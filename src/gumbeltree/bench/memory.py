@@ -1,4 +1,4 @@
-"""Peak memory of one step in a new process: `python -m gumbeltree.bench.memory ...`."""
+"""Measure the peak memory of one step in a new process: `python -m gumbeltree.bench.memory ...`."""
 
 import subprocess
 import sys
@@ -14,9 +14,9 @@ def resident(field: str) -> int:
 
 
 def measure(case: str, impl: str, mode: str, *sizes: object) -> int:
-    """Return the bytes by which one step exceeds the level before it, in a new process."""
+    """Return how many bytes of memory one step adds at its peak, in a new process."""
     if sys.platform != "linux":
-        raise NotImplementedError(f"memory is measured on Linux only, this is {sys.platform}")
+        raise NotImplementedError(f"memory can be measured only on Linux, not on {sys.platform}")
     command = [sys.executable, "-m", "gumbeltree.bench.memory", case, impl, mode, *map(str, sizes)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -31,7 +31,7 @@ def main() -> None:
     else:
         step = growth_step(impl, mode, int(sizes[0]), int(sizes[1]))
     before = resident("VmRSS")
-    # reset the peak: importing reaches higher than a small step
+    # reset the peak, because imports use more memory than a small step
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     step()
     print(max(resident("VmHWM") - before, 1))

@@ -1,4 +1,4 @@
-"""What the CPU and the CUDA measurements share: environment, summaries, tables, the plot."""
+"""Shared by the CPU and CUDA benchmarks: environment, summaries, tables and the plot."""
 
 import math
 import platform
@@ -19,7 +19,7 @@ MODES = ("inference", "training")
 
 
 def environment() -> dict[str, Any]:
-    """Return the machine, versions and code behind a measurement."""
+    """Return the machine, the package versions and the code version of a benchmark."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         cpu = next(x.split(":")[1].strip() for x in lines if x.startswith("model name"))
@@ -43,7 +43,7 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def growth_report(width: int, rows: list[dict[str, Any]], impl: str) -> dict[str, Any]:
-    """Return the rows of a growth measurement with the exponents of `impl`."""
+    """Return the rows of a growth measurement and the fitted exponents of `impl`."""
     own = [row for row in rows if row["impl"] == impl]
     values = {mode: [row[mode]["median"] for row in own] for mode in MODES}
     values["memory"] = [row["bytes"] for row in own]
@@ -56,12 +56,12 @@ def growth_report(width: int, rows: list[dict[str, Any]], impl: str) -> dict[str
 
 
 def format_time(seconds: float) -> str:
-    """Return seconds as milliseconds."""
+    """Format seconds as milliseconds."""
     return f"{seconds * 1e3:,.2f} ms" if seconds < 0.1 else f"{seconds * 1e3:,.0f} ms"
 
 
 def format_size(size: float) -> str:
-    """Return bytes as mebibytes."""
+    """Format bytes as mebibytes."""
     return f"{size / 2**20:,.1f} MiB"
 
 
@@ -94,7 +94,7 @@ def print_growth(out: Console, growth: dict[str, Any]) -> None:
 
 
 def draw_growth(growth: dict[str, Any], path: Path, machine: str) -> None:
-    """Draw time and memory over sentence length, both axes logarithmic."""
+    """Plot time and memory against sentence length, on logarithmic axes."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     fast = growth["rows"][-1]["impl"]

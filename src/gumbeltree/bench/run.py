@@ -1,4 +1,4 @@
-"""Run `gumbeltree bench`: measure, print tables, write JSON, draw growth."""
+"""Run `gumbeltree bench`: measure, print tables, write JSON and plot the growth."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def run(
     out: Console,
     progress: Console,
 ) -> None:
-    """Measure everything and report it."""
+    """Run all measurements and report the results."""
     if device not in ("cpu", "cuda"):
         raise ValueError(f"`--device` must be cpu or cuda, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
@@ -28,7 +28,7 @@ def run(
         check_picture(plot)
     for path in (plot, json_file):
         if path is not None and path.is_dir():
-            raise IsADirectoryError(f"{path} is a folder; name a file in it")
+            raise IsADirectoryError(f"{path} is a folder; pass the name of a file in it")
     bench = cuda if device == "cuda" else cpu
     report = {**environment(), "quick": quick}
     name = "CPU"

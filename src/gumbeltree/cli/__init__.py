@@ -1,8 +1,8 @@
-"""The command line. Commands import what they need when they run, which keeps help instant."""
+"""The command line. Commands import their dependencies when they run, which keeps --help fast."""
 
 import sys
 
-# in the order of the help text
+# the help text lists the commands in this order
 # isort: off
 from gumbeltree.cli import train, parse, predict, encode, evaluate  # noqa: F401
 from gumbeltree.cli import data_get, data_prepare  # noqa: F401
@@ -15,7 +15,7 @@ from gumbeltree.training.stopping import InterruptedRunError
 
 
 def main() -> None:
-    """Run the command line; user errors end with a message and status 1, not a traceback."""
+    """Run the command line; report user errors with a message and status 1, not a traceback."""
     try:
         app(prog_name="gumbeltree")
     except InterruptedRunError as error:

@@ -1,4 +1,4 @@
-"""The command line application, to which each command adds itself."""
+"""The command line application, with which each command registers itself."""
 
 import signal
 from typing import Annotated
@@ -35,6 +35,6 @@ def _main(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    # training handles signals itself, so as to save a checkpoint
+    # training handles signals itself, to save a checkpoint
     if context.invoked_subcommand != "train":
         context.with_resource(exits({signal.SIGTERM: 128 + signal.SIGTERM}))

@@ -44,7 +44,7 @@ def get(
         typer.echo("\n\n".join(_describe(source, to) for source in sources))
         return
     if name is None:
-        raise ValueError(f"name what to download: {', '.join(fetch.SOURCES)}; --list shows details")
+        raise ValueError(f"pass one of {', '.join(fetch.SOURCES)}, or --list for details")
     console = Console(stderr=True)
     columns = (
         bars.TextColumn("{task.description}", markup=False),

@@ -1,4 +1,4 @@
-"""The command that compiles data for training."""
+"""The command `data prepare`: compile data for training."""
 
 from pathlib import Path
 from typing import Annotated

@@ -95,7 +95,7 @@ def draw(
         width = shutil.get_terminal_size().columns
         texts = ("\n".join(printed(name, found, width)) for name, found in traces)
         streams.write_lines(None, streams.separated(texts))
-    # make both before writing either, so that an error leaves no file behind
+    # render both before writing either, so that an error leaves no file behind
     figures = [(film, draw_film(traces))] if film is not None else []
     figures += [(out, draw_trees(traces))] if out is not None else []
     for file, figure in figures:
@@ -109,7 +109,7 @@ def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
     from gumbeltree.picture import clean, clip
     from gumbeltree.tree import Tree
 
-    # control characters could steer the terminal
+    # control characters must not reach the terminal
     tree = Tree(map(clean, trace.tree.words), trace.tree.order)
     yield heading(name, trace)
     yield ""
@@ -138,7 +138,7 @@ def _check_arguments(models: list[str], text: str) -> None:
         )
     if not text.strip():
         raise ValueError("the last argument must be the text, but it is empty")
-    # a text of one word may be the name of a folder
+    # a one-word text may also be the name of a folder
     if text in packaged_names() or ("/" in text and os.path.exists(text)):
         raise ValueError(
             f"the last argument must be the text, but {text} is a model or path; add the sentence "

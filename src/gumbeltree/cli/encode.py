@@ -33,7 +33,7 @@ def encode(
     from gumbeltree.model import load
 
     if out is None or out.suffix != ".npy":
-        raise ValueError(f"pass a .npy file for the vectors with --out, got {out}")
+        raise ValueError(f"`--out` must be a .npy file, got {out}")
     streams.check_out(out)
     loaded = load(model, streams.pick_device(device))
     width = loaded.encoder.vector_dim

@@ -1,4 +1,4 @@
-"""The command `explore`."""
+"""The command `explore`: explore trees in the browser."""
 
 from typing import Annotated
 

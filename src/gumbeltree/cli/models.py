@@ -25,7 +25,9 @@ def models(as_json: Json = False) -> None:
         typer.echo(json.dumps(listed, indent=2, ensure_ascii=False))
         return
     if not listed:
-        typer.echo("This package contains no models; train one of `gumbeltree recipes`")
+        typer.echo(
+            "This package contains no models; train one with a recipe from `gumbeltree recipes`"
+        )
         return
     rows = []
     for about in listed:

@@ -1,4 +1,4 @@
-"""The command `neighbours`: find the sentences of an index that are most similar to others."""
+"""The command `neighbours`: find the sentences of an index that are most similar to a query."""
 
 import json
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def neighbours(
 
 
 def _load(index: "Index", name: str | None, device: str) -> "SentenceModel":
-    """Load the model that built an index; `name` is where it is now, if it has moved."""
+    """Load the model that built an index; `name` is its new location, if it has moved."""
     from gumbeltree.model import load
 
     wanted = name or index.header.model

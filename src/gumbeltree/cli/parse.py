@@ -56,7 +56,7 @@ def parse(
     from gumbeltree.model import load
 
     if draw and form not in (Format.brackets, Format.draw):
-        raise ValueError(f"--draw and --format {form} exclude each other; pass one of them")
+        raise ValueError(f"--draw and --format {form} cannot be combined; pass only one of them")
     form = Format.draw if draw else form
     folder = out if form == Format.svg and out is not None and out.suffix != ".svg" else None
     if folder is None:
@@ -97,7 +97,7 @@ def _line(line: "Line", tree: "Tree", form: Format) -> str:
 
 
 def _single(chunks: Iterator[list["Line"]]) -> Iterator[list["Line"]]:
-    """Yield the only text, or raise: an SVG document holds one tree."""
+    """Yield the only text; raise if there are several."""
     lines = list(itertools.islice(itertools.chain.from_iterable(chunks), 2))
     if len(lines) > 1:
         raise ValueError(

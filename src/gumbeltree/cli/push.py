@@ -48,8 +48,8 @@ def push(
     if readme.is_file() and not generated(own := readme.read_text(encoding="utf-8")):
         if license or language:
             raise ValueError(
-                f"{readme} is your own card: write license and language into it, or move it away "
-                "to have one generated"
+                f"{readme} is your own card; set license and language in it, or remove it to "
+                "generate a card"
             )
         card = own
     if dry_run:

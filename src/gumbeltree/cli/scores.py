@@ -25,7 +25,7 @@ def data_settings(model: "SentenceModel") -> dict[str, Any]:
 def recipe_of(
     model: "SentenceModel", task: str | None, columns: Mapping[str, str | None]
 ) -> Recipe:
-    """Return settings to read data for a model: those of its training data, changed by options.
+    """Return settings to read data for a model: those of its training data, overridden by options.
 
     Args:
         model: its provenance includes the settings of the training data.
@@ -70,8 +70,8 @@ def find_file(task: Task, data: Path, split: str | None) -> Path:
     if not data.is_dir():
         if split is not None:
             raise ValueError(
-                f"--split {split} selects a file of a folder, but {data} is a file; pass only one "
-                "of them"
+                f"--split {split} selects a file of a folder, but {data} is a file; pass a "
+                "folder, or omit --split"
             )
         return data
     split = split or "test"
@@ -85,11 +85,11 @@ def find_file(task: Task, data: Path, split: str | None) -> Path:
 
 
 def generated(model: "SentenceModel", recipe: Recipe, task: Task, split: str) -> Examples:
-    """Generate the data of a model again and return one split of it.
+    """Regenerate the data of a model and return one split.
 
     Args:
         model: its provenance records the sizes of its splits.
-        recipe: how much to generate and how to divide it.
+        recipe: how many examples to generate and how to split them.
         task: the reader.
         split: train, dev or test.
     """
@@ -100,10 +100,10 @@ def generated(model: "SentenceModel", recipe: Recipe, task: Task, split: str) ->
     if {name: len(part.rows) for name, part in splits.items()} != {
         name: counts["examples"] for name, counts in recorded.items()
     }:
-        # with a test file, the rest was divided differently: training examples might come back
+        # with a test file, the rest was split differently, so training examples could reappear
         raise ValueError(
             "the model was trained on files as well as on generated data, so its held-out split "
-            "cannot be generated again; pass --data"
+            "cannot be regenerated; pass --data"
         )
     if split not in splits:
         raise ValueError(f"there is no split {split}; pass --split with one of {', '.join(splits)}")

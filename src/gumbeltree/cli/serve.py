@@ -1,4 +1,4 @@
-"""The command `serve`."""
+"""The command `serve`: serve models over HTTP."""
 
 import os
 import re
@@ -107,7 +107,7 @@ def serve(
     from gumbeltree.web.limits import ServerSettings
 
     if token is None and server.TOKEN in os.environ:
-        # typer ignores an empty variable, but serving without a token would be unexpected
+        # typer ignores an empty variable, which would silently disable authentication
         token = ""
     settings = ServerSettings(
         token=server.checked_token(token),

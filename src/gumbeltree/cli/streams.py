@@ -63,11 +63,10 @@ def pick_device(name: str) -> str:
         return "cuda" if count else "cpu"
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise ValueError(f"`--device` must be cpu, cuda or auto, got {name!r}")
+        raise ValueError(f"`--device` must be cpu, cuda, cuda:N or auto, got {name!r}")
     if kind == "cuda" and int(index or 0) >= count:
         raise ValueError(
-            f"`--device {name}` needs a CUDA device that is not there (found {count}); pass "
-            "--device auto"
+            f"`--device {name}` is not available (CUDA devices found: {count}); pass --device auto"
         )
     return name
 
@@ -80,9 +79,9 @@ class TextSource:
         texts: the arguments; two per pair.
         path: the file of `--input`.
         skip_bad: skip malformed lines instead of raising.
-        advance: called with the number of texts that are done.
+        advance: called with the number of finished texts.
         options: keyword arguments for the methods of a model.
-        report: updated with malformed lines.
+        report: records malformed lines.
     """
 
     texts: list[str] | None
@@ -106,8 +105,8 @@ class TextSource:
         size = 2 if pair else 1
         if len(texts) % size:
             raise ValueError(
-                f"this model classifies pairs: pass two texts per pair, got {len(texts)}; put each "
-                "one in quotes"
+                f"this model classifies pairs, but got {len(texts)} texts; pass two texts per "
+                "pair, each in quotes"
             )
         starts = range(0, len(texts), size)
         yield [Line(start // size + 1, tuple(texts[start : start + size])) for start in starts]
@@ -131,7 +130,7 @@ def open_texts(
     skip_bad: bool,
     quiet: bool,
 ) -> Iterator[TextSource]:
-    """Yield the texts of a command, show progress, and at the end print what was read.
+    """Yield the texts of a command, show progress, and print a summary at the end.
 
     The arguments are the options of the command; without `out`, results go to standard output.
     """
@@ -140,7 +139,7 @@ def open_texts(
 
     counts, report = TextCounts(), Report()
     options = {"batch_size": batch_size, "pretokenized": pretokenized, "counts": counts}
-    # results on a terminal show progress themselves
+    # results printed on a terminal already show progress
     visible = out is not None or sys.stdout is None or not sys.stdout.isatty()
     with progress(quiet or not visible) as advance:
         yield TextSource(texts, path, skip_bad, advance, options, report)
@@ -156,13 +155,13 @@ def singles(chunk: list["Line"]) -> list[str]:
 
 
 def check_out(path: Path | None) -> None:
-    """Raise if no file can be written to `path`, before anything is computed."""
+    """Raise if `path` cannot be written, so that commands fail before any computation."""
     if path is None:
         return
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; pass the name of a file in it")
     if path.exists() and not path.is_file():
-        # an atomic write would replace a pipe or /dev/null by a file
+        # an atomic write would replace a pipe or /dev/null with a file
         raise OSError(f"{path} is a device or pipe; write to standard output instead")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
@@ -171,7 +170,7 @@ def check_out(path: Path | None) -> None:
 
 
 def write_lines(path: Path | None, lines: Iterable[str]) -> None:
-    """Write lines to a file atomically, or if it is None, to standard output as they arrive."""
+    """Write lines atomically to a file, or as they arrive to standard output if `path` is None."""
     if path is not None:
         replace_file(path, lambda temporary: _write_file(temporary, lines))
         return
@@ -179,7 +178,7 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
         raise OSError("standard output is closed; redirect it to a file or another program")
     if hasattr(sys.stdout, "reconfigure"):
         if not sys.stdout.isatty():
-            # files and pipes are UTF-8 on every system
+            # write UTF-8 to files and pipes on every system
             sys.stdout.reconfigure(encoding="utf-8")
         sys.stdout.reconfigure(errors="replace")
     for line in lines:
@@ -193,13 +192,13 @@ def _write_file(path: Path, lines: Iterable[str]) -> None:
 
 
 def separated(texts: Iterable[str]) -> Iterator[str]:
-    """Put an empty line between texts."""
+    """Yield the texts with an empty line between them."""
     for number, text in enumerate(texts):
         yield f"\n{text}" if number else text
 
 
 def one_line(text: str) -> str:
-    """Replace tabs and line ends by spaces, for a column of a table."""
+    """Replace tabs and line breaks with spaces, for a column of a table."""
     return text.translate(dict.fromkeys(map(ord, "\t\n\r"), " "))
 
 

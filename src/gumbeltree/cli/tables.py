@@ -9,7 +9,7 @@ from rich.text import Text
 from gumbeltree.nn.heads.head import ResultTable
 
 NARROWEST = 72
-"""Columns that the tables need for every figure to fit."""
+"""Minimum console width at which all figures fit."""
 
 
 def print_results(results: Iterable[str | ResultTable]) -> None:
@@ -36,7 +36,7 @@ def print_results(results: Iterable[str | ResultTable]) -> None:
 
 
 def print_list(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of text without lines."""
+    """Print a table of text without borders."""
     table = Table(*header, box=None)
     for row in rows:
         table.add_row(*map(Text, row))

@@ -1,4 +1,4 @@
-"""The command that trains."""
+"""The command `train`: train and evaluate a model."""
 
 import dataclasses
 import json
@@ -133,7 +133,7 @@ def train(
     folder = Path("runs", name) if out is None else out
     first = os.environ.get("RANK", "0") == "0"
     if seeds == 1 and first:
-        # before the data, which can take minutes to read
+        # fail before reading the data, which can take minutes
         check_free(folder, resume)
     display = Display(quiet=quiet or not first)
     start = None
@@ -206,7 +206,7 @@ def chosen_recipe(
     label: str | None,
     pretokenized: bool,
 ) -> "Recipe":
-    """Return a recipe with the changes that the command line asks for."""
+    """Return a recipe with the changes from the command line."""
     from gumbeltree.config import load_recipe, with_settings
 
     options = {"text": text, "text2": text2, "label": label, "pretokenized": pretokenized or None}

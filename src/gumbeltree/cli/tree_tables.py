@@ -13,7 +13,7 @@ def results(comparison: Comparison, accuracies: Sequence[Accuracy]) -> Iterator[
     kept = {True: "kept", False: "dropped"}
     yield (
         f"sentences: {comparison.sentences:,}; punctuation {kept[comparison.keep_punctuation]}, "
-        f"trivial spans {kept[comparison.keep_trivial]}; all figures but depth in percent"
+        f"trivial spans {kept[comparison.keep_trivial]}; all values except depth in percent"
     )
     models = comparison.of("model")
     shape = ("depth", "left", "right", "both")
@@ -44,7 +44,7 @@ def results(comparison: Comparison, accuracies: Sequence[Accuracy]) -> Iterator[
                 (name, *(_accuracy(buckets.get(name)) for buckets in bins.values()))
                 for name in sorted(order, key=order.__getitem__)
             ]
-            yield ResultTable(f"Accuracy by {title}, and examples:", ("", *bins), cells)
+            yield ResultTable(f"Accuracy and number of examples by {title}:", ("", *bins), cells)
 
 
 def _percent(share: float | None) -> str:

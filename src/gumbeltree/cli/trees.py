@@ -132,7 +132,7 @@ def show_trees(
             longest = min(model.config.max_words for model in loaded.values())
             if skip_bad and (count := sum(len(tree.words) > longest for tree in trees)):
                 trees = [tree for tree in trees if len(tree.words) <= longest]
-                notes.append(f"{counted(count, 'tree')} of more than {longest} words skipped")
+                notes.append(f"{counted(count, 'tree')} with more than {longest} words skipped")
             if not trees:
                 raise ValueError(
                     f"{gold or file} contains no gold trees of at most {longest} words, which is "
@@ -185,7 +185,7 @@ def _is_npz(name: str) -> bool:
 def _check_arguments(
     models: list[str], data: Path | None, gold: Path | None, selects: object
 ) -> None:
-    """Raise if arguments exclude each other; `selects` is true if an option needs --data."""
+    """Raise if arguments conflict; `selects` is true if an option that needs --data is set."""
     if data is None and selects:
         raise ValueError("--task, --split and --parses select trees of --data; pass --data")
     paths = [str(Path(name).resolve()) if Path(name).exists() else name for name in models]
@@ -194,8 +194,8 @@ def _check_arguments(
     if any(map(_is_npz, models)):
         if data or gold or not all(map(_is_npz, models)):
             raise ValueError(
-                "dev_orders.npz files contain trees of sentences without the words; pass them "
-                "without models, --data and --gold"
+                "dev_orders.npz files contain trees without the words; do not combine them with "
+                "models, --data or --gold"
             )
     elif data is None and gold is None:
         raise ValueError("no gold trees: pass files of a task with --data, or trees with --gold")
@@ -208,5 +208,5 @@ def _trained_on(models: Iterable["SentenceModel"]) -> str:
     tasks = {data_settings(model).get("task") for model in models}
     if len(tasks) > 1 or None in tasks:
         known = ", ".join(sorted(task or "an unknown task" for task in tasks))
-        raise ValueError(f"the models were trained on {known}; pass --task for the task of --data")
+        raise ValueError(f"the models were trained on {known}; pass the task of --data with --task")
     return str(tasks.pop())

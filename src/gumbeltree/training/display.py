@@ -1,4 +1,4 @@
-"""Progress of training on standard error: a bar in a terminal, otherwise a line per evaluation."""
+"""Show training progress on standard error: a line per evaluation, and a bar in a terminal."""
 
 import math
 import time
@@ -24,7 +24,7 @@ class Display:
 
     Args:
         quiet: show nothing.
-        title: starts each line, for example with the seed.
+        title: prefix of each line, for example the seed.
     """
 
     def __init__(self, quiet: bool = False, title: str = "") -> None:
@@ -43,7 +43,7 @@ class Display:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def start(self, steps: int, epochs: int, done: int, best: float, head: Head) -> None:
-        """Begin a run of at most `steps` steps, of which `done` are complete."""
+        """Start the display of a run of at most `steps` steps, of which `done` are complete."""
         self.measure, self.format = head.measure, head.shown
         self.since, self.examples = time.monotonic(), 0
         self.epochs, self.best = epochs, best
@@ -73,7 +73,7 @@ class Display:
         task = self.bar.task_ids[0]
         self.bar.advance(task)
         now = time.monotonic()
-        # reading the loss waits for the device
+        # update rarely, because reading the loss waits for the device
         if now - self.shown_at < 0.2:
             return
         self.shown_at = now

@@ -8,7 +8,7 @@ model/             the best model so far
 dev_orders.npz     its merges of the development sentences, written at the end
 result.json        written last
 
-Files are replaced atomically, so that a kill at any moment leaves a folder to resume from.
+Files are replaced atomically, so that a run killed at any moment can be resumed.
 """
 
 import contextlib
@@ -45,12 +45,12 @@ CHANGEABLE = ("training.epochs", "training.stop_after", "training.checkpoint_sec
 
 
 class RunFolder:
-    """The folder of a run, which one process at a time can enter.
+    """The folder of a run, which only one process at a time can lock.
 
     Args:
         path: created on entry if it does not exist.
-        settings: what determines the result; a resumed run must have the same settings.
-        resume: continue an existing run; otherwise an existing run is an error.
+        settings: settings that determine the result; resuming requires the same settings.
+        resume: continue an existing run instead of raising an error.
     """
 
     def __init__(self, path: str | Path, settings: dict[str, Any], resume: bool) -> None:
@@ -83,7 +83,7 @@ class RunFolder:
         self._lock.release()
 
     def _begin(self) -> None:
-        """Check an existing run against the settings and tidy up after a kill, or start a run."""
+        """Start a run, or check that the settings match the existing one; remove partial files."""
         if check_free(self.path, self.resume):
             self._compare(self._current(self.read(SETTINGS)))
         else:
@@ -91,7 +91,7 @@ class RunFolder:
         model = self.path / MODEL
         left_over = [*self.path.glob("*.part"), *model.glob("*.part")]
         if not (model / CONFIG).exists():
-            # the first model was being written: its config comes last
+            # the config is written last, so a model without one is incomplete
             left_over += [model / WEIGHTS, model / TOKENIZER]
         for path in left_over:
             path.unlink(missing_ok=True)
@@ -101,15 +101,15 @@ class RunFolder:
         version = before.setdefault("format_version", 1)
         if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
             raise ValueError(
-                f"{self.path / SETTINGS} has format version {version!r}, this gumbeltree reads "
-                f"versions 1 to {FORMAT_VERSION}; resume the run with a newer one"
+                f"{self.path / SETTINGS} has format version {version!r}, but this gumbeltree "
+                f"reads versions 1 to {FORMAT_VERSION}; upgrade it to resume the run"
             )
         if version == 1:
             if _has_fixed_trees(before) and self.has(CHECKPOINT) and not self.has(RESULT):
                 raise ValueError(
-                    f"{self.path} holds an unfinished run with fixed trees of gumbeltree 0.1.0, "
-                    "whose checkpoint has a query vector; finish it with that version, or choose "
-                    "another folder with --out"
+                    f"{self.path} holds an unfinished run of gumbeltree 0.1.0 with fixed trees, "
+                    "whose checkpoint this version cannot read; finish the run with version 0.1.0, "
+                    "or choose another folder with --out"
                 )
             before |= {"former": _digest(before), "format_version": FORMAT_VERSION}
             try:
@@ -119,27 +119,27 @@ class RunFolder:
             # JSON turns tuples into lists
             before["recipe"] = json.loads(json.dumps(dataclasses.asdict(recipe)))
         if "former" in before:
-            # the checkpoint still refers to the settings by their digest in version 1
+            # the checkpoint still contains the digest of the version 1 settings
             self.settings = {**self.settings, "former": before["former"]}
         return before
 
     def has_unreadable_checkpoint(self) -> bool:
-        """Return whether a finished run has a checkpoint that only version 0.1 could read."""
+        """Return whether a finished run has a checkpoint that only version 0.1 can read."""
         if not (self.has(RESULT) and self.has(SETTINGS)):
             return False
         before = self.read(SETTINGS)
         return before.get("format_version", 1) == 1 and _has_fixed_trees(before)
 
     def _compare(self, before: dict[str, Any]) -> None:
-        """Raise if a setting that must stay is not as before."""
+        """Raise if a setting that must not change has changed."""
         old, new = dict(_flat(before)), dict(_flat(self.settings))
-        special = {"data_digest": "data", "init_digest": "model to start from (--init)"}
+        special = {"data_digest": "data", "init_digest": "initial model (--init)"}
         for key in sorted(old.keys() | new.keys()):
             name = key.removeprefix("recipe.")
             if old.get(key) != new.get(key) and name not in (*CHANGEABLE, "format_version"):
                 raise ValueError(
                     f"{self.path} holds a different run: its {special.get(key, f'`{name}`')} is "
-                    f"{old.get(key)!r}, not {new.get(key)!r}; pass what it was started with, or "
+                    f"{old.get(key)!r}, not {new.get(key)!r}; pass the original value, or "
                     "choose another folder with --out"
                 )
 
@@ -164,7 +164,7 @@ class RunFolder:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(content, dict):
-                raise ValueError(f"expected an object, got {type(content).__name__}")
+                raise ValueError(f"expected a JSON object, got {type(content).__name__}")
         except ValueError as error:
             raise ValueError(
                 f"{path} is damaged ({error}); choose another folder with --out"
@@ -176,7 +176,7 @@ class RunFolder:
         return (self.path / name).exists()
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Write the state of training, with its length and checksum."""
+        """Write a checkpoint with its length and checksum."""
         buffer = io.BytesIO()
         torch.save({"run": _digest(self.settings), **state}, buffer)
         content = buffer.getbuffer()
@@ -190,7 +190,7 @@ class RunFolder:
         self._replace(CHECKPOINT, write)
 
     def load_checkpoint(self) -> dict[str, Any]:
-        """Read the state of training; nothing in it is executed."""
+        """Read the checkpoint without executing any code in it."""
         path = self.path / CHECKPOINT
         content = path.read_bytes()
         start = len(MAGIC) + 12
@@ -215,19 +215,19 @@ class RunFolder:
         former = _digest(saved) if first else saved.get("former", "")
         if state.pop("run", None) not in (_digest(self.settings), former):
             raise ValueError(
-                f"{path} belongs to another run than {self.path / SETTINGS}; restore its own, or "
-                "choose another folder with --out"
+                f"{path} belongs to another run than {self.path / SETTINGS}; restore the "
+                "matching checkpoint, or choose another folder with --out"
             )
         return state
 
     def cut_metrics(self, size: int) -> None:
-        """Remove the metrics that followed the checkpoint: the resumed run repeats them."""
+        """Remove the metrics after the checkpoint, which the resumed run repeats."""
         path = self.path / METRICS
         if path.exists() and path.stat().st_size > size:
             os.truncate(path, size)
 
     def add_metrics(self, record: dict[str, Any]) -> int:
-        """Append a line to the metrics; return the size of the file in bytes."""
+        """Append a line to the metrics; return the new file size in bytes."""
         path = self.path / METRICS
         # JSON has no NaN
         plain = {k: None if isinstance(v, float) and v != v else v for k, v in record.items()}
@@ -237,10 +237,10 @@ class RunFolder:
 
 
 def check_free(path: Path, resume: bool) -> bool:
-    """Return whether a folder holds a run; raise if it holds anything else, or must not be resumed.
+    """Return whether a folder holds a run; raise for other files, or for a run without `resume`.
 
     Args:
-        path: of a run's folder, which need not exist.
+        path: run folder, which need not exist.
         resume: whether an existing run may be continued.
     """
     files = path.iterdir() if path.is_dir() else ()
@@ -260,21 +260,21 @@ def check_free(path: Path, resume: bool) -> bool:
 
 @contextlib.contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """Explain what failed, and that nothing is lost, when `path` cannot be written."""
+    """Turn errors in writing `path` into an OSError that says how to continue."""
     try:
         yield
     except Exception as error:
-        # safetensors reports a full disk by an error of its own, tokenizers by a plain Exception
+        # on a full disk, safetensors raises its own error, and tokenizers a plain Exception
         if isinstance(error, OSError | SafetensorError) or type(error) is Exception:
             raise OSError(
-                f"cannot write {path} ({error}); what was saved before is intact: free some space, "
-                "then continue with --resume"
+                f"cannot write {path} ({error}); files saved earlier are intact. Free some disk "
+                "space, then continue with --resume"
             ) from error
         raise
 
 
 def _has_fixed_trees(settings: dict[str, Any]) -> bool:
-    """Return whether the encoder of a run of any version has fixed trees."""
+    """Return whether a run, in any format version, uses fixed trees."""
     encoder = settings.get("recipe", {}).get("model", {}).get("encoder", {})
     kind = encoder.get("kind", "gumbel_tree")
     learned = encoder.get("trees", "learned") == "learned"
@@ -282,7 +282,7 @@ def _has_fixed_trees(settings: dict[str, Any]) -> bool:
 
 
 def _digest(settings: dict[str, Any]) -> str:
-    """Return a digest of the settings that a resumed run must share."""
+    """Return a digest of the settings that a resumed run must not change."""
     left_out = (*CHANGEABLE, "format_version", "former")
     rows = [row for row in _flat(settings) if row[0].removeprefix("recipe.") not in left_out]
     return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()[:32]

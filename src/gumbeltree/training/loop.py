@@ -50,17 +50,17 @@ from gumbeltree.training.tensorboard import TensorBoard
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 16
-"""Steps between checks of the loss and of stop requests, where a check has to wait for the device
-or for other processes."""
+"""Steps between checks of the loss and for stop requests if a check has to wait for the device or
+for other processes."""
 
 
 @dataclasses.dataclass
 class Progress:
-    """How far training has come; saved in checkpoints beside the weights and the optimizer."""
+    """Progress of a run, saved in checkpoints together with the weights and the optimizer."""
 
     epoch: int = 0
     batch: int = 0
-    """Batches of this epoch that are done."""
+    """Completed batches of this epoch."""
     step: int = 0
     seconds: float = 0.0
     examples: int = 0
@@ -75,7 +75,7 @@ class Progress:
     metrics_size: int = 0
     finished: bool = False
     code: list[CodeVersion] = dataclasses.field(default_factory=list)
-    """Versions of the code that made these steps; a resumed run can add another."""
+    """Versions of the code that ran these steps; resuming can add another one."""
 
 
 class NotFiniteError(ValueError):
@@ -94,7 +94,7 @@ def train(
     display: Display | None = None,
     on_step: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
-    """Train a model, keep the best one on the development split, and return its result.
+    """Train a model, keep the best one on the development split, and return its results.
 
     Args:
         recipe: all settings; together with the data they determine the result.
@@ -105,8 +105,8 @@ def train(
         device: auto, cpu, cuda or cuda:N.
         init: a trained model that provides the initial encoder and word vectors.
         display: shows progress; by default nothing is shown.
-        on_step: called with the number of completed steps after each step, when the evaluation and
-            the checkpoint due at that step are done. If it raises, training ends there, and
+        on_step: called after each step with the number of completed steps, following any
+            evaluation and checkpoint due at that step. If it raises, training stops, and
             `resume=True` continues from the last checkpoint.
 
     Returns:
@@ -132,7 +132,7 @@ def train(
         folder = RunFolder(out, settings, resume)
         if fabric.is_global_zero:
             stack.enter_context(folder)
-        # the other processes continue once the first one holds the folder
+        # the other processes wait until the first one has locked the folder
         fabric.barrier()
         if folder.has_unreadable_checkpoint():
             return folder.read(RESULT)
@@ -180,11 +180,11 @@ class _Run:
         self.started = self.saved_at - self.progress.seconds
 
     def _new_step(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
-        """Return the function that updates the weights, as a CUDA graph where possible."""
+        """Return the training step, captured as a CUDA graph if possible."""
         split = self.splits["train"]
         reason = why_not_captured(self.fabric, self.model)
         if reason is None and split.orders is not None:
-            reason = "the data come with trees"
+            reason = "the data set contains trees"
         if reason is None:
             logger.info("training steps are captured as CUDA graphs")
             return CapturedStep(self.fabric, module, self.model, optimizer, split, self.config)
@@ -198,7 +198,7 @@ class _Run:
         self.display.start(steps, config.epochs, progress.step, progress.best, self.model.head)
         board = None
         if self.fabric.is_global_zero:
-            # a resumed run can have more epochs, and repeats what followed its checkpoint
+            # a resumed run can have new settings, and repeats the steps after its checkpoint
             self.folder.write(SETTINGS, self.folder.settings)
             self.folder.cut_metrics(progress.metrics_size)
             board = TensorBoard(self.folder.path, progress.step)
@@ -219,7 +219,7 @@ class _Run:
                     on_step(progress.step)
                     if self._is_stale():
                         break
-                    if self._is_time_to_look() and self._sum(torch.tensor(stop.number)) > 0:
+                    if self._is_check_due() and self._sum(torch.tensor(stop.number)) > 0:
                         self._save()
                         raise InterruptedRunError(stop.number or 15, self.folder.path)
                 else:
@@ -229,14 +229,14 @@ class _Run:
 
     def _batches(self) -> list[NDArray[np.int64]]:
         config = self.config
-        # batch normalisation needs two examples in every process
+        # batch normalisation needs at least two examples per process
         batch_norm = getattr(self.recipe.model.head, "batch_norm", False)
         least = 2 * self.fabric.world_size if batch_norm else 1
         split, epoch = self.splits["train"], self.progress.epoch
         return shuffled(split, config.batch_size, config.seed, epoch, least, config.pool)
 
     def _update(self, rows: NDArray[np.int64]) -> None:
-        """Update the weights on the examples of `rows`."""
+        """Update the weights on the examples in `rows`."""
         config, progress = self.config, self.progress
         if config.anneal_rate:
             self.model.encoder.temperature = annealed_temperature(progress.step, config.anneal_rate)
@@ -245,12 +245,12 @@ class _Run:
         progress.batch += 1
         progress.step += 1
         progress.seconds = time.monotonic() - self.started
-        if self._is_time_to_look():
+        if self._is_check_due():
             self._check_loss()
         self.display.step(progress.epoch + 1, len(rows), self.step.loss, progress.examples)
 
-    def _is_time_to_look(self) -> bool:
-        """Return whether this step checks the loss and requests to stop."""
+    def _is_check_due(self) -> bool:
+        """Return whether to check the loss and for stop requests after this step."""
         cheap = self.fabric.device.type == "cpu" and self.fabric.world_size == 1
         return cheap or self.progress.step % LOOK_EVERY == 0
 
@@ -277,12 +277,12 @@ class _Run:
         return 0 < self.config.stop_after <= self.progress.worse
 
     def _evaluate(self, batches: int) -> dict[str, Any]:
-        """Evaluate, remember the best model, adapt the learning rate; return a metrics record."""
+        """Evaluate, update the best model and the learning rate; return a metrics record."""
         progress = self.progress
         self._check_loss()
         loss = float(self._sum(self.step.loss))
         if self.fabric.world_size > 1:
-            # all processes evaluate with the batch statistics that the first one saves
+            # evaluate with the batch statistics of the first process, which are the ones saved
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
         evaluation = self._evaluation(self.dev_evaluator)
@@ -316,13 +316,13 @@ class _Run:
         return record
 
     def _evaluator(self, model: SentenceModel, name: str) -> Evaluator:
-        """Return what evaluates a model on this process's share of a split."""
+        """Return an evaluator of a model on this process's share of a split."""
         split = self.splits[name]
         rows = np.arange(self.fabric.global_rank, len(split), self.fabric.world_size)
         return Evaluator(model, split, rows=rows)
 
     def _evaluation(self, evaluator: Evaluator) -> Evaluation:
-        """Return the evaluation over the shares of all processes."""
+        """Return the evaluation combined over all processes."""
         with self.fabric.autocast():
             share = evaluator()
         shares = [share] * self.fabric.world_size
@@ -332,7 +332,7 @@ class _Run:
         return whole
 
     def _remember_best(self) -> None:
-        """Copy the model; the copy is written with the next checkpoint."""
+        """Copy the model; the next checkpoint writes the copy to disk."""
         if not self.fabric.is_global_zero:
             return
         if self.best is None:
@@ -342,7 +342,7 @@ class _Run:
         self.best_is_saved = False
 
     def _save(self) -> None:
-        """Write the best model and a checkpoint, unless a value is not finite."""
+        """Write the best model and a checkpoint; raise if the loss or a weight is not finite."""
         self._check_loss()
         if not all(bool(x.isfinite().all()) for x in self.model.parameters()):
             self._fail("weights are")
@@ -366,32 +366,32 @@ class _Run:
         state = self.folder.load_checkpoint()
         saved = dict(state["progress"])
         if "best_accuracy" in saved:
-            # version 0.1 knew no other measure, and wrote -1 before the first evaluation
+            # version 0.1 supported only accuracy, and stored -1 before the first evaluation
             best = saved.pop("best_accuracy")
             saved["best"] = best if best >= 0 else math.nan
         progress = self.progress = Progress(**saved)
         if progress.step and not progress.code:
-            # versions before 0.2 did not record it
+            # versions before 0.2 did not record the code version
             progress.code.append({"commit": None, "clean": None, "source": None})
         self.model.load_state_dict(state["model"])
         optimizer = state["optimizer"]
         for group, own in zip(optimizer["param_groups"], self.optimizer.param_groups, strict=True):
-            # these belong to the device, which can be another one now
+            # these depend on the device, which may have changed
             for name in ("capturable", "fused", "foreach"):
                 if name in own:
                     group[name] = own[name]
         self.optimizer.load_state_dict(optimizer)
         self.schedule.load_state_dict(state["schedule"])
         if self.fabric.is_global_zero:
-            # the checkpoint has the sum over all processes
+            # the checkpoint stores the sum over all processes
             self.step.loss += progress.loss
         if progress.epoch < self.config.epochs and not self._is_stale():
             progress.finished = False
 
     def _write_model(self, model: SentenceModel, scores: dict[str, Any]) -> None:
-        """Write the model folder with the provenance of the weights; `scores` join its metrics."""
+        """Write the model folder with its provenance, whose metrics include `scores`."""
         progress, settings = self.progress, self.folder.settings
-        # quotes of malformed lines could be private
+        # omit excerpts of malformed lines, which could be private
         splits = {
             name: {key: value for key, value in counts.items() if key != "first_bad"}
             for name, counts in self.prepared.report["splits"].items()
@@ -456,7 +456,7 @@ class _Run:
 def new_optimizer(
     config: TrainingConfig, model: nn.Module, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Return the optimizer that the settings name, over the trainable parameters."""
+    """Return the configured optimizer for the trainable parameters."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     rate, cuda = config.learning_rate, device.type == "cuda"
     if config.optimizer == "adam":
@@ -465,13 +465,13 @@ def new_optimizer(
 
 
 def evaluation_points(batches: int, evaluations: int) -> set[int]:
-    """Return after which batches of an epoch to evaluate; the last one is always among them."""
+    """Return the batches of an epoch, counted from 1, after which to evaluate."""
     count = min(batches, evaluations)
     return {round(batches * (i + 1) / count) for i in range(count)}
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of what a result depends on."""
+    """Return the versions of Python and of the packages that affect results."""
     return {
         "gumbeltree": __version__,
         "torch": torch.__version__,

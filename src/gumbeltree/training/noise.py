@@ -1,8 +1,8 @@
-"""Random numbers of training, as functions of the seed and the place where they are used.
+"""Random numbers for training, as functions of the seed and of where they are used.
 
-The Gumbel noise of an example depends on seed, epoch, example, sentence, layer and position alone.
-It is therefore the same however examples are batched, over any number of processes, and in a
-resumed run, and checkpoints need no generator state.
+The Gumbel noise depends only on seed, epoch, example, sentence, layer and position. It does not
+depend on batching, on the number of processes or on resuming, and checkpoints need no generator
+state.
 """
 
 import torch
@@ -12,12 +12,12 @@ from gumbeltree.noise import mixed_number, sentence_keys
 
 
 def example_keys(seed: int, epoch: int, rows: Tensor, columns: int) -> Tensor:
-    """Return the keys of the noise of some examples in an epoch.
+    """Return the noise keys of examples in an epoch.
 
     Args:
-        seed: of the training run.
+        seed: seed of the training run.
         epoch: each epoch has different noise.
-        rows: numbers of the examples, int64 `[B]`.
+        rows: indices of the examples, int64 `[B]`.
         columns: sentences per example, 1 or 2.
 
     Returns:
@@ -28,7 +28,7 @@ def example_keys(seed: int, epoch: int, rows: Tensor, columns: int) -> Tensor:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of all other randomness of a step in one process, such as dropout."""
+    """Return the seed of all other randomness, such as dropout, for a step in one process."""
     high = mixed_number(mixed_number(step, seed), rank)
     low = mixed_number(mixed_number(step ^ high, seed + 1), rank)
     return high << 31 | low >> 1

@@ -16,13 +16,13 @@ SUMMARY = "summary.json"
 def train_seeds(
     recipe: Recipe, seeds: Sequence[int], out: Path, train_one: Callable[[Recipe, Path], Any]
 ) -> dict[str, Any]:
-    """Train once per seed in the folder `seed-N` of `out`, and write summary.json there.
+    """Train once per seed in `out/seed-N`, write `out/summary.json` and return the summary.
 
     Args:
-        recipe: its own seed is replaced.
-        seeds: one run each.
+        recipe: recipe to train; its seed is replaced.
+        seeds: seeds of the runs.
         out: folder of the runs and the summary.
-        train_one: trains a recipe into a folder and returns the result.
+        train_one: function that trains a recipe in a folder and returns the result.
     """
     results = []
     for seed in seeds:

@@ -35,20 +35,20 @@ def start_fabric(device: str, precision: str) -> Fabric:
     """Return the device or devices to train on.
 
     Args:
-        device: auto, cpu, cuda or cuda:N. Under torchrun each process takes its own.
+        device: auto, cpu, cuda or cuda:N. Under torchrun, each process uses its own device.
         precision: see `TrainingConfig.precision`.
     """
     kind, index = check_device(device)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # hide its banner and its advice on precision
+    # hide Fabric's banner and its advice on precision
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     fabric = Fabric(
         accelerator=kind,
         devices=local if world > 1 else ([int(index)] if index and kind == "cuda" else 1),
         num_nodes=world // local,
-        # a batch of single words merges nothing, so that the cell has no gradient
+        # the cell has no gradient if all sentences of a batch are single words
         strategy=DDPStrategy(find_unused_parameters=True) if world > 1 else "auto",
         precision=PRECISIONS[precision],  # type: ignore[arg-type]
     )
@@ -59,8 +59,8 @@ def start_fabric(device: str, precision: str) -> Fabric:
 def leave_processes() -> None:
     """Leave the process group, if there is one.
 
-    A process that exits while the group's threads run is sometimes aborted, and torchrun then
-    stops the others as well.
+    A process that exits while the group's threads are running can abort, and torchrun then stops
+    the others as well.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -76,11 +76,11 @@ def new_model(
     """Return the initial model.
 
     Args:
-        config: sizes and parts.
+        config: model settings.
         prepared: provides the vocabulary and the word vectors.
-        seed: of the random weights.
+        seed: seed of the random weights.
         init: provides the encoder's weights and the vectors of the words it knows.
-        dtype: of all weights; random ones are drawn in float32.
+        dtype: dtype of all weights; random weights are drawn in float32.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -90,7 +90,7 @@ def new_model(
             model.embedding.weight.copy_(torch.from_numpy(prepared.vectors))
         if init is not None:
             weights = {name: x.to(dtype) for name, x in init.encoder.state_dict().items()}
-            check_fit(model.encoder.state_dict(), weights, "the encoder to start from")
+            check_fit(model.encoder.state_dict(), weights, "the encoder of the initial model")
             model.encoder.load_state_dict(weights)
             ids, known = prepared.tokenizer.get_vocab(), init.tokenizer.get_vocab()
             shared = sorted(ids.keys() & known.keys())
@@ -104,7 +104,7 @@ def start_from(recipe: Recipe, folder: str | Path) -> tuple[Recipe, SentenceMode
 
     Args:
         recipe: keeps its head and its training settings.
-        folder: of the trained model.
+        folder: the trained model, as for `load`.
     """
     init = load(folder)
     model = dataclasses.replace(recipe.model, encoder=init.config.encoder)
@@ -115,6 +115,6 @@ def start_from(recipe: Recipe, folder: str | Path) -> tuple[Recipe, SentenceMode
 
 
 def known_words(model: SentenceModel) -> list[str]:
-    """Return the vocabulary of a model in the order of the ids."""
+    """Return the words that a model knows, in the order of their ids."""
     ids = model.tokenizer.get_vocab()
     return [word for word in sorted(ids, key=ids.__getitem__) if word not in (PAD, UNKNOWN)]

@@ -25,15 +25,15 @@ class Step:
     """Update the weights eagerly: with any model, on any device, in several processes.
 
     Args:
-        fabric: device or devices.
+        fabric: Fabric on the training device or devices.
         module: the model as wrapped by `fabric`.
         model: the model itself.
-        optimizer: as wrapped by `fabric`.
+        optimizer: the optimizer as wrapped by `fabric`.
         split: training examples.
         config: training settings.
 
     Attributes:
-        loss: sum of the examples' losses since the caller last set it to zero, float64 `[]`.
+        loss: sum of the examples' losses since the caller last reset it, float64 `[]`.
         norm: sum of the gradient norms before clipping, float64 `[]`.
     """
 
@@ -53,18 +53,18 @@ class Step:
         self.columns = split.sentences.shape[1]
 
     def __call__(self, rows: NDArray[np.int64], epoch: int, step: int) -> None:
-        """Update the weights on the examples of `rows`, of which each process takes a share."""
+        """Update the weights on the examples in `rows`, split across the processes."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
         mine = rows[rank::world]
         weight = 1.0
         if not len(mine):
-            # fewer examples than processes: compute gradients all the same, with weight zero
+            # fewer examples than processes: DDP still needs a backward pass here, with weight zero
             mine, weight = rows[:1], 0.0
         batch = self.split.batch(mine, self.fabric.device)
         examples = torch.from_numpy(mine).to(self.fabric.device)
         keys = example_keys(self.config.seed, epoch, examples, self.columns)
         torch.manual_seed(step_seed(self.config.seed, step, rank))
-        # gradients are averaged over processes; the last factor makes that the mean over examples
+        # gradients are averaged over processes; the last factor makes this a mean over examples
         self._update(batch, Draw(keys), weight, world / len(rows))
 
     def _update(self, batch: Batch, draw: Draw, weight: float, share: float) -> None:
@@ -73,8 +73,8 @@ class Step:
         Args:
             batch: sentences and targets.
             draw: noise and temperature of the merges.
-            weight: 0 if the batch must not count, else 1.
-            share: factor from the sum of the losses to the objective.
+            weight: 0 to exclude the batch from loss and gradients, else 1.
+            share: scale of the summed losses in the objective.
         """
         output = self.module(batch.sentences, draw)
         losses = self._losses(batch, output)
@@ -87,7 +87,7 @@ class Step:
         self.norm += norm
 
     def _losses(self, batch: Batch, output: ModelOutput) -> Tensor:
-        """Return the head's loss of each example `[B]`."""
+        """Return the head's loss for each example `[B]`."""
         scores = output.output
         if scores.dtype.itemsize < 4:
             scores = scores.float()
@@ -95,10 +95,10 @@ class Step:
         return losses
 
     def _objective(self, losses: Tensor, output: ModelOutput) -> Tensor:
-        """Return the sum to minimise: losses `[B]` of the head, of the encoder, and surrogates.
+        """Return the summed objective: losses `[B]` of the head, losses of the encoder, surrogates.
 
-        If the merges have log-probabilities, the surrogate of REINFORCE (Williams 1992) is added,
-        with the mean loss of the other examples as the baseline, which keeps it unbiased.
+        If the merges have log-probabilities, add the REINFORCE surrogate (Williams 1992). Its
+        baseline is the mean loss of the other examples, which keeps the estimator unbiased.
         """
         total = losses.sum()
         for name, extra in output.losses.items():
@@ -114,9 +114,9 @@ class Step:
 class CapturedStep(Step):
     """Run the whole update as one CUDA graph.
 
-    Batches of similar sizes share a graph; see `device.graphs.Graphs`. The very first batch runs
-    eagerly, with the same result. Arguments are those of `Step`, except that the optimizer is not
-    wrapped, and capturable.
+    Batches of similar sizes share a graph; see `device.graphs.Graphs`. The first batch runs
+    eagerly, with the same result. Takes the arguments of `Step`, but the optimizer must be
+    capturable and not wrapped.
     """
 
     def __init__(
@@ -137,19 +137,19 @@ class CapturedStep(Step):
         self.keys = torch.zeros((self.columns * len(split), 2), dtype=torch.int64, device=device)
         self.epoch = -1
         self.overlap = Overlap(device) if device.type == "cuda" else None
-        # a graph would keep the value that a Python number has at capture
+        # a graph would freeze the value of a Python number at capture
         self.rate = _Number(device)
         self.temperature = _Number(device)
 
     def __call__(self, rows: NDArray[np.int64], epoch: int, step: int) -> None:
-        """Update the weights on the examples of `rows`."""
+        """Update the weights on the examples in `rows`."""
         if epoch != self.epoch:
             self.keys.copy_(example_keys(self.config.seed, epoch, self.examples, self.columns))
             self.epoch = epoch
         self.rate.set(self.optimizer.param_groups[0]["lr"])
         self.temperature.set(getattr(self.model.encoder, "temperature", 1.0))
         bounds, numbers = self.on_device.place(rows)
-        # memory allocated inside a graph is reused by other graphs, so allocate what lasts here
+        # graphs reuse each other's memory, so allocate persistent tensors before the capture
         self.model.encoder.prepare(bounds.T)
         make_state(self.optimizer, self.parameters)
 
@@ -178,27 +178,27 @@ class CapturedStep(Step):
         finally:
             for p in self.parameters:
                 p.grad = None
-            # for other users of the optimizer, who clip by themselves
+            # steps outside this class clip separately and must not be scaled as well
             self.optimizer.grad_scale = None
         self.loss += total.detach()
         self.norm += norm
 
     def _set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        """Give each parameter a contiguous gradient that it shares with no other."""
+        """Assign each parameter a contiguous gradient of its own."""
         taken: set[int] = set()
         for p, gradient in zip(self.parameters, gradients, strict=True):
             if gradient is not None and (
                 gradient.data_ptr() in taken or not gradient.is_contiguous()
             ):
-                # the terms of a sum share one gradient, which clipping would scale twice
+                # terms of a sum can share one gradient tensor, which clipping would scale twice
                 gradient = gradient.clone(memory_format=torch.contiguous_format)
             p.grad = gradient
             if gradient is not None:
                 taken.add(gradient.data_ptr())
 
     def _clip(self) -> Tensor:
-        """Clip the gradients, in the optimizer if it can, and return their norm before `[]`."""
-        # how torch marks optimizers that take `grad_scale`
+        """Clip the gradients, in the optimizer if possible; return the unclipped norm `[]`."""
+        # torch sets this attribute on optimizers that accept `grad_scale`
         scales = getattr(self.optimizer, "_step_supports_amp_scaling", False)
         if not (self.config.clip and scales):
             return clip(self.model, self.config.clip)
@@ -210,7 +210,7 @@ class CapturedStep(Step):
 
 
 class _Number:
-    """A number on the device, written only when it changes."""
+    """A scalar on the device, written only when its value changes."""
 
     def __init__(self, device: torch.device) -> None:
         self.tensor = torch.zeros((), device=device)
@@ -224,7 +224,7 @@ class _Number:
 
 @contextlib.contextmanager
 def _learning_rate(optimizer: torch.optim.Optimizer, rate: float | Tensor) -> Iterator[None]:
-    """Replace the learning rate for a while."""
+    """Temporarily replace the learning rate."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -236,10 +236,10 @@ def _learning_rate(optimizer: torch.optim.Optimizer, rate: float | Tensor) -> It
 
 
 def make_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
-    """Create the optimizer's state of parameters that it has not updated yet.
+    """Create the optimizer state of parameters that it has not updated yet.
 
-    Optimizers create it at a parameter's first gradient, which could be inside a graph. The state
-    must start at zero, as that of Adam, Adadelta and SGD does.
+    Optimizers create this state at a parameter's first update, which could be inside a graph. The
+    state must start at zero, as it does for Adam, Adadelta and SGD.
     """
     new = [p for p in parameters if p not in optimizer.state]
     if not new:
@@ -250,7 +250,7 @@ def make_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
         with _learning_rate(optimizer, 0.0):
             optimizer.step()
         for p in new:
-            # the look-up also marks parameters of optimizers without state as seen
+            # with stateless optimizers, this lookup adds an empty entry, which marks p as seen
             for x in optimizer.state[p].values():
                 if isinstance(x, Tensor):
                     x.zero_()
@@ -260,7 +260,7 @@ def make_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
 
 
 def clip(model: nn.Module, limit: float) -> Tensor:
-    """Scale all gradients to a norm of at most `limit` (0: no limit); return the norm before."""
+    """Clip the total gradient norm to `limit` (0: no limit); return the norm before clipping."""
     parameters = [p for p in model.parameters() if p.grad is not None]
     return nn.utils.clip_grad_norm_(parameters, limit or math.inf)
 
@@ -268,9 +268,9 @@ def clip(model: nn.Module, limit: float) -> Tensor:
 def why_not_captured(fabric: Fabric, model: SentenceModel) -> str | None:
     """Return why training steps cannot be captured, or None if they can."""
     if fabric.device.type != "cuda":
-        return f"only CUDA devices have graphs, this one is {fabric.device}"
+        return f"graphs require a CUDA device, but the device is {fabric.device}"
     if fabric.world_size > 1:
-        return f"{fabric.world_size} processes train together"
+        return f"training uses {fabric.world_size} processes"
     if torch.is_anomaly_enabled():
-        return "anomaly detection needs eager gradients"
+        return "anomaly detection requires eager execution"
     return model.why_not_captured(sample=True)

@@ -1,13 +1,13 @@
-"""The error that ends an interrupted run."""
+"""The error raised by an interrupted run."""
 
 
 class InterruptedRunError(Exception):
-    """Training was asked to stop and has saved a checkpoint.
+    """Training stopped on request and saved a checkpoint.
 
     Attributes:
-        status: exit status, 128 plus the number of the signal: 130 after Ctrl-C.
+        status: exit status, 128 plus the signal number; for example, 130 after Ctrl-C.
     """
 
     def __init__(self, number: int, folder: object) -> None:
-        super().__init__(f"stopped; checkpoint saved in {folder}, continue with --resume")
+        super().__init__(f"stopped; checkpoint saved in {folder}. Pass --resume to continue")
         self.status = 128 + number

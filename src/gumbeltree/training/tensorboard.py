@@ -11,8 +11,8 @@ class TensorBoard:
     """Write metrics as scalars; do nothing if TensorBoard is not installed.
 
     Args:
-        folder: the run's folder.
-        step: last finished step; later entries of an interrupted run are discarded.
+        folder: run folder.
+        step: last completed step; later entries of an interrupted run are discarded.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
