@@ -74,7 +74,7 @@ def models(tmp_path_factory):
         ("--root-path", "/bäume", "path such as"),
         ("--host", "no.such.host.invalid", "address of this machine"),
         ("--host", "192.0.2.1", "cannot listen"),
-        ("--device", "toaster", "cpu, cuda or auto"),
+        ("--device", "toaster", "'toaster'"),
     ],
 )
 def test_serve_rejects_invalid_options(cli, option, value, word):
