@@ -241,8 +241,8 @@ def test_starts_from_a_trained_model(run, tmp_path):
         (("text", *TEXT), r"--data"),
         (("sst2",), r"--data"),
         (("sst2", "--data", "empty"), r"empty"),
-        (("demo", "--device", "toaster"), r"--device .*'toaster'"),
-        (("demo", "--device", "cuda:x"), r"--device .*'cuda:x'"),
+        (("demo", "--device", "toaster"), r"--device.*'toaster'"),
+        (("demo", "--device", "cuda:x"), r"--device.*'cuda:x'"),
         (("demo", "--precision", "16"), r"precision` .*32, tf32, bf16, 64, got '16'"),
         (("demo", "--prepared", "nowhere.safetensors"), r"nowhere.safetensors"),
     ],
@@ -269,7 +269,7 @@ def test_names_missing_columns(run, tmp_path, column):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_rejects_a_missing_device(run):
     # before anything is read
-    assert run("demo", "--device", "cuda").refused().startswith("no CUDA device")
+    assert "--device cuda" in run("demo", "--device", "cuda").refused()
 
 
 def test_does_not_overwrite_a_run(run):

@@ -10,6 +10,7 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
+from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.analysis.trace import Trace
@@ -72,7 +73,7 @@ def draw(
             check_suffix(file, suffixes)
             streams.check_out(file)
     check_temperature(temperature)
-    device = streams.pick_device(device)
+    device = pick_device(device)
     traces = []
     for name in models:
         try:

@@ -7,6 +7,7 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
+from gumbeltree.device.pick import pick_device
 
 
 @app.command()
@@ -35,7 +36,7 @@ def encode(
     if out is None or out.suffix != ".npy":
         raise ValueError(f"`--out` must be a .npy file, got {out}")
     streams.check_out(out)
-    loaded = load(model, streams.pick_device(device))
+    loaded = load(model, pick_device(device))
     width = loaded.encoder.vector_dim
     with streams.open_texts(
         text, input_file, out, pretokenized, batch_size, skip_bad, quiet

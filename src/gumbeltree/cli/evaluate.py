@@ -10,6 +10,7 @@ import typer
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import Json, app
 from gumbeltree.cli.train import Label, Text, Text2
+from gumbeltree.device.pick import pick_device
 
 
 @app.command()
@@ -63,7 +64,7 @@ def evaluate(
     from gumbeltree.text.ids import TextCounts
 
     streams.check_out(predictions)
-    loaded = load(model, streams.pick_device(device))
+    loaded = load(model, pick_device(device))
     recipe = scores.recipe_of(loaded, task, {"text": text, "text2": text2, "label": label})
     reader = make_task(recipe)
     scores.check_fit(loaded, reader)

@@ -7,6 +7,7 @@ import typer
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
 from gumbeltree.cli.serve import AccessLog, Index, Models, run_server
+from gumbeltree.device.pick import pick_device
 
 
 @app.command()
@@ -39,7 +40,7 @@ def explore(
     plan = server.ServerPlan(
         models=tuple(models or ()),
         indexes=tuple(map(str, index or ())),
-        device=streams.pick_device(device),
+        device=pick_device(device),
         settings=ServerSettings(page=True, hosts=hosts, access_log=access_log),
     )
     run_server(plan, host, port, 1, host, browser=not no_open)

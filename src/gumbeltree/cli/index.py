@@ -7,6 +7,7 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
+from gumbeltree.device.pick import pick_device
 
 
 @app.command()
@@ -36,7 +37,7 @@ def index(
     from gumbeltree.model import load
     from gumbeltree.text.files import counted
 
-    loaded = load(model, streams.pick_device(device))
+    loaded = load(model, pick_device(device))
     # a path must be valid from any working directory
     name = str(Path(model).resolve()) if Path(model).is_dir() else model
     with streams.open_texts(

@@ -9,6 +9,7 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
+from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.analysis.index import Index
@@ -48,7 +49,7 @@ def neighbours(
     from gumbeltree.analysis.index import Index
 
     index = Index.open(folder)
-    loaded = _load(index, model, streams.pick_device(device))
+    loaded = _load(index, model, pick_device(device))
     show = _json_line if as_json else _table
     with streams.open_texts(
         text, input_file, None, pretokenized, batch_size, skip_bad, quiet

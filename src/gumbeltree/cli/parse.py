@@ -11,6 +11,7 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
+from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.text.lines import Line
@@ -61,7 +62,7 @@ def parse(
     folder = out if form == Format.svg and out is not None and out.suffix != ".svg" else None
     if folder is None:
         streams.check_out(out)
-    loaded = load(model, streams.pick_device(device))
+    loaded = load(model, pick_device(device))
     loaded.check_builds_trees(model)
     with streams.open_texts(
         text, input_file, out, pretokenized, batch_size, skip_bad, quiet

@@ -8,6 +8,7 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
+from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.nn.heads.head import Answer
@@ -43,7 +44,7 @@ def predict(
     from gumbeltree.model import load
 
     streams.check_out(out)
-    loaded = load(model, streams.pick_device(device))
+    loaded = load(model, pick_device(device))
     pair = loaded.head.sentences == 2
     show = _json_line if as_json else _text_line
     with streams.open_texts(

@@ -9,6 +9,7 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
+from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.web.server import ServerPlan
@@ -122,7 +123,7 @@ def serve(
     plan = server.ServerPlan(
         models=tuple(models or ()),
         indexes=tuple(map(str, index or ())),
-        device=streams.pick_device(device),
+        device=pick_device(device),
         threads=threads or _share(workers),
         settings=settings,
     )

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gumbeltree.cli.app import Json, app
 from gumbeltree.cli.streams import Device, Quiet, SkipBad
+from gumbeltree.device.pick import pick_device
 from gumbeltree.parts import HEADS
 from gumbeltree.settings import Settings
 
@@ -121,14 +122,14 @@ def train(
     from gumbeltree.training.folder import check_free
     from gumbeltree.training.loop import train as train_run
     from gumbeltree.training.seeds import train_seeds
-    from gumbeltree.training.start import check_device, known_words, leave_processes, start_from
+    from gumbeltree.training.start import known_words, leave_processes, start_from
 
     settings = list(settings or ())
     settings += [] if precision is None else [f"training.precision='{precision}'"]
     settings += [] if seed is None else [f"training.seed={seed}"]
     chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized)
     plain = load_recipe(recipe)
-    check_device(device)
+    pick_device(device)
     name = Path(recipe).stem if recipe.endswith(".toml") else recipe
     folder = Path("runs", name) if out is None else out
     first = os.environ.get("RANK", "0") == "0"

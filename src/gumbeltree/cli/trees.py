@@ -11,6 +11,7 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import Json, app
+from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.model import SentenceModel
@@ -113,7 +114,7 @@ def show_trees(
         comparison = metrics_report.compare(parsed, None, True, keep_trivial)
     else:
         with streams.progress(quiet) as advance:
-            device = streams.pick_device(device)
+            device = pick_device(device)
             loaded = {name: load(model, device) for name, model in zip(names, models, strict=True)}
             examples = []
             if data is not None:

@@ -11,24 +11,13 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 
 from gumbeltree.config import ModelConfig, Recipe
 from gumbeltree.data.prepared import Prepared
+from gumbeltree.device.pick import pick_device
 from gumbeltree.model import SentenceModel, load
 from gumbeltree.text.tokenizer import PAD, UNKNOWN
 from gumbeltree.weights import check_fit
 
 # Fabric's "64-true" would round scores to float32 before the loss, so `train` converts the model
 PRECISIONS = {"32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
-
-
-def check_device(device: str) -> tuple[str, str]:
-    """Return the type of a device and its index ("" if none is given); raise if it is unusable."""
-    kind, _, index = device.partition(":")
-    if kind == "auto":
-        kind = "cuda" if torch.cuda.is_available() else "cpu"
-    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError("no CUDA device is available; pass --device cpu")
-    return kind, index
 
 
 def start_fabric(device: str, precision: str) -> Fabric:
@@ -38,7 +27,7 @@ def start_fabric(device: str, precision: str) -> Fabric:
         device: auto, cpu, cuda or cuda:N. Under torchrun, each process uses its own device.
         precision: see `TrainingConfig.precision`.
     """
-    kind, index = check_device(device)
+    kind, _, index = pick_device(device).partition(":")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # hide Fabric's banner and its advice on precision
