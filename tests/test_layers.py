@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "src" / "gumbeltree"
 # from bottom to top; a layer may import itself and those before it
 LAYERS = (
     ("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture"),
+    ("extras",),
     ("tree",),
     ("settings",),
     ("parts",),
@@ -40,6 +41,7 @@ LAYERS = (
 PLACE = {name: place for place, layer in enumerate(LAYERS) for name in layer}
 WITHOUT_TORCH = (
     *("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture", "tree"),
+    "extras",
     *("settings", "parts", "migrate", "config", "packaged", "hub", "store"),
     *(
         "text.batches",

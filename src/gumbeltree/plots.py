@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gumbeltree.atomic import replace_file
+from gumbeltree.extras import install_command
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """The palette of Okabe and Ito without yellow, which is hard to see on white."""
@@ -18,7 +19,7 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise ImportError("plots require matplotlib: pip install 'gumbeltree[plots]'") from error
+        raise ImportError(f"plots require matplotlib: {install_command('plots')}") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

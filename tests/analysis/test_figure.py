@@ -26,6 +26,7 @@ from gumbeltree.analysis.figure import (
 )
 from gumbeltree.analysis.trace import trace
 from gumbeltree.config import BagConfig
+from gumbeltree.extras import install_command
 from gumbeltree.model import SentenceModel
 from gumbeltree.picture import BLUE, ROW, Scene, clip, text_width
 from gumbeltree.tree import Tree
@@ -270,7 +271,7 @@ def test_rejects_other_formats_and_missing_matplotlib(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r"must end in \.svg or \.png"):
             figure.save(tmp_path / name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"pip install 'gumbeltree\[plots\]'"):
+    with pytest.raises(ImportError, match=re.escape(install_command("plots"))):
         figure.save(tmp_path / "tree.png")
     assert not list(tmp_path.iterdir())
 

@@ -9,6 +9,7 @@ import pytest
 
 from gumbeltree.analysis.film import BARS, CHOICE, MOST_WORDS, RUNNER_UP, draw_film
 from gumbeltree.analysis.trace import trace
+from gumbeltree.extras import install_command
 from tests.analysis.test_figure import SENTENCE, models  # noqa: F401
 from tests.analysis.traces import made_trace, random_trace
 from tests.commands import run
@@ -190,5 +191,5 @@ def test_a_rejected_film_leaves_no_figure(models, tmp_path, monkeypatch):  # noq
     assert f"{MOST_WORDS} words" in message
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     command = ["draw", models / "pair", SENTENCE, *out, tmp_path / "film.gif"]
-    assert "pip install 'gumbeltree[plots]'" in run(*command).refused()
+    assert install_command("plots") in run(*command).refused()
     assert not list(tmp_path.iterdir())

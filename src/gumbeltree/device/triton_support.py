@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gumbeltree.extras import pip_command
+
 WIDEST = 1024
 """Largest state width that the kernels support."""
 CHAINED_FROM = (3, 5)
@@ -19,7 +21,9 @@ WIDE = 320
 
 def why_not_triton() -> str | None:
     """Return why Triton is not available, or None if it is."""
-    return None if importlib.util.find_spec("triton") else "Triton is missing: pip install triton"
+    if importlib.util.find_spec("triton"):
+        return None
+    return f"Triton is missing: {pip_command('triton')}"
 
 
 @cache

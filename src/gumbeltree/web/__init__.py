@@ -1,5 +1,7 @@
 """The explorer and its HTTP API, which require FastAPI and uvicorn."""
 
+from gumbeltree.extras import install_command
+
 
 def check_installed() -> None:
     """Raise an error with the install command unless FastAPI and uvicorn are installed."""
@@ -8,5 +10,5 @@ def check_installed() -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "this command requires FastAPI and uvicorn: pip install 'gumbeltree[web]'"
+            f"this command requires FastAPI and uvicorn: {install_command('web')}"
         ) from error
