@@ -336,7 +336,7 @@ def test_encode_writes_vectors(models, tmp_path, monkeypatch, texts):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "--out"),
+        ([], "pass its name, for example --out x.npy"),
         (["--out", "x.txt"], ".npy"),
         (["--out", "no/x.npy"], "does not exist"),
         (["--out", "folder.npy"], "is a folder"),

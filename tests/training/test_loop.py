@@ -2,6 +2,7 @@ import builtins
 import dataclasses
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from gumbeltree.settings import from_dict
 from gumbeltree.states import Draw
 from gumbeltree.training import loop
 from gumbeltree.training import step as steps
+from gumbeltree.training.folder import RunFolder
 from gumbeltree.training.loop import evaluation_points, new_optimizer, train
 from gumbeltree.training.noise import step_seed
 from gumbeltree.training.seeds import summarize
@@ -569,6 +571,28 @@ def test_resumes_after_a_failure_at_a_step(demo, straight, tmp_path, step, secon
     assert resumed == straight
 
 
+def test_resumes_a_run_without_settings_that_are_newer(demo, straight, tmp_path):
+    recipe, folder = small(*ROUGH, "checkpoint_seconds=0"), tmp_path / "run"
+
+    def fail(done):
+        if done == 6:
+            raise RuntimeError("failed")
+
+    with pytest.raises(RuntimeError, match="failed"):
+        train(recipe, demo, folder, on_step=fail)
+    # write the run as a version without the setting would have written it
+    path = folder / "settings.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    with RunFolder(folder, settings, True) as run:
+        state = run.load_checkpoint()
+        del settings["recipe"]["data"]["quotes"]
+        run.settings = settings
+        run.save_checkpoint(state)
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    train(recipe, demo, folder, resume=True)
+    assert contents(folder) == straight
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
 def test_gpu_resumes_on_another_device(demo, tmp_path, optimizer):
@@ -617,8 +641,9 @@ def test_rejects_init_of_another_size(demo, finished, tmp_path):
 def test_rejects_resuming_without_the_init_model(demo, finished, tmp_path):
     init = load(finished[0])
     train(small("epochs=1"), demo, tmp_path / "run", init=init)
-    with pytest.raises(ValueError, match="--init"):
+    with pytest.raises(ValueError, match="another model; pass the original --init, or") as error:
         train(small("epochs=1"), demo, tmp_path / "run", resume=True)
+    assert not re.search("[0-9a-f]{16}", str(error.value).replace(str(tmp_path), ""))
     train(small("epochs=1"), demo, tmp_path / "run", init=init, resume=True)
 
 

@@ -33,8 +33,10 @@ def encode(
     from gumbeltree.array_file import write_rows
     from gumbeltree.model import load
 
-    if out is None or out.suffix != ".npy":
-        raise ValueError(f"`--out` must be a .npy file, got {out}")
+    if out is None:
+        raise ValueError("vectors are written to a file; pass its name, for example --out x.npy")
+    if out.suffix != ".npy":
+        raise ValueError(f"`--out` must be a .npy file, got {out}; rename it to {out.stem}.npy")
     streams.check_out(out)
     loaded = load(model, pick_device(device))
     width = loaded.encoder.vector_dim

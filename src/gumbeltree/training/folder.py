@@ -104,24 +104,25 @@ class RunFolder:
                 f"{self.path / SETTINGS} has format version {version!r}, but this gumbeltree "
                 f"reads versions 1 to {FORMAT_VERSION}; upgrade it to resume the run"
             )
-        if version == 1:
-            if _has_fixed_trees(before) and self.has(CHECKPOINT) and not self.has(RESULT):
-                raise ValueError(
-                    f"{self.path} holds an unfinished run of gumbeltree 0.1.0 with fixed trees, "
-                    "whose checkpoint this version cannot read; finish the run with version 0.1.0, "
-                    "or choose another folder with --out"
-                )
-            before |= {"former": _digest(before), "format_version": FORMAT_VERSION}
-            try:
-                recipe = from_dict(Recipe, current_recipe(before.get("recipe", {})), "recipe")
-            except ValueError as error:
-                raise ValueError(f"{self.path / SETTINGS}: {error}") from error
-            # JSON turns tuples into lists
-            before["recipe"] = json.loads(json.dumps(dataclasses.asdict(recipe)))
-        if "former" in before:
-            # the checkpoint still contains the digest of the version 1 settings
-            self.settings = {**self.settings, "former": before["former"]}
-        return before
+        unfinished = self.has(CHECKPOINT) and not self.has(RESULT)
+        if version == 1 and _has_fixed_trees(before) and unfinished:
+            raise ValueError(
+                f"{self.path} holds an unfinished run of gumbeltree 0.1.0 with fixed trees, "
+                "whose checkpoint this version cannot read; finish the run with version 0.1.0, "
+                "or choose another folder with --out"
+            )
+        try:
+            recipe = from_dict(Recipe, current_recipe(before.get("recipe", {})), "recipe")
+        except ValueError as error:
+            raise ValueError(f"{self.path / SETTINGS}: {error}") from error
+        # settings that are newer than the run have their defaults; JSON turns tuples into lists
+        now = {**before, "recipe": json.loads(json.dumps(dataclasses.asdict(recipe)))}
+        now["format_version"] = FORMAT_VERSION
+        if now != before or "former" in before:
+            # the checkpoint may still contain the digest of the earlier settings
+            now["former"] = before.get("former") or _digest(before)
+            self.settings = {**self.settings, "former": now["former"]}
+        return now
 
     def has_unreadable_checkpoint(self) -> bool:
         """Return whether a finished run has a checkpoint that only version 0.1 can read."""
@@ -133,14 +134,18 @@ class RunFolder:
     def _compare(self, before: dict[str, Any]) -> None:
         """Raise if a setting that must not change has changed."""
         old, new = dict(_flat(before)), dict(_flat(self.settings))
-        special = {"data_digest": "data", "init_digest": "initial model (--init)"}
+        special = {
+            "data_digest": "its data are different; pass the original files",
+            "init_digest": "it started from another model; pass the original --init",
+        }
         for key in sorted(old.keys() | new.keys()):
             name = key.removeprefix("recipe.")
             if old.get(key) != new.get(key) and name not in (*CHANGEABLE, "format_version"):
+                values = f"its `{name}` is {old.get(key)!r}, not {new.get(key)!r}"
+                difference = special.get(key, f"{values}; pass the original value")
                 raise ValueError(
-                    f"{self.path} holds a different run: its {special.get(key, f'`{name}`')} is "
-                    f"{old.get(key)!r}, not {new.get(key)!r}; pass the original value, or "
-                    "choose another folder with --out"
+                    f"{self.path} holds a different run: {difference}, or choose another folder "
+                    "with --out"
                 )
 
     def write(self, name: str, content: dict[str, Any]) -> None:
@@ -211,8 +216,7 @@ class RunFolder:
                 f"cannot read {path} ({error}); choose another folder with --out"
             ) from error
         saved = self.read(SETTINGS)
-        first = saved.get("format_version", 1) == 1
-        former = _digest(saved) if first else saved.get("former", "")
+        former = saved.get("former") or _digest(saved)
         if state.pop("run", None) not in (_digest(self.settings), former):
             raise ValueError(
                 f"{path} belongs to another run than {self.path / SETTINGS}; restore the "

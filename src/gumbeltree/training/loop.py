@@ -259,10 +259,12 @@ class _Run:
             self._fail("the loss is")
 
     def _fail(self, what: str) -> NoReturn:
+        saved = self.folder.has(CHECKPOINT)
+        kept = f"; the last checkpoint in {self.folder.path} is intact" if saved else ""
         raise NotFiniteError(
             f"{what} NaN or infinite at step {self.progress.step} (epoch "
-            f"{self.progress.epoch + 1}); the last checkpoint in {self.folder.path} is intact. "
-            "Try a lower learning rate (--set learning_rate=...), or check the word vectors"
+            f"{self.progress.epoch + 1}){kept}. Try a lower learning rate (--set "
+            "learning_rate=...), or check the word vectors"
         )
 
     def _sum(self, x: Tensor) -> Tensor:
