@@ -31,7 +31,7 @@ from gumbeltree.atomic import replace_file
 from gumbeltree.card import model_card
 from gumbeltree.data import Split
 from gumbeltree.data.prepared import Prepared, load_prepared
-from gumbeltree.evaluate import evaluate
+from gumbeltree.evaluation import evaluate
 from gumbeltree.fetch import SOURCES
 from gumbeltree.hub import CARD
 from gumbeltree.model import SentenceModel, load, save

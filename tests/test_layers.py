@@ -30,7 +30,7 @@ LAYERS = (
     ("model",),
     ("import_reference",),
     ("data",),
-    ("evaluate",),
+    ("evaluation",),
     ("plots",),
     ("analysis",),
     ("training",),

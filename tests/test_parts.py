@@ -20,7 +20,7 @@ from gumbeltree.card import model_card
 from gumbeltree.config import TrainingConfig, TreeSettings
 from gumbeltree.data.prepared import load_prepared, save_prepared
 from gumbeltree.describe import count_parameters, describe
-from gumbeltree.evaluate import evaluate, split_of
+from gumbeltree.evaluation import evaluate, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.nn.encoders.tree_encoder import TreeEncoder, of_choices

@@ -19,7 +19,7 @@ from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare
 from gumbeltree.data.prepared import save_prepared
 from gumbeltree.describe import describe
-from gumbeltree.evaluate import evaluate
+from gumbeltree.evaluation import evaluate
 from gumbeltree.store import find_model, has_half_embeddings
 from tests.commands import run
 from tests.models import TEXTS, WORDS, tiny_model

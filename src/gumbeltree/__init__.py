@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from gumbeltree.config import EncoderConfig, HeadConfig, ModelConfig, load_recipe, with_settings
     from gumbeltree.data.compile import prepare
+    from gumbeltree.evaluation import evaluate
     from gumbeltree.layout import Sentences
     from gumbeltree.model import ModelOutput, SentenceModel, load, save
     from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
@@ -32,6 +33,7 @@ _MODULES = {
     "SentenceModel": "model",
     "Sentences": "layout",
     "Tree": "tree",
+    "evaluate": "evaluation",
     "load": "model",
     "load_recipe": "config",
     "prepare": "data.compile",
@@ -56,6 +58,7 @@ __all__ = [
     "Sentences",
     "Tree",
     "__version__",
+    "evaluate",
     "load",
     "load_recipe",
     "prepare",

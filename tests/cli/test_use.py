@@ -15,7 +15,7 @@ import torch
 
 import gumbeltree
 from gumbeltree import array_file
-from gumbeltree.evaluate import evaluate, split_of
+from gumbeltree.evaluation import evaluate, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks.demo import generate
 from gumbeltree.tasks.task import Example

@@ -14,7 +14,7 @@ from gumbeltree import Draw, Sentences
 from gumbeltree.card import model_card
 from gumbeltree.config import BagConfig, EncoderSettings, LSTMConfig, LSTMLeafConfig
 from gumbeltree.describe import count_parameters, describe
-from gumbeltree.evaluate import merge_orders, split_of
+from gumbeltree.evaluation import merge_orders, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.baselines import BagEncoder, LSTMEncoder
 from gumbeltree.parts import ENCODERS, LEAVES

@@ -19,7 +19,7 @@ from gumbeltree.code_version import code_version
 from gumbeltree.config import Recipe, TrainingConfig, load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
 from gumbeltree.data.prepared import load_prepared
-from gumbeltree.evaluate import evaluate
+from gumbeltree.evaluation import evaluate
 from gumbeltree.migrate import current_recipe
 from gumbeltree.settings import from_dict
 from gumbeltree.states import Draw

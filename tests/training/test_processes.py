@@ -14,7 +14,7 @@ from gumbeltree import load
 from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare
 from gumbeltree.data.split import shuffled
-from gumbeltree.evaluate import evaluate
+from gumbeltree.evaluation import evaluate
 from gumbeltree.training.loop import train
 from gumbeltree.training.stopping import InterruptedRunError
 from tests.commands import Result

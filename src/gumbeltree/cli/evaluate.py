@@ -58,8 +58,8 @@ def evaluate(
     """
     from gumbeltree.cli import scores, tables
     from gumbeltree.data.compile import make_task, read_file
-    from gumbeltree.evaluate import evaluate as run
-    from gumbeltree.evaluate import split_of
+    from gumbeltree.evaluation import evaluate as run
+    from gumbeltree.evaluation import split_of
     from gumbeltree.model import load
     from gumbeltree.text.ids import TextCounts
 
@@ -81,7 +81,7 @@ def evaluate(
             examples = read_file(reader, path, split or streams.SplitName.test, skip_bad)
         advance(len(examples.rows))
         ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)
-        evaluation = run(loaded, ids, batch_words)
+        evaluation = run(loaded, ids, words=batch_words)
     if predictions is not None:
         columns = ["text", "text2"][: loaded.head.sentences]
         rows = zip(examples.labels, evaluation.answers(), examples.texts(), strict=True)

@@ -1,4 +1,4 @@
-"""Show training progress on standard error: a line per evaluation, and a bar in a terminal."""
+"""Show training progress: a line per evaluation, and a bar in a terminal."""
 
 import math
 import time
@@ -19,8 +19,16 @@ from torch import Tensor
 from gumbeltree.nn.heads.head import Head
 
 
+def new_console() -> Console:
+    """Return a console on standard error, or on standard output in a notebook.
+
+    Notebooks show standard error in red, and rich output as a separate block per line.
+    """
+    return Console(stderr=not Console().is_jupyter, force_jupyter=False)
+
+
 class Display:
-    """Show progress on standard error.
+    """Show progress on standard error; in a notebook, below the cell.
 
     Args:
         quiet: show nothing.
@@ -29,7 +37,7 @@ class Display:
 
     def __init__(self, quiet: bool = False, title: str = "") -> None:
         self.quiet, self.title = quiet, title
-        self.console = Console(stderr=True)
+        self.console = new_console()
         self.bar: Progress | None = None
         self.shown_at = 0.0
         self.since, self.examples = time.monotonic(), 0

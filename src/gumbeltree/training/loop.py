@@ -26,7 +26,7 @@ from gumbeltree.config import Recipe, TrainingConfig
 from gumbeltree.data.compile import with_labels
 from gumbeltree.data.prepared import Prepared, check_fit
 from gumbeltree.data.split import shuffled
-from gumbeltree.evaluate import Evaluator, merge_orders
+from gumbeltree.evaluation import Evaluator, merge_orders
 from gumbeltree.migrate import FORMAT_VERSION
 from gumbeltree.model import SentenceModel, load, save
 from gumbeltree.nn.estimators.temperature import annealed_temperature
@@ -91,6 +91,7 @@ def train(
     resume: bool = False,
     device: str = "auto",
     init: SentenceModel | None = None,
+    quiet: bool = False,
     display: Display | None = None,
     on_step: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
@@ -104,7 +105,8 @@ def train(
         resume: continue the run in `out` if there is one.
         device: auto, cpu, cuda or cuda:N.
         init: a trained model that provides the initial encoder and word vectors.
-        display: shows progress; by default nothing is shown.
+        quiet: show no progress.
+        display: shows progress instead of a new display.
         on_step: called after each step with the number of completed steps, following any
             evaluation and checkpoint due at that step. If it raises, training stops, and
             `resume=True` continues from the last checkpoint.
@@ -126,7 +128,7 @@ def train(
     }
     # JSON turns tuples into lists
     settings = json.loads(json.dumps(settings))
-    display = display or Display(quiet=True)
+    display = display or Display(quiet or not fabric.is_global_zero)
     with contextlib.ExitStack() as stack:
         stack.callback(display.close)
         folder = RunFolder(out, settings, resume)

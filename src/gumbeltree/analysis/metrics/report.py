@@ -11,7 +11,7 @@ import numpy as np
 from gumbeltree.analysis import metrics
 from gumbeltree.analysis.gold import Gold, GoldExample
 from gumbeltree.analysis.metrics import F1, Bracketing, SelfF1, TreeShape, bracketing
-from gumbeltree.evaluate import evaluate, split_of
+from gumbeltree.evaluation import evaluate, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.heads.class_evaluation import Bucket, ClassEvaluation, buckets_of
 from gumbeltree.tasks.task import Task

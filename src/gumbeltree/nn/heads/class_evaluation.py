@@ -29,7 +29,7 @@ class Bucket(NamedTuple):
         return f"{self.shortest}+" if self.longest is None else f"{self.shortest}-{self.longest}"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ClassEvaluation:
     """Results of a classifier on labelled examples; parts of one split can be added.
 
@@ -67,6 +67,9 @@ class ClassEvaluation:
     def interval(self) -> tuple[float, float]:
         """95 % confidence interval of the accuracy; see `wilson`."""
         return wilson(self.correct, self.count)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.summary()}>"
 
     def __add__(self, other: "ClassEvaluation") -> "ClassEvaluation":
         """Combine two parts of one split, for example from two processes."""

@@ -1,6 +1,7 @@
 """Evaluation of models on labelled data."""
 
 import dataclasses
+import doctest
 import json
 import math
 
@@ -11,16 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from gumbeltree import data
+import gumbeltree
+from gumbeltree import data, evaluation
 from gumbeltree.data import Split
 from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.device.graphs import Graphs
-from gumbeltree.evaluate import Evaluator, evaluate, split_of
+from gumbeltree.evaluation import Evaluator, evaluate, split_of
 from gumbeltree.layout import Sentences
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.heads.class_evaluation import wilson
 from gumbeltree.tasks.task import Example
 from gumbeltree.text.ids import TextCounts
+from gumbeltree.text.tokenizer import treebank_tokenizer
+from tests.columns import FORMS
 from tests.models import TEXTS, WORDS, tiny_model
 
 PAIR, SINGLE = tiny_model("pair"), tiny_model("single")
@@ -57,7 +61,7 @@ def test_evaluation_by_hand(model, columns, words):
     split = made(columns, lengths, len(model.labels))
     scores, gold = by_hand(model, split), torch.from_numpy(split.labels)
     predicted = scores.argmax(-1)
-    found = evaluate(model, split, words)
+    found = evaluate(model, split, words=words)
     assert found.predictions.tolist() == predicted.tolist()
     assert found.predictions.dtype == found.confusion.dtype == np.int64
     assert found.count == len(lengths)
@@ -243,7 +247,7 @@ def test_one_transfer_from_the_device(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: moved.append(x.shape) or cpu(x))
     split = made(1, [3, 1, 5, 6, 10], 2)
     assert len(list(data.by_length(split, 10))) > 2
-    evaluate(SINGLE, split, 10)
+    evaluate(SINGLE, split, words=10)
     assert len(moved) == 1
 
 
@@ -272,12 +276,12 @@ def test_an_evaluator_uses_the_current_weights(kind):
     rows = np.arange(0, 30, 2)
     evaluator = Evaluator(model, split, 40, rows)
     first = evaluator()
-    check_same(first, evaluate(model, split, 40, rows))
+    check_same(first, evaluate(model, split, words=40, rows=rows))
     check_same(evaluator(), first)
     assert (first.predictions[1::2] == -1).all()
     disturb(model)
     second = evaluator()
-    check_same(second, evaluate(model, split, 40, rows))
+    check_same(second, evaluate(model, split, words=40, rows=rows))
     assert second.loss != first.loss
     assert not np.array_equal(second.predictions, first.predictions)
 
@@ -289,8 +293,8 @@ def test_captured_batches_are_evaluated_like_others(kind, leaf):
     pytest.importorskip("triton")
     columns = 2 if kind == "pair" else 1
     split = made(columns, [3, 1, 5, 2, 4, 1], 2)
-    expected = evaluate(tiny_model(kind, impl="exact", leaf=leaf), split, 20)
-    evaluator = Evaluator(tiny_model(kind, impl="fused", leaf=leaf), split, 20)
+    expected = evaluate(tiny_model(kind, impl="exact", leaf=leaf), split, words=20)
+    evaluator = Evaluator(tiny_model(kind, impl="fused", leaf=leaf), split, words=20)
     device = torch.device("cpu")
     evaluator.on_device, evaluator.graphs = DeviceSplit(evaluator.part, device), Graphs(device)
     evaluator.placed = [evaluator.on_device.place(rows, False) for rows in evaluator.batches]
@@ -324,7 +328,7 @@ def test_gpu_evaluations_are_reproducible(kind):
     assert passes[0].loss == pytest.approx(plain.loss, rel=1e-2)
     disturb(model)
     changed = evaluator()
-    assert changed.loss == pytest.approx(evaluate(model, split, 600).loss, rel=1e-6)
+    assert changed.loss == pytest.approx(evaluate(model, split, words=600).loss, rel=1e-6)
     assert changed.loss != passes[0].loss
     # other settings of torch need another graph
     with torch.autocast("cuda", torch.bfloat16):
@@ -334,3 +338,51 @@ def test_gpu_evaluations_are_reproducible(kind):
     assert narrow[0].loss == pytest.approx(changed.loss, rel=0.2)
     assert narrow[0].loss != changed.loss
     assert evaluator().loss == pytest.approx(changed.loss, rel=1e-6)
+
+
+# texts in memory
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_evaluates_texts_in_every_form(form):
+    make = FORMS[form]
+    labels = ["good", "bad", "good", "good", "bad", "bad"]
+    found = gumbeltree.evaluate(SINGLE, make(TEXTS), make(labels))
+    examples = [Example((text,), label, (None,)) for text, label in zip(TEXTS, labels, strict=True)]
+    check_same(found, evaluate(SINGLE, split_of(SINGLE, examples)))
+    assert found.answers() == [p.label for p in SINGLE.predict(TEXTS)]
+    assert repr(found) == f"<ClassEvaluation: {found.summary()}>"
+
+
+def test_evaluates_pairs_of_texts():
+    labels = ["neutral", "entailment", "neutral"]
+    pairs = list(zip(TEXTS[:3], TEXTS[3:], strict=True))
+    expected = evaluate(PAIR, iter(pairs), labels)
+    check_same(evaluate(PAIR, TEXTS[:3], labels, TEXTS[3:]), expected)
+    assert expected.answers() == [p.label for p in PAIR.predict(pairs)]
+    with pytest.raises(ValueError, match="classifies single sentences"):
+        evaluate(SINGLE, pairs, labels)
+
+
+def test_evaluates_pretokenized_texts():
+    model = tiny_model("single")
+    model.tokenizer = treebank_tokenizer(WORDS)
+    # split at punctuation, or not
+    texts = ["the dog sleeps all night."], ["good"]
+    assert evaluate(model, *texts).by_length[0].name == "6-10"
+    assert evaluate(model, *texts, pretokenized=True).by_length[0].name == "1-5"
+
+
+def test_rejects_texts_without_labels_and_splits_with_labels():
+    with pytest.raises(ValueError, match="needs `labels`"):
+        evaluate(SINGLE, TEXTS)
+    with pytest.raises(ValueError, match="omit `labels`"):
+        evaluate(SINGLE, made(1, [3], 2), ["good"])
+    with pytest.raises(ValueError, match=r"'ugly'.*bad, good"):
+        evaluate(SINGLE, TEXTS[:1], ["ugly"])
+
+
+def test_the_example_runs():
+    results = doctest.testmod(evaluation)
+    assert results.attempted == 4
+    assert results.failed == 0

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gumbeltree.data import Split, by_length
+from gumbeltree.data.columns import examples_of
 from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.examples import Examples
 from gumbeltree.device.graphs import Graphs, torch_settings
@@ -25,19 +26,49 @@ from gumbeltree.text.ids import TextCounts, TextReader
 
 def evaluate(
     model: SentenceModel,
-    split: Split,
+    texts: Split | Iterable[str] | Iterable[tuple[str, str]],
+    labels: Iterable[Any] | None = None,
+    second: Iterable[str] | None = None,
+    *,
+    pretokenized: bool = False,
     words: int = BATCH_WORDS,
     rows: NDArray[np.int64] | None = None,
 ) -> Evaluation:
-    """Evaluate a model on a split, with greedy trees and without dropout.
+    """Evaluate a model on labelled texts, with greedy trees and without dropout.
+
+    Example:
+        >>> import gumbeltree
+        >>> model = gumbeltree.load("sst2-100d")
+        >>> evaluation = gumbeltree.evaluate(model, ["a gem .", "dull ."], ["positive", "negative"])
+        >>> evaluation.accuracy
+        1.0
 
     Args:
         model: a model; its mode does not matter and is left unchanged.
-        split: labelled ids.
+        texts: sentences, or (first, second) pairs for a pair model, in any iterable: lists, columns
+            of data frames, arrays, generators. Alternatively, a split of prepared data, which
+            contains its labels.
+        labels: label of each sentence or pair.
+        second: the second sentences, if `texts` contains only the first ones.
+        pretokenized: split texts at white space only, and undo Penn Treebank escapes.
         words: maximum number of words per batch, including padding.
         rows: distinct examples to evaluate on, all by default. Evaluations of disjoint rows can be
             added.
+
+    Returns:
+        The evaluation. `summary()` returns the main metrics in one line, `as_dict()` all of them,
+        and `tables()` details such as the confusion matrix.
     """
+    if isinstance(texts, Split):
+        if labels is not None or second is not None:
+            raise ValueError("a split contains its texts and labels; omit `labels` and `second`")
+        split = texts
+    elif labels is None:
+        raise ValueError("evaluation needs `labels`, one per text")
+    else:
+        columns = model._columns(texts, second)
+        examples = examples_of(columns[0], labels, *columns[1:])
+        split = split_of(model, examples, pretokenized)
     return Evaluator(model, split, words, rows)()
 
 

@@ -1,0 +1,77 @@
+"""Labelled texts in memory: lists, columns of data frames and data sets, arrays, iterators."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gumbeltree.data.examples import Examples
+from gumbeltree.tasks.task import Example
+from gumbeltree.text.batches import as_list, as_texts
+from gumbeltree.text.files import counted, shown
+from gumbeltree.text.tokenizer import undo_ptb_escapes
+
+
+def examples_of(
+    texts: Iterable[str],
+    labels: Iterable[Any],
+    second: Iterable[str] | None = None,
+    *,
+    pretokenized: bool = False,
+) -> Examples:
+    """Return labelled sentences, or pairs of sentences, as examples.
+
+    Args:
+        texts: sentences, in any iterable.
+        labels: label of each sentence: a string, a whole number, a number or a truth value.
+        second: second sentence of each pair.
+        pretokenized: split texts at white space only, and undo Penn Treebank escapes.
+
+    Raises:
+        TypeError: If a text is not a string, or a label is of another type.
+        ValueError: If a text or label is missing, or the lengths differ.
+    """
+    columns = [as_texts(column) for column in (texts, second) if column is not None]
+    names = [_label(label, row) for row, label in enumerate(as_list(labels))]
+    for column in columns:
+        if len(column) != len(names):
+            raise ValueError(
+                f"every text needs one label, but there are {counted(len(column), 'text')} and "
+                f"{counted(len(names), 'label')}; pass columns of equal length"
+            )
+    rows = zip(zip(*columns, strict=True), names, strict=True)
+    examples = Examples(_example(row, texts, pretokenized, name)
+                        for row, (texts, name) in enumerate(rows))  # fmt: skip
+    examples.report.examples = len(names)
+    return examples
+
+
+def _example(row: int, texts: Sequence[str], pretokenized: bool, label: str) -> Example:
+    stripped = tuple(text.strip() for text in texts)
+    if not all(stripped):
+        raise ValueError(f"the text of row {row} is empty; remove the row")
+    if pretokenized:
+        stripped = tuple(" ".join(map(undo_ptb_escapes, text.split())) for text in stripped)
+    return Example(stripped, label, (None,) * len(stripped))
+
+
+def _label(label: Any, row: int) -> str:
+    """Return a label as text, as it would stand in a table."""
+    # the scalars of NumPy and of torch have a Python value
+    value = label.item() if hasattr(label, "item") else label
+    kind = type(value).__name__
+    if value is None or kind in ("NAType", "NaTType") or (kind == "float" and math.isnan(value)):
+        raise ValueError(f"the label of row {row} is missing ({shown(label)}); remove the row")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        # data frames turn whole numbers into floats if any of them is missing
+        value = int(value)
+    if not isinstance(value, str | int | float):
+        raise TypeError(
+            f"the label of row {row} must be a string or a number, got {shown(label)} "
+            f"({type(label).__name__})"
+        )
+    text = str(value).strip()
+    if not text:
+        raise ValueError(f"the label of row {row} is empty; remove the row")
+    return text

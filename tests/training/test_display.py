@@ -1,0 +1,29 @@
+"""Progress of training."""
+
+import pytest
+from rich.console import Console
+
+from gumbeltree.training.display import Display
+from gumbeltree.training.loop import train
+from tests.runs import small
+
+
+def test_train_shows_progress_unless_quiet(demo, tmp_path, capsys):
+    train(small("epochs=1"), demo, tmp_path / "shown")
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 3
+    assert all("examples/s" in line and "dev loss" in line for line in lines)
+    train(small("epochs=1"), demo, tmp_path / "quiet", quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("notebook", [True, False])
+def test_notebooks_show_plain_lines_below_the_cell(notebook, monkeypatch, capsys):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: notebook)
+    assert Console().is_jupyter == notebook
+    display = Display()
+    assert not display.console.is_jupyter
+    display.say("reading")
+    assert capsys.readouterr() == (("reading\n", "") if notebook else ("", "reading\n"))
