@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent / "src" / "gumbeltree"
 # from bottom to top; a layer may import itself and those before it
 LAYERS = (
     ("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture"),
-    ("extras",),
+    ("answers", "encoded", "extras"),
     ("tree",),
     ("settings",),
     ("parts",),
@@ -20,6 +20,7 @@ LAYERS = (
     ("config", "packaged", "hub"),
     ("store",),
     ("text",),
+    ("text_model",),
     ("tasks", "fetch"),
     ("device", "noise", "weights"),
     ("layout", "states"),
@@ -43,6 +44,7 @@ WITHOUT_TORCH = (
     *("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture", "tree"),
     "extras",
     *("settings", "parts", "migrate", "config", "packaged", "hub", "store"),
+    *("answers", "encoded", "text_model", "analysis.trace", "analysis.index", "analysis.figure"),
     *(
         "text.batches",
         "text.files",

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import gumbeltree.model
+import gumbeltree.text_model
 from gumbeltree import Encoding, Prediction, Tree
 from gumbeltree.layout import Sentences
 from gumbeltree.model import SentenceModel
@@ -476,7 +476,7 @@ def tight(monkeypatch):
 
     monkeypatch.setattr(SentenceModel, "embed", spy_embed)
     monkeypatch.setattr(TextReader, "read", spy_read)
-    monkeypatch.setattr(gumbeltree.model, "batches", functools.partial(batches, words=12))
+    monkeypatch.setattr(gumbeltree.text_model, "batches", functools.partial(batches, words=12))
     monkeypatch.setattr(text_batches, "CHUNK_TEXTS", 7)
     return shapes, read
 
@@ -491,7 +491,7 @@ def test_memory_is_bounded_and_results_do_not_depend_on_chunks(tight):
         assert all(rows * width <= 12 or rows == 1 for rows, width in shapes)
         assert max(rows for rows, _ in shapes) > 1
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gumbeltree.model, "batches", batches)
+            patch.setattr(gumbeltree.text_model, "batches", batches)
             patch.setattr(text_batches, "CHUNK_TEXTS", 4096)
             whole = use(texts)
         if use == PAIR.parse_many:

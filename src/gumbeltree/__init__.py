@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from gumbeltree.answers import Prediction
     from gumbeltree.config import EncoderConfig, HeadConfig, ModelConfig, load_recipe, with_settings
     from gumbeltree.data.compile import prepare
+    from gumbeltree.encoded import Keep
     from gumbeltree.evaluation import evaluate
     from gumbeltree.layout import Sentences
     from gumbeltree.model import ModelOutput, SentenceModel, load, save
     from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
-    from gumbeltree.nn.heads.classes import Prediction
     from gumbeltree.packaged import pretrained_models
-    from gumbeltree.states import Draw, Encoding, Keep, NodeState
+    from gumbeltree.states import Draw, Encoding, NodeState
     from gumbeltree.training.loop import train
     from gumbeltree.tree import Tree
 
@@ -25,11 +26,11 @@ _MODULES = {
     "EncoderConfig": "config",
     "GumbelTreeEncoder": "nn.encoders.gumbel_tree",
     "HeadConfig": "config",
-    "Keep": "states",
+    "Keep": "encoded",
     "ModelConfig": "config",
     "ModelOutput": "model",
     "NodeState": "states",
-    "Prediction": "nn.heads.classes",
+    "Prediction": "answers",
     "SentenceModel": "model",
     "Sentences": "layout",
     "Tree": "tree",

@@ -1,8 +1,7 @@
 """The complete model, which encodes, parses and classifies text."""
 
 import dataclasses
-import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from gumbeltree.atomic import replace_file
 from gumbeltree.captured import CapturedEncoder
 from gumbeltree.card import generated, model_card
 from gumbeltree.config import ModelConfig
+from gumbeltree.encoded import VECTORS, Encoded, Keep
 from gumbeltree.hub import CARD, PREFIX, check_id, fetch, upload
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
@@ -25,7 +25,7 @@ from gumbeltree.nn.evaluation_mode import in_evaluation_mode
 from gumbeltree.packaged import packaged_folder
 from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import own
-from gumbeltree.states import VECTORS, Draw, Encoding, Keep
+from gumbeltree.states import Draw, Encoding
 from gumbeltree.store import (
     CONFIG,
     TOKENIZER,
@@ -37,12 +37,8 @@ from gumbeltree.store import (
     read_tokenizer,
     write_folder,
 )
-from gumbeltree.text.batches import ahead, as_list, as_texts, batches, chunks
-from gumbeltree.text.ids import Sentence, TextCounts, TextReader
-from gumbeltree.tree import Tree
+from gumbeltree.text_model import TextModel
 from gumbeltree.weights import check_fit, halved, read_weights, restored
-
-logger = logging.getLogger(__name__)
 
 
 class ModelOutput(NamedTuple):
@@ -59,7 +55,7 @@ class ModelOutput(NamedTuple):
     """Additional losses of the encoder, `[B]` each, by name."""
 
 
-class SentenceModel(nn.Module):
+class SentenceModel(TextModel, nn.Module):
     """Embedding, encoder and head, together with their tokenizer.
 
     `encode`, `parse`, `parse_many` and `predict` always run in evaluation mode and leave the mode
@@ -99,12 +95,6 @@ class SentenceModel(nn.Module):
         special = [self.tokenizer.token_to_id(word) for word in ("<pad>", "<unk>")]
         with torch.no_grad():
             self.embedding.weight[[i for i in special if i is not None]] = 0
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the classes; empty if the head does not classify."""
-        labels: tuple[str, ...] = self.head.labels
-        return labels
 
     def embed(self, sentences: Sentences) -> Sentences:
         """Replace word ids `[N]` by word vectors `[N, E]`, with dropout in training."""
@@ -178,93 +168,63 @@ class SentenceModel(nn.Module):
         reason: str | None = self.encoder.why_not_captured(sample)
         return reason
 
-    def encode(
+    @property
+    def reads_ahead(self) -> bool:  # type: ignore[override]
+        """Whether the host tokenises the next texts while a GPU encodes the current ones."""
+        return self._is_captured()
+
+    @torch.inference_mode()
+    def encode_ids(
         self,
-        texts: Iterable[str],
-        batch_size: int = 256,
-        *,
-        pretokenized: bool = False,
-        counts: TextCounts | None = None,
-    ) -> NDArray[np.float32]:
-        """Return the vectors of `texts`, float32 `[len(texts), D]`, using greedy trees.
+        ids: Sequence[Sequence[int]],
+        keep: Keep = VECTORS,
+        noise: NDArray[np.float32] | None = None,
+    ) -> Encoding:
+        """Encode one batch in evaluation mode; see `TextModel.encode_ids`."""
+        device, model = self.embedding.weight.device, in_evaluation_mode(self)
+        if not self._is_captured():
+            self._captured = None
+        elif self._captured is None or not self._captured.fits(self):
+            self._captured = CapturedEncoder(self)
+        if noise is None and self._captured is not None:
+            return self._captured(model, ids, keep)
+        drawn = None if noise is None else torch.from_numpy(noise).to(device)
+        return model.encode_batch(Sentences.of(ids, device), Draw(drawn), keep)
 
-        Args:
-            texts: sentences, in any iterable; only the first `max_words` words of each are read.
-            batch_size: maximum number of sentences encoded at once; fewer if they are long.
-            pretokenized: split texts at white space only, and undo Penn Treebank escapes
-                such as -LRB-.
-            counts: updated with the number of texts, words, unknown words and truncated texts. If
-                None, a warning is logged when texts are truncated.
-        """
-        texts = as_texts(texts)
-        vectors = np.empty((len(texts), self.encoder.vector_dim), dtype=np.float32)
-        for rows, _, (encoding,) in self._encode([texts], batch_size, pretokenized, counts):
-            vectors[rows] = encoding.vector.float().cpu().numpy()
-        return vectors
+    @torch.inference_mode()
+    def joined(self, encodings: Sequence[Encoding], rows: NDArray[np.int64]) -> Encoding:
+        """Concatenate encodings; see `TextModel.joined`."""
+        index = torch.from_numpy(rows).to(self.embedding.weight.device)
+        return Encoding.joined(encodings).map(lambda x: x[index])
 
-    def parse(
-        self, text: str, *, pretokenized: bool = False, counts: TextCounts | None = None
-    ) -> Tree:
-        """Return the greedy tree of one text.
+    def as_numpy(self, encoding: Encoding) -> Encoded:
+        """Return an encoding as NumPy arrays; see `TextModel.as_numpy`."""
 
-        Args:
-            text: a sentence.
-            pretokenized: see `encode`.
-            counts: see `encode`.
-        """
-        return self.parse_many([text], pretokenized=pretokenized, counts=counts)[0]
+        def array(x: Tensor | None) -> Any:
+            # NumPy has no bfloat16
+            return None if x is None else (x if x.dtype.itemsize > 2 else x.float()).cpu().numpy()
 
-    def parse_many(
-        self,
-        texts: Iterable[str],
-        batch_size: int = 256,
-        *,
-        pretokenized: bool = False,
-        counts: TextCounts | None = None,
-    ) -> list[Tree]:
-        """Return the greedy tree of each text.
+        nodes = None if encoding.nodes is None else encoding.nodes.h
+        return Encoded(*map(array, (encoding.vector, encoding.order, nodes, encoding.scores)))
 
-        Args:
-            texts: see `encode`.
-            batch_size: see `encode`.
-            pretokenized: see `encode`.
-            counts: see `encode`.
-        """
-        self.check_builds_trees()
-        columns = [as_texts(texts)]
-        trees: list[Tree] = []
-        for _, (sentences,), (encoding,) in self._encode(
-            columns, batch_size, pretokenized, counts, offsets=True
-        ):
-            assert encoding.order is not None
-            for sentence, order in zip(sentences, encoding.order.tolist(), strict=True):
-                trees.append(Tree(sentence.words, order[: len(sentence.ids) - 1]))
-        return trees
+    @torch.inference_mode()
+    def head_output(self, *encodings: Encoding) -> NDArray[np.float32]:
+        """Return the output of the head in evaluation mode, float32 `[B, ...]`."""
+        output: Tensor = in_evaluation_mode(self.head)(*map(self._head_input, encodings))
+        array: NDArray[np.float32] = output.float().cpu().numpy()
+        return array
 
-    def predict(
-        self,
-        texts: Iterable[str] | Iterable[tuple[str, str]],
-        second: Iterable[str] | None = None,
-        batch_size: int = 256,
-        *,
-        pretokenized: bool = False,
-        counts: TextCounts | None = None,
-    ) -> list[Any]:
-        """Return the head's answer for each sentence or pair; classifiers return a `Prediction`.
+    def output_of(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+        """Return the output of the head for vectors; see `TextModel.output_of`."""
+        weight = self.embedding.weight
+        return self.head_output(Encoding(torch.from_numpy(vectors).to(weight)))
 
-        Args:
-            texts: sentences, or (first, second) pairs for a pair model, in any iterable.
-            second: the second sentences, if `texts` contains only the first ones.
-            batch_size: maximum number of sentences encoded at once; fewer if they are long.
-            pretokenized: see `encode`.
-            counts: see `encode`.
-        """
-        columns, head = self._columns(texts, second), in_evaluation_mode(self.head)
-        answers: list[Any] = []
-        for _, _, encodings in self._encode(columns, batch_size, pretokenized, counts, head.keep):
-            with torch.inference_mode():
-                answers += head.answers(head(*map(self._head_input, encodings)))
-        return answers
+    def weight_bytes(self) -> Iterator[tuple[str, str, NDArray[np.uint8]]]:
+        """Yield the bytes of each weight; see `TextModel.weight_bytes`."""
+        for name, weight in sorted(self.state_dict().items()):
+            flat = weight.detach().cpu().contiguous().reshape(-1)
+            about = f"{weight.dtype} {list(weight.shape)}".removeprefix("torch.")
+            yield name, about, flat.view(torch.uint8).numpy()
 
     # The names follow huggingface_hub's ModelHubMixin. It is not a base class because its
     # save_pretrained deletes config.json first and its from_pretrained drops unknown settings.
@@ -352,99 +312,14 @@ class SentenceModel(nn.Module):
             raise ValueError(f"`revision` applies to models on the Hub, but {name} is {kind}")
         return load(name, device)
 
-    def check_builds_trees(self, name: str = "this model") -> None:
-        """Raise a ValueError unless the encoder merges words into a tree.
-
-        Args:
-            name: name of the model in the error message.
-        """
-        if not self.encoder.builds_trees:
-            raise ValueError(
-                f"{name} builds no tree: its encoder is {self.config.encoder.kind!r}; use a model "
-                "with another encoder, such as 'gumbel_tree'"
-            )
-
     def _head_input(self, encoding: Encoding) -> Encoding:
         """Return only the outputs that the head uses."""
         return Encoding(encoding.vector) if self.head.keep == VECTORS else encoding
-
-    def _columns(
-        self, texts: Iterable[str] | Iterable[tuple[str, str]], second: Iterable[str] | None
-    ) -> list[list[str]]:
-        """Return one list of texts per sentence of an example; raise if the head expects others."""
-        first: list[Any] = as_list(texts)
-        if self.head.sentences == 1:
-            if second is not None or not all(isinstance(x, str) for x in first):
-                raise ValueError("this model classifies single sentences: pass a list of strings")
-            return [as_texts(first)]
-        if second is None:
-            if not all(isinstance(x, tuple | list) and len(x) == 2 for x in first):
-                raise ValueError(
-                    "this model classifies pairs: pass (first, second) tuples, or two lists of "
-                    "strings"
-                )
-            return [as_texts(x[0] for x in first), as_texts(x[1] for x in first)]
-        columns = [as_texts(first), as_texts(second)]
-        if len(columns[0]) != len(columns[1]):
-            raise ValueError(
-                "this model classifies pairs: pass two lists of equal length, got "
-                f"{len(columns[0])} and {len(columns[1])} texts"
-            )
-        return columns
 
     def _is_captured(self) -> bool:
         """Return whether sentences are encoded by captured CUDA graphs."""
         device = self.embedding.weight.device
         return device.type == "cuda" and self.why_not_captured(sample=False) is None
-
-    def _encode(
-        self,
-        columns: Sequence[list[str]],
-        batch_size: int,
-        pretokenized: bool,
-        counts: TextCounts | None,
-        keep: Keep = VECTORS,
-        offsets: bool = False,
-    ) -> Iterator[tuple[slice, list[list[Sentence]], list[Encoding]]]:
-        """Encode texts chunk by chunk, in order.
-
-        Yields:
-            The rows of a chunk, and for each column its sentences and their encodings.
-        """
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"`batch_size` must be a positive integer, got {batch_size!r}")
-        reader = TextReader(self.tokenizer, self.config.max_words, pretokenized, counts)
-        if not self._is_captured():
-            self._captured = None
-        elif self._captured is None or not self._captured.fits(self):
-            self._captured = CapturedEncoder(self)
-        captured, model = self._captured, in_evaluation_mode(self)
-        device = self.embedding.weight.device
-
-        def read() -> Iterator[tuple[slice, list[list[Sentence]]]]:
-            # node states take much memory, so keep those of one batch at a time
-            for rows in chunks(columns, None if keep == VECTORS else batch_size):
-                yield rows, [reader.read(texts[rows], rows.start, offsets) for texts in columns]
-
-        def encoded(sentences: list[Sentence]) -> Encoding:
-            parts, order = [], []
-            with torch.inference_mode():
-                for rows in batches([len(sentence.ids) for sentence in sentences], batch_size):
-                    ids = [sentences[row].ids for row in rows]
-                    if captured is not None:
-                        parts.append(captured(model, ids, keep))
-                    else:
-                        batch = Sentences.of(ids, device)
-                        parts.append(model.encode_batch(batch, Draw(), keep))
-                    order.append(rows)
-                back = torch.from_numpy(np.concatenate(order).argsort()).to(device)
-                return Encoding.joined(parts).map(lambda x: x[back])
-
-        # on a GPU, tokenise the next chunk while this one is encoded
-        for rows, chunk in read() if captured is None else ahead(read()):
-            yield rows, chunk, [encoded(sentences) for sentences in chunk]
-        if counts is None and reader.counts.cut:
-            logger.warning("%s", reader.counts)
 
 
 def save(

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gumbeltree.encoded import VECTORS as VECTORS
+from gumbeltree.encoded import Keep as Keep
+
 
 class NodeState(NamedTuple):
     """State of tree nodes: r = [h; c] in the paper, each half `[..., D]`."""
@@ -33,19 +36,6 @@ class Draw(NamedTuple):
     def sampled(self) -> bool:
         """Whether merges are sampled."""
         return self.noise is not None
-
-
-class Keep(NamedTuple):
-    """What an encoder returns in addition to vectors and trees."""
-
-    nodes: bool = False
-    """Whether to return the states of all nodes."""
-    scores: bool = False
-    """Whether to return the scores of all candidates."""
-
-
-VECTORS = Keep()
-"""Return vectors and trees only."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from gumbeltree.analysis import trace as trace_module
 from gumbeltree.analysis.trace import span_probabilities, trace, trace_many
 from gumbeltree.config import BagConfig, ModelConfig
 from gumbeltree.model import SentenceModel
+from gumbeltree.noise import gumbel_noise
 from gumbeltree.tree import Tree
 from tests.models import tiny_model
 
@@ -185,3 +187,10 @@ def test_rejects_invalid_input(model):
     config = ModelConfig(BagConfig(5, 6))
     with pytest.raises(ValueError, match="builds no tree: its encoder is 'bag'"):
         trace(SentenceModel(config, model.tokenizer), TEXT)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**40 + 3])
+def test_noise_is_that_of_torch_with_the_same_seed(seed):
+    generator = torch.Generator().manual_seed(seed)
+    drawn = gumbel_noise((2, 5, 5), generator=generator)
+    np.testing.assert_allclose(trace_module._noise(2, 5, seed), drawn.numpy(), rtol=1e-5, atol=1e-6)

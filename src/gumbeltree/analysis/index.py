@@ -23,17 +23,16 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gumbeltree import __version__
 from gumbeltree.array_file import write_rows
 from gumbeltree.config import EncoderConfig
 from gumbeltree.migrate import first_encoder
-from gumbeltree.model import SentenceModel
 from gumbeltree.settings import from_dict
 from gumbeltree.text.batches import as_texts
 from gumbeltree.text.ids import TextCounts
+from gumbeltree.text_model import TextModel
 
 HEADER, VECTORS, TEXTS, OFFSETS = "index.json", "vectors.npy", "texts.txt", "offsets.npy"
 # older versions could add an approximate index, which is ignored
@@ -122,7 +121,7 @@ class Index:
     def build(
         cls,
         path: str | Path,
-        model: SentenceModel,
+        model: TextModel,
         texts: Iterable[str],
         *,
         name: str = "",
@@ -142,10 +141,10 @@ class Index:
             texts: iterable of sentences, of any length.
             name: name or folder of the model, stored in the index.
             unique: skip repeated texts.
-            batch_size: see `SentenceModel.encode`.
-            pretokenized: see `SentenceModel.encode`.
+            batch_size: see `TextModel.encode`.
+            pretokenized: see `TextModel.encode`.
             replace: overwrite an existing index.
-            counts: see `SentenceModel.encode`.
+            counts: see `TextModel.encode`.
         """
         if isinstance(texts, str):
             raise TypeError(f"`texts` must be a list of strings; pass [{texts[:20]!r}]")
@@ -173,7 +172,7 @@ class Index:
     def __len__(self) -> int:
         return self.header.count
 
-    def check_model(self, model: SentenceModel, name: str = "the model") -> None:
+    def check_model(self, model: TextModel, name: str = "the model") -> None:
         """Raise a ValueError unless a model gives the same vectors as the one that built the index.
 
         Args:
@@ -293,7 +292,7 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return (wide / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def model_digest(model: SentenceModel) -> str:
+def model_digest(model: TextModel) -> str:
     """Return a digest of everything that vectors depend on, which excludes head and device."""
     # Hash only settings that differ from their defaults, in the layout of version 1, so that
     # settings added later do not change the digest.
@@ -305,11 +304,10 @@ def model_digest(model: SentenceModel) -> str:
     }
     digest = hashlib.sha256(json.dumps([settings, model.config.max_words]).encode())
     digest.update(model.tokenizer.to_str().encode())
-    for name, weight in sorted(model.state_dict().items()):
+    for name, about, weight in model.weight_bytes():
         if name.startswith(("embedding.", "encoder.")):
-            digest.update(f"{name} {weight.dtype} {list(weight.shape)}".encode())
-            flat = weight.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy())
+            digest.update(f"{name} torch.{about}".encode())
+            digest.update(weight.data)
     return digest.hexdigest()
 
 

@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from gumbeltree.layout import Sentences
-from gumbeltree.model import SentenceModel
-from gumbeltree.nn.evaluation_mode import in_evaluation_mode
-from gumbeltree.noise import gumbel_noise
-from gumbeltree.states import VECTORS, Draw, Encoding, Keep
+from gumbeltree.answers import softmax
+from gumbeltree.encoded import VECTORS, Encoded, Keep
 from gumbeltree.text.batches import as_texts, batches
 from gumbeltree.text.ids import Sentence, TextReader
+from gumbeltree.text_model import TextModel
 from gumbeltree.tree import Span, Tree
 
 BATCH_WORDS = 4096
@@ -118,7 +114,7 @@ class Trace:
         }
 
 
-def trace(model: SentenceModel, text: str, **options: Any) -> Trace:
+def trace(model: TextModel, text: str, **options: Any) -> Trace:
     """Trace how a model merges one text.
 
     Args:
@@ -130,7 +126,7 @@ def trace(model: SentenceModel, text: str, **options: Any) -> Trace:
 
 
 def trace_many(
-    model: SentenceModel,
+    model: TextModel,
     texts: Sequence[str],
     *,
     seed: int | None = None,
@@ -145,21 +141,18 @@ def trace_many(
         seed: Sample each merge as argmax(score / temperature + Gumbel noise). The result depends
             on the seed, the text and the temperature, not on other texts. None merges the best.
         temperature: Higher values make sampling more random; training uses 1.
-        pretokenized: See `SentenceModel.encode`.
+        pretokenized: See `TextModel.encode`.
     """
     sentences, cuts = _read(model, texts, temperature, pretokenized)
     unknown = TextReader(model.tokenizer, model.config.max_words).unknown
     # a seed has no effect on fixed trees
     sampled = seed is not None and model.encoder.draws_trees
-    device, evaluated = model.embedding.weight.device, in_evaluation_mode(model)
     traces: dict[int, Trace] = {}
     for rows in batches([len(sentence.ids) for sentence in sentences], 256, BATCH_WORDS):
         ids = [sentences[row].ids for row in rows]
-        noise = None if seed is None else _padded_noise(ids, seed, temperature).to(device)
-        with torch.inference_mode():
-            batch = Sentences.of(ids, device)
-            encoding = evaluated.encode_batch(batch, Draw(noise), Keep(True, True))
-            classes = _classes(evaluated, encoding)
+        noise = None if seed is None else _padded_noise(ids, seed, temperature)
+        encoding = model.as_numpy(model.encode_ids(ids, Keep(True, True), noise))
+        classes = _classes(model, encoding)
         assert encoding.nodes is not None
         assert encoding.order is not None
         assert encoding.scores is not None
@@ -168,7 +161,7 @@ def trace_many(
             sentence, words = sentences[row], len(ids[i])
             own = [*range(words), *range(T, T + words - 1)]
             tree = Tree(sentence.words, encoding.order[i, : words - 1].tolist())
-            scores = encoding.scores[i].double().cpu().numpy()
+            scores = encoding.scores[i].astype(np.float64)
             shares = [None if classes is None else classes[i][node] for node in own]
             layers, nodes = _layers_and_nodes(tree, scores, temperature, shares)
             traces[row] = Trace(
@@ -178,8 +171,8 @@ def trace_many(
                 unknown=tuple(word == unknown for word in sentence.ids),
                 layers=layers,
                 nodes=nodes,
-                vector=encoding.vector[i].float().cpu().numpy(),
-                states=encoding.nodes.h[i, own].float().cpu().numpy(),
+                vector=encoding.vector[i].astype(np.float32),
+                states=encoding.nodes[i, own].astype(np.float32),
                 sampled=sampled,
                 cut=cuts[row],
                 trees=model.encoder.shape_of_trees,
@@ -188,7 +181,7 @@ def trace_many(
 
 
 def span_probabilities(
-    model: SentenceModel,
+    model: TextModel,
     text: str,
     *,
     samples: int = 100,
@@ -204,28 +197,28 @@ def span_probabilities(
         samples: The number of trees to sample.
         seed: A single seed for all samples.
         temperature: As in `trace_many`.
-        pretokenized: See `SentenceModel.encode`.
+        pretokenized: See `TextModel.encode`.
     """
     if samples < 1:
         raise ValueError(f"`samples` must be at least 1, got {samples}")
     (sentence,), _ = _read(model, [text], temperature, pretokenized)
     T = len(sentence.ids)
     noise = temperature * _noise(samples, T - 1, seed)
-    device = model.embedding.weight.device
-    model = in_evaluation_mode(model)
 
-    def orders(draw: Draw, count: int) -> list[list[int]]:
-        encoding = model.encode_batch(Sentences.of([sentence.ids] * count, device), draw)
-        assert encoding.order is not None
-        drawn: list[list[int]] = encoding.order.tolist()
+    def orders(count: int, noise: NDArray[np.float32] | None = None) -> list[list[int]]:
+        encoding = model.encode_ids([sentence.ids] * count, noise=noise)
+        order = model.as_numpy(encoding).order
+        assert order is not None
+        drawn: list[list[int]] = order.tolist()
         return drawn
 
     counts: Counter[Span] = Counter()
-    with torch.inference_mode():
-        (greedy,) = orders(Draw(), 1)
-        for part in noise.split(max(1, BATCH_WORDS // T)):
-            for order in orders(Draw(part.to(device)), len(part)):
-                counts.update(Tree(sentence.words, order).spans)
+    (greedy,) = orders(1)
+    most = max(1, BATCH_WORDS // T)
+    for start in range(0, samples, most):
+        part = noise[start : start + most]
+        for order in orders(len(part), part):
+            counts.update(Tree(sentence.words, order).spans)
     shares = {span: count / samples for span, count in sorted(counts.items())}
     return Tree(sentence.words, greedy), shares
 
@@ -240,7 +233,7 @@ def check_temperature(temperature: float) -> None:
 
 
 def _read(
-    model: SentenceModel, texts: Sequence[str], temperature: float, pretokenized: bool
+    model: TextModel, texts: Sequence[str], temperature: float, pretokenized: bool
 ) -> tuple[list[Sentence], list[bool]]:
     """Check the arguments, and return the ids of the texts and which texts were truncated."""
     model.check_builds_trees()
@@ -254,29 +247,39 @@ def _read(
     return sentences, cuts
 
 
-def _noise(count: int, size: int, seed: int) -> Tensor:
-    """Draw Gumbel noise `[count, size, size]` that depends only on its size and the seed."""
-    generator = torch.Generator().manual_seed(seed % 2**63)
-    return gumbel_noise((count, size, size), generator=generator)
+def _noise(count: int, size: int, seed: int) -> NDArray[np.float32]:
+    """Draw Gumbel noise `[count, size, size]` that depends only on its size and the seed.
+
+    The uniform numbers are those that torch draws with the same seed on a CPU.
+    """
+    twister = np.random.RandomState(seed % 2**32)
+    bits = twister.randint(2**32, size=(count, size, size), dtype=np.uint32)
+    u = (bits & 0xFF_FFFF).astype(np.float32) * np.float32(2**-24)
+    # Eqs. S9 and S10
+    tiny = np.float32(1e-20)
+    noise: NDArray[np.float32] = -np.log(-np.log(u + tiny) + tiny)
+    return noise
 
 
-def _padded_noise(ids: Sequence[Sequence[int]], seed: int, temperature: float) -> Tensor:
+def _padded_noise(
+    ids: Sequence[Sequence[int]], seed: int, temperature: float
+) -> NDArray[np.float32]:
     """Return the noise of each sentence, padded to `[B, T-1, T-1]`."""
     sizes = [len(words) - 1 for words in ids]
-    noise = torch.zeros((len(ids), max(sizes), max(sizes)))
+    noise = np.zeros((len(ids), max(sizes), max(sizes)), np.float32)
     for i, size in enumerate(sizes):
         # argmax(score / temperature + g) is argmax(score + temperature g)
         noise[i, :size, :size] = temperature * _noise(1, size, seed)[0]
     return noise
 
 
-def _classes(model: SentenceModel, encoding: Encoding) -> list[list[dict[str, float]]] | None:
+def _classes(model: TextModel, encoding: Encoded) -> list[list[dict[str, float]]] | None:
     """Return the class probabilities of each node of each sentence; None for pair models."""
     if model.head.sentences != 1 or not model.labels or model.head.keep != VECTORS:
         return None
     assert encoding.nodes is not None
-    h = encoding.nodes.h  # [B, 2T-1, D]
-    shares = model.head(Encoding(h.flatten(0, 1))).float().softmax(-1).unflatten(0, h.shape[:2])
+    h = encoding.nodes  # [B, 2T-1, D]
+    shares = softmax(model.output_of(h.reshape(-1, h.shape[-1]))).reshape(*h.shape[:2], -1)
     return [
         [dict(zip(model.labels, node, strict=True)) for node in nodes] for nodes in shares.tolist()
     ]

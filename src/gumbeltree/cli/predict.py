@@ -11,7 +11,7 @@ from gumbeltree.cli.app import app
 from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
-    from gumbeltree.nn.heads.head import Answer
+    from gumbeltree.answers import Answer
     from gumbeltree.text.lines import Line
 
 

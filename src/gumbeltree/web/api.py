@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from gumbeltree import __version__
-from gumbeltree.model import SentenceModel
+from gumbeltree.text_model import TextModel
 from gumbeltree.web import schema, service
 from gumbeltree.web.guards import BUSY, Bodies, Hosts, Outside, Token
 from gumbeltree.web.limits import LIMITS, ServerSettings
@@ -132,7 +132,7 @@ class Api:
 
 
 def create_app(
-    models: Mapping[str, SentenceModel],
+    models: Mapping[str, TextModel],
     settings: ServerSettings | None = None,
     indexes: Mapping[str, "Index"] | None = None,
 ) -> FastAPI:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.analysis.trace import Trace, trace_many
-from gumbeltree.model import SentenceModel
+from gumbeltree.text_model import TextModel
 from gumbeltree.tree import Span
 
 EXAMPLES = Path(__file__).parent / "examples.json"
@@ -28,7 +28,7 @@ class Phrases:
         sentences: sentences whose nodes become the phrases.
     """
 
-    def __init__(self, model: SentenceModel, sentences: Sequence[str]) -> None:
+    def __init__(self, model: TextModel, sentences: Sequence[str]) -> None:
         traces = trace_many(model, sentences)
         nodes = [(trace, node.span) for trace in traces for node in trace.nodes]
         self._texts = [_phrase_text(trace, span) for trace, span in nodes]

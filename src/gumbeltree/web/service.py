@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gumbeltree.analysis.trace import Trace, span_probabilities, trace_many
-from gumbeltree.model import SentenceModel
+from gumbeltree.text_model import TextModel
 from gumbeltree.web.limits import LIMITS
 from gumbeltree.web.phrases import Phrases, example_sentences, phrase_words
 
@@ -47,7 +47,7 @@ class Served:
     """
 
     name: str
-    model: SentenceModel
+    model: TextModel
     index: "Index | None" = None
 
     @property
@@ -186,7 +186,7 @@ def _similar_to_node(
 
 
 def _run_usable(
-    model: SentenceModel,
+    model: TextModel,
     items: list[Item],
     texts: Callable[[Item], list[str]],
     run: Callable[[list[Item]], Sequence[str | RefusedError]],
@@ -205,7 +205,7 @@ def _run_usable(
     return [next(results) if error is None else error for error in errors]
 
 
-def _find_error(model: SentenceModel, texts: list[str]) -> RefusedError | None:
+def _find_error(model: TextModel, texts: list[str]) -> RefusedError | None:
     """Return an error for the first text that has no words or too many."""
     for text in texts:
         words = len(model.tokenizer.encode(text).ids)
@@ -216,7 +216,7 @@ def _find_error(model: SentenceModel, texts: list[str]) -> RefusedError | None:
     return None
 
 
-def _description(model: SentenceModel) -> str:
+def _description(model: TextModel) -> str:
     """Return the description in the model's recipe, or else its dimension and input."""
     recipe = model.provenance.get("recipe")
     recorded = recipe.get("description") if isinstance(recipe, Mapping) else None

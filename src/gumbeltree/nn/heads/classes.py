@@ -1,37 +1,19 @@
 """Classifiers of single sentences and of pairs: an MLP over sentence vectors (Eqs. 14-18)."""
 
 import itertools
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumbeltree.answers import Prediction, class_answers
 from gumbeltree.config import HeadConfig
 from gumbeltree.nn.heads.class_evaluation import ClassEvaluation, buckets_of
 from gumbeltree.nn.heads.head import Head, Part
 from gumbeltree.ops.pair_features import pair_features
 from gumbeltree.states import Encoding
-
-
-class Prediction(NamedTuple):
-    """Predicted class of a sentence or pair."""
-
-    label: str
-    """The most probable label."""
-    probabilities: dict[str, float]
-    """Probability of each label, in the order of the model's labels."""
-    logits: tuple[float, ...]
-    """Logits, in the same order."""
-
-    def cells(self) -> list[str]:
-        """Return the label and its probability."""
-        return [self.label, f"{self.probabilities[self.label]:.4f}"]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return label and probabilities."""
-        return {"label": self.label, "probabilities": self.probabilities}
 
 
 class ClassHead(Head):
@@ -99,15 +81,9 @@ class ClassHead(Head):
         """Return the cross entropy of each example `[B]`; `target` holds classes, int64 `[B]`."""
         return F.cross_entropy(output, target, reduction="none")
 
-    def answers(self, output: Tensor) -> list[Prediction]:
+    def answers(self, output: NDArray[np.float32]) -> list[Prediction]:
         """Return the most probable class of each row, with all probabilities."""
-        logits = output.float()
-        found = []
-        for p, scores in zip(logits.softmax(-1).tolist(), logits.tolist(), strict=True):
-            label = self.labels[max(range(len(p)), key=p.__getitem__)]
-            named = dict(zip(self.labels, p, strict=True))
-            found.append(Prediction(label, named, tuple(scores)))
-        return found
+        return class_answers(output, self.labels)
 
     def count_parameters(self) -> dict[str, int]:
         """Return the number of parameters of the MLP, output layer and batch normalisation."""

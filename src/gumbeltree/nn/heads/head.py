@@ -8,18 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gumbeltree.answers import Answer
+from gumbeltree.encoded import VECTORS, Keep
 from gumbeltree.settings import PartConfig
-from gumbeltree.states import VECTORS, Encoding, Keep
-
-
-class Answer(Protocol):
-    """Prediction for one example."""
-
-    def cells(self) -> list[str]:
-        """Return the columns that `gumbeltree predict` prints before the text."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form."""
+from gumbeltree.states import Encoding
 
 
 class ResultTable(NamedTuple):
@@ -112,8 +104,8 @@ class Head(nn.Module, ABC):
         """Return the loss of each example `[B]`; `target` is `[B]`."""
 
     @abstractmethod
-    def answers(self, output: Tensor) -> Sequence[Answer]:
-        """Return the prediction for each row of a finite output."""
+    def answers(self, output: NDArray[np.float32]) -> Sequence[Answer]:
+        """Return the prediction for each row of a finite output `[B, ...]`, on the host."""
 
     @abstractmethod
     def target(self, label: str) -> float:
