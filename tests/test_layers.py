@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent / "src" / "gumbeltree"
 
 # from bottom to top; a layer may import itself and those before it
 LAYERS = (
+    ("plugins",),
     ("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture"),
     ("answers", "encoded", "extras"),
     ("tree",),
@@ -41,6 +42,7 @@ LAYERS = (
 )
 PLACE = {name: place for place, layer in enumerate(LAYERS) for name in layer}
 WITHOUT_TORCH = (
+    "plugins",
     *("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture", "tree"),
     "extras",
     *("settings", "parts", "migrate", "config", "packaged", "hub", "store"),

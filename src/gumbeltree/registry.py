@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
+from gumbeltree import plugins
+
 
 def suggest(name: str, known: list[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest known name, or an empty string."""
@@ -42,8 +44,11 @@ class Registry(Mapping[str, Any]):
         self.kind = kind
         self.table = table
         self.settings = settings or {}
+        plugins.watch(kind, table)
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self.table:
+            plugins.load_installed()
         if name not in self.table:
             known = sorted(self.table)
             raise UnknownNameError(

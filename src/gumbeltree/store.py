@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,18 @@ from tokenizers import Tokenizer
 
 from gumbeltree import __version__
 from gumbeltree.atomic import replace_file
-from gumbeltree.config import ModelConfig
+from gumbeltree.config import PARTS, ModelConfig
 from gumbeltree.hub import FILES, fetch
 from gumbeltree.migrate import FORMAT_VERSION, current_model
 from gumbeltree.packaged import packaged_folder, packaged_hint
-from gumbeltree.registry import suggest
+from gumbeltree.plugins import plugin_of
+from gumbeltree.registry import Registry, UnknownNameError, suggest
 from gumbeltree.settings import from_dict
 
 log = logging.getLogger(__name__)
 
 CONFIG, WEIGHTS, TOKENIZER = FILES
-KEYS = ("format", "format_version", "gumbeltree_version", "model", "provenance")
+KEYS = ("format", "format_version", "gumbeltree_version", "model", "plugins", "provenance")
 WORD_VECTORS = "embedding.weight"
 """Name of the word vectors among the weights; they can be saved as float16."""
 
@@ -54,6 +55,7 @@ def write_folder(
         "format_version": FORMAT_VERSION,
         "gumbeltree_version": __version__,
         "model": model,
+        **plugins_of(model),
         "provenance": provenance,
     }
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
@@ -62,6 +64,25 @@ def write_folder(
     replace_file(folder / WEIGHTS, write_weights)
     replace_file(folder / TOKENIZER, lambda path: path.write_text(vocabulary, encoding="utf-8"))
     replace_file(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def plugins_of(model: dict[str, Any]) -> dict[str, Any]:
+    """Return the plugins of a model's parts as the key `plugins`; empty without plugins."""
+    found = [
+        plugin_of(registry.kind, kind, registry.table.get(kind, "gumbeltree."))
+        for registry, kind in _parts(model)
+    ]
+    plugins = [one for number, one in enumerate(found) if one and one not in found[:number]]
+    return {"plugins": plugins} if plugins else {}
+
+
+def _parts(settings: dict[str, Any]) -> Iterator[tuple[Registry, str]]:
+    """Yield the registry and the kind of every part in the settings of a model."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            if name in PARTS and "kind" in value:
+                yield PARTS[name], value["kind"]
+            yield from _parts(value)
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -157,13 +178,32 @@ def has_half_embeddings(folder: Path) -> bool:
 
 def model_config(folder: Path) -> ModelConfig:
     """Return the settings of the model in a folder."""
+    content: dict[str, Any] = {}
     try:
-        config: ModelConfig = from_dict(ModelConfig, read_config(folder).get("model"), "model")
+        content = read_config(folder)
+        config: ModelConfig = from_dict(ModelConfig, content.get("model"), "model")
     except ValueError as error:
         if str(folder / CONFIG) in str(error):
             raise
-        raise ValueError(f"{folder / CONFIG}: {error}") from error
+        message = _with_plugins(error, content.get("plugins"))
+        raise ValueError(f"{folder / CONFIG}: {message}") from error
     return config
+
+
+def _with_plugins(error: ValueError, plugins: object) -> str:
+    """Return an error message; for an unknown part, it names the plugins of the model instead."""
+    given = plugins if isinstance(plugins, list) else []
+    named = [plugin for plugin in given if isinstance(plugin, dict) and "module" in plugin]
+    if not isinstance(error, UnknownNameError) or not named:
+        return str(error)
+    unknown = str(error).partition("; known:")[0]
+    modules = ", ".join(str(plugin["module"]) for plugin in named)
+    packages = [str(plugin["package"]) for plugin in named if "package" in plugin]
+    install = f"install {', '.join(packages)}, or " if packages else ""
+    return (
+        f"{unknown}; the model was made with the plugin {modules}, which is not loaded; {install}"
+        f"pass --plugin {named[0]['module']} or the path of its file (in Python, import it first)"
+    )
 
 
 def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:

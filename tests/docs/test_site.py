@@ -23,7 +23,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from gumbeltree import EncoderConfig, GumbelTreeEncoder
+from gumbeltree import EncoderConfig, GumbelTreeEncoder, plugins
 from gumbeltree.cli import app
 from gumbeltree.config import EncoderSettings, load_recipe, with_settings
 from gumbeltree.ops.merge import exact
@@ -40,6 +40,7 @@ SNLI = "needs SNLI and GloVe, and trains for hours"
 SST = "needs SST and GloVe, and trains for long"
 NETWORK = "needs a download"
 HUB = "needs an account or a model on the Hub"
+PLUGIN = "run with the files of the page on parts"
 ONLY_PARSED = {
     "train snli-": SNLI,
     "train sst2": SST,
@@ -58,6 +59,8 @@ ONLY_PARSED = {
     "info hub:": HUB,
     "import-reference CHECKPOINT": "needs a checkpoint of the authors",
     "parse FOLDER": "needs a checkpoint of the authors",
+    "train text --plugin": PLUGIN,
+    "predict runs/text --plugin": PLUGIN,
 }
 """Beginnings of commands that the parser reads and nobody runs, with the reason; the longest
 beginning counts."""
@@ -162,12 +165,13 @@ def parsed(words: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("command", sorted({c.line for c in commands()}))
-def test_the_parser_takes_every_command(command: str) -> None:
+def test_the_parser_takes_every_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "load_plugin", lambda name: None)
     words = Command("", command).words
     command_of(words)
     given = parsed(words)
     assert given, "the parser called nothing"
-    if words[0] == "train" or words[:2] == ["data", "prepare"]:
+    if (words[0] == "train" or words[:2] == ["data", "prepare"]) and not given["plugin"]:
         with_settings(load_recipe(given["recipe"]), given["settings"] or [])
 
 
@@ -339,8 +343,11 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "trec" / "TREC_10.label").write_text("\n".join(questions))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for table in (CELLS, ESTIMATORS, TASKS, ENCODERS):
+    registries = (CELLS, ESTIMATORS, TASKS, ENCODERS)
+    for table in registries:
         monkeypatch.setattr(table, "table", dict(table.table))
+    monkeypatch.setattr(plugins, "_tables", [(table.kind, table.table) for table in registries])
+    monkeypatch.setattr(plugins, "_sources", {})
     return tmp_path
 
 
@@ -353,6 +360,16 @@ def test_the_program_of_the_page_on_parts_runs(
     for run in ("plain", "max"):
         result = json.loads((parts / "runs" / run / "result.json").read_text("utf-8"))
         assert 0 <= result["test_accuracy"] <= 1
+
+
+def test_the_commands_of_the_page_on_parts_run(parts: Path) -> None:
+    found = [c for c in commands() if c.page == "docs/extend.md"]
+    assert [beginning(c) for c in found] == ["train text --plugin", "predict runs/text --plugin"]
+    for command in found:
+        small_run = [*small(), "--quiet"] if command.words[0] == "train" else []
+        assert call([*command.words, *small_run]).output
+    config = json.loads((parts / "runs/text/model/config.json").read_text("utf-8"))
+    assert config["plugins"] == [{"module": "my_parts"}]
 
 
 def test_the_parts_of_the_page_do_what_it_says(parts: Path) -> None:

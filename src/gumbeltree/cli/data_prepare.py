@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gumbeltree.cli.data_get import data as data_app
-from gumbeltree.cli.streams import Quiet, SkipBad
+from gumbeltree.cli.streams import Plugin, Quiet, SkipBad
 from gumbeltree.cli.train import (
     Data,
     Dev,
@@ -38,6 +38,7 @@ def prepare(
     test: Test = None,
     pretokenized: Pretokenized = False,
     skip_bad: SkipBad = False,
+    plugin: Plugin = None,
     quiet: Quiet = False,
 ) -> None:
     """Compile word ids, labels and the required word vectors into one file for training.

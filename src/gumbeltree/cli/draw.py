@@ -47,6 +47,7 @@ def draw(
     ] = 1.0,
     pretokenized: streams.Pretokenized = False,
     device: streams.Device = "auto",
+    plugin: streams.Plugin = None,
     quiet: streams.Quiet = False,
 ) -> None:
     """Draw the trees that models build for a sentence, with the order and scores of the merges.

@@ -19,6 +19,7 @@ def encode(
     pretokenized: streams.Pretokenized = False,
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
+    plugin: streams.Plugin = None,
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:

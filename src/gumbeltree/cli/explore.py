@@ -18,6 +18,7 @@ def explore(
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     access_log: AccessLog = False,
     device: streams.Device = "auto",
+    plugin: streams.Plugin = None,
 ) -> None:
     """Explore trees in the browser; the page is accessible only from this machine.
 

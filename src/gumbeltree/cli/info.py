@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gumbeltree.cli import streams
 from gumbeltree.cli.app import Json, app
 
 
@@ -20,6 +21,7 @@ def info(
         ),
     ],
     as_json: Json = False,
+    plugin: streams.Plugin = None,
 ) -> None:
     """Show the settings of a recipe or model, and its number of parameters without word vectors.
 

@@ -27,6 +27,7 @@ def predict(
     pretokenized: streams.Pretokenized = False,
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
+    plugin: streams.Plugin = None,
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
 
 
@@ -27,6 +28,7 @@ def push(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the card and the files without uploading them.")
     ] = False,
+    plugin: streams.Plugin = None,
 ) -> None:
     """Upload a model and its card to the Hugging Face Hub.
 

@@ -90,6 +90,7 @@ def serve(
     ] = "127.0.0.1",
     access_log: AccessLog = True,
     device: streams.Device = "auto",
+    plugin: streams.Plugin = None,
 ) -> None:
     """Serve models over HTTP as a JSON API: parse, predict, encode and neighbours.
 
@@ -126,6 +127,7 @@ def serve(
         device=pick_device(device),
         threads=threads or _share(workers),
         settings=settings,
+        plugins=tuple(plugin or ()),
     )
     run_server(plan, host, port, workers, forwarded_allow_ips, browser=False)
 

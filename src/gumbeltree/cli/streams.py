@@ -51,6 +51,25 @@ Split = Annotated[
     SplitName | None,
     typer.Option("--split", help="Split to read, unless --data is a file; default: test."),
 ]
+
+
+def _load_plugins(names: list[str] | None) -> list[str] | None:
+    from gumbeltree.plugins import load_plugin
+
+    for name in names or ():
+        load_plugin(name)
+    return names
+
+
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        callback=_load_plugins,
+        help="Module or .py file that adds parts of your own. Can be repeated.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
 
 

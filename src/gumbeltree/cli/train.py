@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gumbeltree.cli.app import Json, app
-from gumbeltree.cli.streams import Device, Quiet, SkipBad
+from gumbeltree.cli.streams import Device, Plugin, Quiet, SkipBad
 from gumbeltree.device.pick import pick_device
 from gumbeltree.parts import HEADS
 from gumbeltree.settings import Settings
@@ -91,6 +91,7 @@ def train(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs, with consecutive seeds.")] = 1,
     device: Device = "auto",
+    plugin: Plugin = None,
     precision: Annotated[
         str | None, typer.Option(help="32, tf32, bf16 or 64; default: that of the recipe.")
     ] = None,

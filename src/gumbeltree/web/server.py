@@ -20,6 +20,7 @@ import uvicorn
 
 from gumbeltree.model import SentenceModel, load
 from gumbeltree.packaged import packaged_names
+from gumbeltree.plugins import load_plugin
 from gumbeltree.signals import exits
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import ServerSettings
@@ -54,6 +55,7 @@ class ServerPlan:
         device: where models run.
         threads: torch threads per process; 0 means torch's default.
         settings: settings of the server.
+        plugins: arguments of `load_plugin`.
     """
 
     models: tuple[str, ...]
@@ -61,11 +63,15 @@ class ServerPlan:
     device: str = "cpu"
     threads: int = 0
     settings: ServerSettings = dataclasses.field(default_factory=ServerSettings)
+    plugins: tuple[str, ...] = ()
 
     def app(self) -> "FastAPI":
         """Load models and indexes and return the application."""
         if self.threads:
             torch.set_num_threads(self.threads)
+        for plugin in self.plugins:
+            # again in each process
+            load_plugin(plugin)
         models = load_models(self.models, self.device)
         return create_app(models, self.settings, open_indexes(self.indexes, models))
 
