@@ -1,7 +1,8 @@
-"""Registries of model parts: name, class and settings.
+"""Registries of model parts: name, class, settings and NumPy version.
 
 Classes are imported on first use. The settings of built-in parts are listed separately, so that
 they can be read without importing torch; other parts define theirs in their class, as `Config`.
+The last table of a registry lists the parts that can be used without torch; see `gumbeltree.light`.
 """
 
 from gumbeltree.registry import Registry
@@ -10,6 +11,9 @@ CELLS = Registry(
     "cell",
     {"treelstm": "gumbeltree.nn.cells.treelstm:TreeLSTMCell"},
     {"treelstm": "gumbeltree.config:TreeLSTMConfig"},
+    {
+        "treelstm": "gumbeltree.light.cells:LightTreeLSTM",
+    },
 )
 
 LEAVES = Registry(
@@ -24,6 +28,11 @@ LEAVES = Registry(
         "lstm": "gumbeltree.config:LSTMLeafConfig",
         "bilstm": "gumbeltree.config:BidirectionalLSTMLeafConfig",
     },
+    {
+        "affine": "gumbeltree.light.leaves:LightAffineLeaf",
+        "lstm": "gumbeltree.light.leaves:LightLSTMLeaf",
+        "bilstm": "gumbeltree.light.leaves:LightBidirectionalLeaf",
+    },
 )
 
 ESTIMATORS = Registry(
@@ -35,6 +44,10 @@ ESTIMATORS = Registry(
     {
         "st_gumbel": "gumbeltree.config:StraightThroughConfig",
         "soft": "gumbeltree.config:SoftConfig",
+    },
+    {
+        "st_gumbel": "gumbeltree.light.estimators:HardChoice",
+        "soft": "gumbeltree.light.estimators:SoftChoice",
     },
 )
 
@@ -52,6 +65,12 @@ ENCODERS = Registry(
         "bag": "gumbeltree.config:BagConfig",
         "lstm": "gumbeltree.config:LSTMConfig",
     },
+    {
+        "gumbel_tree": "gumbeltree.light.trees:LightGumbelTree",
+        "fixed_tree": "gumbeltree.light.trees:LightFixedTree",
+        "bag": "gumbeltree.light.baselines:LightBag",
+        "lstm": "gumbeltree.light.baselines:LightLSTM",
+    },
 )
 
 HEADS = Registry(
@@ -63,5 +82,9 @@ HEADS = Registry(
     {
         "pair": "gumbeltree.config:HeadConfig",
         "single": "gumbeltree.config:HeadConfig",
+    },
+    {
+        "pair": "gumbeltree.light.heads:LightPairHead",
+        "single": "gumbeltree.light.heads:LightSingleHead",
     },
 )

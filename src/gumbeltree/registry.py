@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from gumbeltree import plugins
+from gumbeltree.extras import install_command
 
 
 def suggest(name: str, known: list[str]) -> str:
@@ -29,6 +30,10 @@ class UnknownNameError(KeyError, ValueError):
         return str(self.args[0])
 
 
+class NeedsTorchError(ImportError, ValueError):
+    """Raised for a part without a NumPy version when torch is not used."""
+
+
 class Registry(Mapping[str, Any]):
     """Mapping from a public name to the object at "module:attribute".
 
@@ -36,17 +41,37 @@ class Registry(Mapping[str, Any]):
         kind: what the names stand for, such as "encoder"; used in messages.
         table: "module:attribute" by name.
         settings: "module:attribute" of their settings, which can be imported separately.
+        light: "module:attribute" of their NumPy versions, for those that have one.
     """
 
     def __init__(
-        self, kind: str, table: dict[str, str], settings: dict[str, str] | None = None
+        self,
+        kind: str,
+        table: dict[str, str],
+        settings: dict[str, str] | None = None,
+        light: dict[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self.table = table
         self.settings = settings or {}
+        self.light = light or {}
         plugins.watch(kind, table)
 
     def __getitem__(self, name: str) -> Any:
+        self._check_known(name)
+        return found_at(self.table[name])
+
+    def light_version(self, name: str) -> Any:
+        """Return the NumPy version of a part; raise if it has none."""
+        self._check_known(name)
+        if name not in self.light:
+            raise NeedsTorchError(
+                f"the {self.kind} {name!r} is not available in the NumPy runtime; install torch to "
+                f"use it: {install_command('torch')}"
+            )
+        return found_at(self.light[name])
+
+    def _check_known(self, name: str) -> None:
         if name not in self.table:
             plugins.load_installed()
         if name not in self.table:
@@ -54,7 +79,6 @@ class Registry(Mapping[str, Any]):
             raise UnknownNameError(
                 f"unknown {self.kind} {name!r}; known: {', '.join(known)}.{suggest(name, known)}"
             )
-        return found_at(self.table[name])
 
     def __contains__(self, name: object) -> bool:
         # without importing the class

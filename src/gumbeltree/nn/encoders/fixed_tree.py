@@ -2,16 +2,15 @@
 
 from functools import cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gumbeltree.config import FixedTreeConfig
+from gumbeltree.fixed_orders import order_table
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
 from gumbeltree.noise import NoiseLayers, is_keys, keyed_noise
 from gumbeltree.states import Draw, Encoding, Keep
-from gumbeltree.tree import Tree
 
 
 class FixedTreeEncoder(TreeEncoder):
@@ -135,12 +134,4 @@ def _width(T: int) -> int:
 @cache
 def _table(kind: str, T: int) -> Tensor:
     """Return the merges for each length up to T, int64 `[T + 1, T - 1]`."""
-    table = torch.full((T + 1, T - 1), -1)
-    for length in range(2, T + 1):
-        if kind == "balanced":
-            order = list(Tree.balanced(map(str, range(length))).order)
-        else:
-            chance = np.random.Generator(np.random.PCG64([length]))
-            order = [int(chance.integers(left)) for left in range(length - 1, 0, -1)]
-        table[length, : length - 1] = torch.tensor(order)
-    return table
+    return torch.from_numpy(order_table(kind, T))

@@ -1,0 +1,133 @@
+"""Leaf transformations: word vectors -> h and c of the leaves."""
+
+from typing import Any
+
+import numpy as np
+
+from gumbeltree.config import LSTMLeafConfig
+from gumbeltree.light.arrays import Array, Packed, Shapes, Weights, for_tanh, named, within
+
+
+class LightAffineLeaf:
+    """Compute r_i = W x_i + b (Eq. 10).
+
+    Args:
+        embedding_dim: width E of the word vectors.
+        hidden_dim: width D of the states.
+        config: settings of the leaf.
+        weights: `weight` and `bias`.
+    """
+
+    def __init__(self, embedding_dim: int, hidden_dim: int, config: Any, weights: Weights) -> None:
+        self.weight, self.bias = np.ascontiguousarray(weights["weight"].T), weights["bias"]
+
+    @staticmethod
+    def shapes(embedding_dim: int, hidden_dim: int, config: Any) -> Shapes:
+        """Return the names and shapes of the weights."""
+        return {"weight": (2 * hidden_dim, embedding_dim), "bias": (2 * hidden_dim,)}
+
+    def __call__(self, words: Array, batch: Packed) -> tuple[Array, Array]:
+        """Return h and c of the words `[N, E]`, each `[N, D]`."""
+        states = words @ self.weight
+        states += self.bias
+        h, c = np.split(states, 2, axis=1)
+        return np.ascontiguousarray(h), np.ascontiguousarray(c)
+
+
+class LightLSTMLeaf:
+    """Compute r_i = LSTM(x_i, r_{i-1}) (Eq. 13).
+
+    Args:
+        embedding_dim: width E of the word vectors.
+        hidden_dim: width D of the states.
+        config: settings of the leaf.
+        weights: those of `torch.nn.LSTMCell`.
+        reverse: whether to read from the last word to the first.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        hidden_dim: int,
+        config: LSTMLeafConfig | None,
+        weights: Weights,
+        reverse: bool = False,
+    ) -> None:
+        # the order i, f, g, o becomes i, f, o, g
+        order = (0, 1, 3, 2)
+        self.weight_ih = np.ascontiguousarray(for_tanh(weights["weight_ih"], order).T)
+        self.weight_hh = np.ascontiguousarray(for_tanh(weights["weight_hh"], order).T)
+        self.bias = for_tanh(weights["bias_ih"] + weights["bias_hh"], order)
+        self.reverse = reverse
+
+    @staticmethod
+    def shapes(embedding_dim: int, hidden_dim: int, config: Any) -> Shapes:
+        """Return the names and shapes of the weights."""
+        gates = 4 * hidden_dim
+        return {
+            "weight_ih": (gates, embedding_dim),
+            "weight_hh": (gates, hidden_dim),
+            "bias_ih": (gates,),
+            "bias_hh": (gates,),
+        }
+
+    def __call__(self, words: Array, batch: Packed) -> tuple[Array, Array]:
+        """Return h and c of the words `[N, E]`, each `[N, D]`."""
+        gates = words @ self.weight_ih  # [N, 4D]
+        gates += self.bias
+        D, N, n = self.weight_hh.shape[0], len(words), batch.active[0]
+        h, c = np.empty((N, D), gates.dtype), np.empty((N, D), gates.dtype)
+        recurrent = np.empty((n, 4 * D), gates.dtype)
+        steps = range(batch.steps)
+        before, known = 0, 0  # first row of the previous step, and its number of rows
+        for t in reversed(steps) if self.reverse else steps:
+            lo, n = batch.start[t], batch.active[t]
+            hi, m = lo + n, min(n, known)
+            x, new_h, new_c = gates[lo:hi], h[lo:hi], c[lo:hi]
+            if m:
+                np.dot(h[before : before + m], self.weight_hh, out=recurrent[:m])
+                x[:m] += recurrent[:m]
+            np.tanh(x, out=x)
+            sigmoids, g = x[:, : 3 * D], x[:, 3 * D :]
+            sigmoids += 1  # twice the sigmoid
+            np.multiply(x[:, :D], g, out=new_c)
+            if m:
+                forget = x[:m, D : 2 * D]
+                forget *= c[before : before + m]
+                new_c[:m] += forget
+            new_c *= 0.5
+            np.tanh(new_c, out=g)
+            np.multiply(x[:, 2 * D : 3 * D], g, out=new_h)
+            new_h *= 0.5
+            before, known = lo, n
+        return h, c
+
+
+class LightBidirectionalLeaf:
+    """Two LSTMs of width D/2, one per direction, with concatenated states.
+
+    Args:
+        embedding_dim: width E of the word vectors.
+        hidden_dim: width D of the states.
+        config: settings of the leaf.
+        weights: those of both LSTMs.
+    """
+
+    def __init__(
+        self, embedding_dim: int, hidden_dim: int, config: LSTMLeafConfig, weights: Weights
+    ) -> None:
+        sizes = embedding_dim, hidden_dim // 2, config
+        self.forwards = LightLSTMLeaf(*sizes, within(weights, "forwards"))
+        self.backwards = LightLSTMLeaf(*sizes, within(weights, "backwards"), reverse=True)
+
+    @staticmethod
+    def shapes(embedding_dim: int, hidden_dim: int, config: Any) -> Shapes:
+        """Return the names and shapes of the weights."""
+        one = LightLSTMLeaf.shapes(embedding_dim, hidden_dim // 2, config)
+        return {**named(one, "forwards"), **named(one, "backwards")}
+
+    def __call__(self, words: Array, batch: Packed) -> tuple[Array, Array]:
+        """Return h and c of the words `[N, E]`, each `[N, D]`."""
+        there, back = self.forwards(words, batch), self.backwards(words, batch)
+        h, c = (np.concatenate(pair, axis=1) for pair in zip(there, back, strict=True))
+        return h, c

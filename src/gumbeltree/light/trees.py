@@ -1,0 +1,181 @@
+"""NumPy versions of the encoders that merge words into a tree."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gumbeltree.config import EncoderConfig, FixedTreeConfig, TreeSettings
+from gumbeltree.encoded import VECTORS, Encoded, Keep
+from gumbeltree.fixed_orders import fixed_orders
+from gumbeltree.light.arrays import (
+    Array,
+    Shapes,
+    Weights,
+    named,
+    packed_blocks,
+    within,
+)
+from gumbeltree.light.encoders import LightEncoder
+from gumbeltree.light.estimators import HardChoice
+from gumbeltree.light.merge import Merger, Outputs
+from gumbeltree.parts import CELLS, ESTIMATORS, LEAVES
+
+
+class LightTree(LightEncoder):
+    """A leaf transformation, a cell and a merge.
+
+    Args:
+        config: settings of the encoder and its parts.
+        weights: weights of the leaf and the cell.
+        query: scaled query vector `[D]`; zero if candidates are not scored.
+    """
+
+    block = 128, 4096
+    """Maximum numbers of sentences and words merged at once."""
+    few = 2
+    """Blocks of up to this many sentences are merged one by one."""
+    estimator: Any = HardChoice
+    """NumPy version of the estimator."""
+
+    def __init__(self, config: TreeSettings, weights: Weights, query: Array) -> None:
+        super().__init__(config, weights)
+        D = config.hidden_dim
+        leaf, cell = config.leaf, config.cell
+        self.leaf = LEAVES.light_version(leaf.kind)(
+            config.embedding_dim, D, leaf, within(weights, "leaf")
+        )
+        self.cell = CELLS.light_version(cell.kind)(D, cell, within(weights, "cell"))
+        self.merger = Merger(self.cell, query)
+
+    @staticmethod
+    def shapes(config: Any) -> Shapes:
+        """Return the names and shapes of the weights."""
+        D, leaf, cell = config.hidden_dim, config.leaf, config.cell
+        leaf_shapes = LEAVES.light_version(leaf.kind).shapes(config.embedding_dim, D, leaf)
+        cell_shapes = CELLS.light_version(cell.kind).shapes(D, cell)
+        return {**named(leaf_shapes, "leaf"), **named(cell_shapes, "cell")}
+
+    def weigh(self, scores: Array) -> Array:
+        """Return the mixing weights of the noisy scores of one layer `[K]`, if trees are mixed."""
+        raise NotImplementedError
+
+    def order_of(self, lengths: NDArray[np.int64], noise: Array | None) -> NDArray[np.int64] | None:
+        """Return the merges if they do not depend on the words, `[B, T-1]`."""
+        return None
+
+    def encode(
+        self,
+        words: Array,
+        lengths: NDArray[np.int64],
+        keep: Keep = VECTORS,
+        noise: Array | None = None,
+    ) -> Encoded:
+        """Return vectors and trees; see `LightEncoder.encode`."""
+        B, T, attention = len(lengths), int(lengths.max()), self.config.attention
+        out = Outputs(B, T, self.vector_dim, words.dtype, keep, attention)
+        order = self.order_of(lengths, noise)
+        noise = None if order is not None or noise is None else noise.astype(words.dtype)
+        mixing = noise is not None and self.estimator.mixes
+        block = (1, T) if mixing else self.block
+        for batch in packed_blocks(lengths, *block):
+            x = words if B == 1 else words.take(batch.words, 0)
+            h, c = self.leaf(x, batch)
+            out.start(h, batch)
+            if len(batch.lengths) > self.few and not mixing:
+                self.merger.merge_many(h, c, batch, out, noise, order)
+                continue
+            for rank, row in enumerate(batch.sentences.tolist()):
+                length = int(lengths[row])
+                own = np.array(batch.start[:length]) + rank
+                states = (h, c) if length == len(h) else (h[own], c[own])
+                if mixing:
+                    assert noise is not None
+                    self.merger.merge_mixed(*states, row, out, noise, self.weigh)
+                else:
+                    self.merger.merge_one(*states, row, out, noise, order)
+        vector = attend(out.nodes, lengths) if out.nodes is not None and attention else out.vector
+        return Encoded(vector, out.order, out.nodes if keep.nodes else None, out.scores)
+
+
+class LightGumbelTree(LightTree):
+    """Merge the words of each sentence into a learned tree.
+
+    Args:
+        config: settings of the encoder.
+        weights: `query`, and the weights of the leaf and the cell.
+    """
+
+    trees = "sampled"
+
+    def __init__(self, config: EncoderConfig, weights: Weights) -> None:
+        scale = 1 / math.sqrt(config.hidden_dim) if config.score == "scaled_dot" else 1.0
+        query = weights["query"]
+        super().__init__(config, weights, query * query.dtype.type(scale))
+        self.estimator = ESTIMATORS.light_version(config.estimator.kind)
+
+    def weigh(self, scores: Array) -> Array:
+        """Return the mixing weights of the noisy scores of one layer `[K]`."""
+        mixed: Array = self.estimator.weights(scores, self.config.temperature)
+        return mixed
+
+    @staticmethod
+    def shapes(config: Any) -> Shapes:
+        """Return the names and shapes of the weights."""
+        return {"query": (config.hidden_dim,), **LightTree.shapes(config)}
+
+
+class LightFixedTree(LightTree):
+    """Merge the words of each sentence into a tree that does not depend on them.
+
+    Args:
+        config: settings of the encoder.
+        weights: weights of the leaf and the cell.
+    """
+
+    trees = "fixed"
+
+    def __init__(self, config: FixedTreeConfig, weights: Weights) -> None:
+        super().__init__(config, weights, np.zeros(config.hidden_dim, weights["cell.bias"].dtype))
+
+    @property
+    def shape_of_trees(self) -> str:
+        """Kind of trees: left, right, balanced or random."""
+        kind: str = self.config.trees
+        return kind
+
+    @property
+    def draws_trees(self) -> bool:
+        """Whether trees depend on noise."""
+        return self.shape_of_trees == "random"
+
+    def order_of(self, lengths: NDArray[np.int64], noise: Array | None) -> NDArray[np.int64] | None:
+        """Return the merges, `[B, T-1]`; random trees are drawn by noise, if there is any."""
+        T = int(lengths.max())
+        if noise is None or T == 1 or not self.draws_trees:
+            return fixed_orders(self.shape_of_trees, lengths, T)
+        position = np.arange(T - 1)
+        last = lengths[:, None] - 2 - position
+        drawn = np.where(position <= last[:, :, None], noise, -np.inf).argmax(-1)
+        return np.where(last >= 0, drawn, -1)
+
+
+def attend(h: Array, lengths: NDArray[np.int64]) -> Array:
+    """Pool the nodes of each tree by attention; see `nn.encoders.tree_encoder.attend`.
+
+    Args:
+        h: nodes `[B, 2T-1, D]`, zero where there is no node.
+        lengths: words per sentence `[B]`.
+
+    Returns:
+        Vectors `[B, D]`.
+    """
+    words = np.arange((h.shape[1] + 1) // 2) < lengths[:, None]
+    mask = np.concatenate([words, words[:, 1:]], axis=1)  # [B, 2T-1]
+    mean = h.sum(1) / (2 * lengths[:, None] - 1).astype(h.dtype)
+    scores = np.where(mask, (h @ mean[:, :, None])[..., 0], -np.inf)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    pooled: Array = (weights[:, None] @ h)[:, 0]
+    return pooled
