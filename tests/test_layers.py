@@ -60,7 +60,7 @@ WITHOUT_TORCH = (
         "text.vectors",
         "tasks.task",
     ),
-    *("tasks.snli", "tasks.sst", "tasks.listops", "tasks.table", "fetch"),
+    *("tasks.snli", "tasks.sst", "tasks.listops", "tasks.table", "tasks.table_file", "fetch"),
 )
 
 

@@ -235,6 +235,8 @@ class DataConfig(Settings):
     """Split the texts of a table at white space only."""
     quotes: bool = True
     """Double quotes enclose table fields, as in CSV; if false, they are ordinary characters."""
+    separator: str = ""
+    """Separator of the columns of a CSV or TSV file, such as ; or tab; recognised by default."""
     text: str = ""
     """Column of the text in a table."""
     text2: str = ""

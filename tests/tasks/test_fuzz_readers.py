@@ -40,6 +40,7 @@ READERS = {
     "tsv plain": (lambda: Table("text", quotes=False), "a.tsv", 'text\tlabel\n"a\tx\n'),
     "csv plain": (lambda: Table("text", quotes=False), "a.csv", 'text,label\na "b" c,x\n'),
     "jsonl": (lambda: Table("a", "b"), "a.jsonl", '{"a": "x", "b": "y", "label": 1}\n'),
+    "json": (lambda: Table("a", "b"), "a.json", '[{"a": "x", "b": "y", "label": 1}]\n'),
 }
 readers = pytest.mark.parametrize("name", READERS)
 VECTORS = "the 1 2 -3.5e-1\n. . . 4 5 6\nof 7 8 9\n"

@@ -6,11 +6,13 @@ import itertools
 import json
 import random
 import statistics
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gumbeltree.extras import pip_command
 from gumbeltree.tasks import TASKS, listops, table
 from gumbeltree.tasks.listops import evaluate, generate
 from gumbeltree.tasks.table import Table, split
@@ -488,8 +490,10 @@ def test_table_formats(write, tmp_path):
     assert read(task, rows)[1].dropped == {"blank lines": 1}
     flags = write("b.jsonl", '{"text": "a", "label": true}')
     assert read(task, flags)[0][0].label == "true"
-    with pytest.raises(ValueError, match=r"a\.xls .*\.tsv, \.csv, \.jsonl"):
-        read(task, tmp_path / "a.xls")
+    with pytest.raises(ValueError, match=r"a\.dat .*\.tsv, \.csv, \.jsonl"):
+        read(task, tmp_path / "a.dat")
+    with pytest.raises(ValueError, match=r"a\.xlsx is a spreadsheet; save it as CSV"):
+        read(task, tmp_path / "a.xlsx")
 
 
 def test_table_pairs_by_column_number(write):
@@ -571,6 +575,118 @@ def test_table_rejects_bare_carriage_returns(tmp_path):
 def test_table_rejects_bad_lines(write, record, match):
     path = write("a.jsonl", '{"text": "a", "label": 1}', json.dumps(record))
     check_bad_line(Table(text="text"), path, 2, match, good=1)
+
+
+def test_table_lists_of_json_objects(write):
+    records = [{"text": "a", "label": 1}, {"text": "b", "label": "x", "more": [1]}]
+    pretty = write("a.json", json.dumps(records, indent=2))
+    packed = write("b.json.gz", json.dumps(records))
+    # some programs write JSON Lines to .json files
+    lines = write("c.json", *map(json.dumps, records))
+    single = write("d.json", json.dumps(records[0], indent=2))
+    for path in (pretty, packed, lines):
+        assert [x.label for x in read(Table(text="text"), path)[0]] == ["1", "x"]
+    assert read(Table(text="text"), single)[0] == [Example(("a",), "1", (None,))]
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ('{"text": {"0": "a"}, "label": {"0": "b"}}', "a list of objects.*orient='records'"),
+        ("3", "a list of objects, one per row, got 3"),
+        ('[{"text": "a",', r"a\.json is not valid JSON: .*line 1"),
+        ('[{"text": "a", "label": "b"}, 4]', r"a\.json, row 2: expected an object, got 4"),
+        ('[{"text": "a", "label": "b"}, {"text": "c", "label": null}]', "row 2: .*label, got None"),
+        ('[{"txt": "a", "label": "b"}]', "row 1: .*'text', got columns 'txt', 'label'; .*--text"),
+    ],
+)  # fmt: skip
+def test_table_rejects_bad_json(write, content, match):
+    with pytest.raises(ValueError, match=match):
+        read(Table(text="text"), write("a.json", content))
+
+
+def test_table_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    columns = {"n": [1, 2, 3], "text": ["a", "b", "c"], "label": [4, None, 5]}
+    parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(BadLineError, match=r"a\.parquet, row 2: .*label, got None.*--skip-bad"):
+        read(Table(text="text"), path)
+    examples, report = read(Table(text="text"), path, skip_bad=True)
+    assert [(x.texts[0], x.label) for x in examples] == [("a", "4"), ("c", "5")]
+    assert report.bad == 1
+    path.write_bytes(b"not a table")
+    with pytest.raises(ValueError, match=r"a\.parquet is not a valid Parquet file"):
+        read(Table(text="text"), path)
+
+
+def test_table_parquet_requires_pyarrow(write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError) as error:
+        read(Table(text="text"), write("a.parquet"))
+    assert pip_command("pyarrow") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "separator", [";", "\t", "|", ","], ids=["semicolon", "tab", "bar", "comma"]
+)
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_table_separators(write, separator, name):
+    rows = [["label", " text "], ["1", f'"a{separator} b, c; d"'], ["0", "e"]]
+    path = write(name, "", *map(separator.join, rows))
+    expected = [Example((f"a{separator} b, c; d",), "1", (None,)), Example(("e",), "0", (None,))]
+    assert read(Table(text="text"), path)[0] == expected
+    # without a header, the number of columns decides
+    path = write(name, *map(separator.join, rows[1:]))
+    assert read(Table(text="1", label="0"), path)[0] == expected
+
+
+def test_table_separator_of_excel(write):
+    path = write("a.csv", "sep=;", "text;label", "a, b;1")
+    assert read(Table(text="text"), path)[0] == [Example(("a, b",), "1", (None,))]
+    with pytest.raises(BadLineError, match=r"line 2: .*'txt', got columns 'text', 'label'"):
+        read(Table(text="txt"), path)
+
+
+def test_table_given_separators(write):
+    path = write("a.csv", "text^label", "a, b^1,2")
+    with pytest.raises(BadLineError, match=r"'text', got columns 'text\^label'.*--set separator="):
+        read(Table(text="text"), path)
+    table = Table(text="text", separator="^")
+    assert read(table, path)[0] == [Example(("a, b",), "1,2", (None,))]
+    tabs = write("b.csv", "text\tlabel", "a\tb")
+    assert read(Table(text="text", separator="tab"), tabs)[0][0].label == "b"
+    with pytest.raises(ValueError, match=r"`separator` must be one character.*got ';;'"):
+        Table(text="text", separator=";;")
+
+
+def test_table_lists_the_columns_of_a_semicolon_file(write):
+    path = write("a.csv", "review;stars", "a, b, c, d;1")
+    message = "line 1: expected a column 'text', got columns 'review', 'stars'; .*--text COLUMN"
+    with pytest.raises(BadLineError, match=message):
+        read(Table(text="text", label="stars"), path)
+    twice = write("b.csv", "text,label,text", "a,b,c")
+    with pytest.raises(BadLineError, match="one column 'text', got 2 of them; rename"):
+        read(Table(text="text"), twice)
+
+
+def test_table_explains_unquoted_separators(write):
+    path = write("a.csv", "text,label", "well, yes,1", "no,0")
+    check_bad_line(Table(text="text"), path, 2, "2 columns, got 3; put fields.*quotes", good=1)
+
+
+def test_table_explains_other_encodings(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("text,label\ncafé,1\n".encode("latin-1"))
+    with pytest.raises(BadLineError, match=r"line 2: .*UTF-8.*iconv -f WINDOWS-1252.*Excel"):
+        read(Table(text="text"), path)
+
+
+def test_table_empty_labels_name_the_line_and_the_option(write):
+    path = write("a.csv", "text,label", '"a', 'b",1', "c, ", "d,0")
+    check_bad_line(Table(text="text"), path, 4, "label, got an empty.*--skip-bad", good=2)
 
 
 # random division

@@ -158,6 +158,7 @@ def make_task(recipe: Recipe) -> Task:
             None if labels == LABELS_FROM_DATA else labels,
             settings.quotes,
             settings.pretokenized,
+            settings.separator,
         )
         return table
     task: Task = TASKS[settings.task]()

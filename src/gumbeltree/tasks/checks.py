@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from gumbeltree.registry import suggest
-from gumbeltree.text.files import MismatchError, shown
+from gumbeltree.text.files import SKIP, MismatchError, shown
 from gumbeltree.tree import Tree
 
 
@@ -19,10 +19,14 @@ def checked_text(text: object, name: str) -> str:
         MismatchError: If the value is not a string, is blank, or cannot be encoded as UTF-8.
     """
     if not isinstance(text, str):
-        raise MismatchError(f"text as {name}", shown(text), "write it as a string")
+        # pandas writes missing values as None or NaN
+        missing = text is None or text != text
+        raise MismatchError(
+            f"text as {name}", shown(text), SKIP if missing else "write it as a string"
+        )
     text = text.strip()
     if not text:
-        raise MismatchError(f"text as {name}", "an empty string", "remove the line")
+        raise MismatchError(f"text as {name}", "an empty string", SKIP)
     if not text.isascii():
         try:
             text.encode()
@@ -38,7 +42,7 @@ def checked_label(label: object, labels: tuple[str, ...] | None) -> str:
         return checked_text(label, "label")
     if not isinstance(label, str) or label not in labels:
         near = suggest(label[:100], list(labels)) if isinstance(label, str) else ""
-        fix = f"correct the label or remove the line.{near}"
+        fix = f"correct the label, {SKIP}.{near}"
         raise MismatchError(f"one of the labels {', '.join(labels)}", shown(label), fix)
     return label
 

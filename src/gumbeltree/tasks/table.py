@@ -1,28 +1,20 @@
-"""Labelled text in the columns of a TSV, CSV or JSONL file."""
+"""Labelled text in the columns of a table."""
 
-import csv
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gumbeltree.tasks.checks import (
-    checked_columns,
-    checked_label,
-    checked_object,
-    checked_text,
-    column_of,
-)
+from gumbeltree.tasks.checks import checked_label, checked_object, checked_text
+from gumbeltree.tasks.table_file import ENDINGS, TableFile, check_columns, checked_separator
 from gumbeltree.tasks.task import Example, FileNames, Task
-from gumbeltree.text.files import BadLines, MismatchError, Report, is_blank, read_lines, shown
+from gumbeltree.text.files import Report
 from gumbeltree.text.tokenizer import undo_ptb_escapes
-
-_SUFFIXES = (".tsv", ".csv", ".jsonl")
 
 
 def _names(*stems: str) -> tuple[str, ...]:
-    return tuple(stem + suffix for stem in stems for suffix in _SUFFIXES)
+    return tuple(stem + suffix for stem in stems for suffix in ENDINGS)
 
 
 def split(examples_count: int, fractions: Sequence[float], seed: int) -> list[list[int]]:
@@ -57,10 +49,11 @@ def split(examples_count: int, fractions: Sequence[float], seed: int) -> list[li
 
 
 class Table(Task):
-    """Texts and labels in columns of a .tsv, .csv or .jsonl file, optionally gzipped.
+    """Texts and labels in columns of a .tsv, .csv, .jsonl, .json or .parquet file.
 
-    The first row of a TSV or CSV file names the columns. Fields may be enclosed in double quotes
-    and then contain separators, newlines and doubled quotes; a quoted field is at most 128 KiB.
+    All but .parquet files may be gzipped. The first row of a TSV or CSV file names the columns.
+    Fields may be enclosed in double quotes and then contain separators, newlines and doubled
+    quotes; a quoted field is at most 128 KiB.
 
     Example:
         For a file films.csv that starts with `review,stars`:
@@ -85,6 +78,7 @@ class Table(Task):
         labels: Iterable[str] | None = None,
         quotes: bool = True,
         pretokenized: bool = False,
+        separator: str = "",
     ) -> None:
         """Describe a table.
 
@@ -97,146 +91,46 @@ class Table(Task):
             quotes: Whether a double quote at the start of a TSV or CSV field encloses it.
             pretokenized: Whether texts are words separated by white space, possibly with Penn
                 Treebank escapes, which are undone.
+            separator: Separator of a TSV or CSV file to try first; by default, it is recognised.
         """
-        self.columns = [text, label] if second is None else [text, second, label]
-        numbers = [column.isdecimal() for column in self.columns]
-        if any(numbers) and not all(numbers):
-            raise ValueError(
-                f"columns must be all names or all numbers, got {', '.join(self.columns)}; "
-                "pass numbers for files without a header"
-            )
-        self.has_header = not any(numbers)
+        columns = {"text": text, "text2": second, "label": label}
+        self.columns = {role: name for role, name in columns.items() if name is not None}
+        check_columns(self.columns.values())
         self.pair = second is not None
         self.labels = None if labels is None else tuple(labels)
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError(f"labels must be distinct, got {', '.join(self.labels)}")
         self.quotes = quotes
         self.pretokenized = pretokenized
+        self.separator = checked_separator(separator)
 
     def read(
         self, path: Path | str, split: str, report: Report, skip_bad: bool = False
     ) -> Iterator[Example]:
-        """Read a TSV, CSV or JSONL file, according to its suffix; see `Task.read`."""
-        path = Path(path)
-        name = path.name.lower().removesuffix(".gz")
-        if not name.endswith(_SUFFIXES):
-            raise ValueError(
-                f"{path} must have a name that ends in {', '.join(_SUFFIXES)}, optionally followed "
-                "by .gz; rename the file"
-            )
-        if name.endswith(".jsonl"):
-            return super().read(path, split, report, skip_bad)
-        return self._read_rows(path, "\t" if name.endswith(".tsv") else ",", report, skip_bad)
-
-    def parse(self, line: str, split: str, report: Report) -> list[Example]:
-        """Read one line of JSONL; see `Task.parse`."""
-        fields = checked_object(line)
-        for name in self.columns:
-            column_of(name, list(fields))
-        values: list[Any] = [fields[name] for name in self.columns]
-        if isinstance(values[-1], bool):
-            values[-1] = str(values[-1]).lower()
-        elif isinstance(values[-1], int):
-            values[-1] = str(values[-1])
-        return [self._example(values)]
-
-    def _read_rows(
-        self, path: Path, separator: str, report: Report, skip_bad: bool
-    ) -> Iterator[Example]:
-        places: list[int] = []
-        count = 0
-        for number, row in self._rows(path, separator, report, skip_bad):
-            if not places:
-                count = len(row)
-                # a missing column affects every row, so it is always an error
-                with BadLines(path, number, report, skip_bad=False):
-                    places = self._places(row)
-                if self.has_header:
-                    continue
-            with BadLines(path, number, report, skip_bad):
-                checked_columns(row, count)
-                example = self._example([row[place] for place in places])
+        """Read a table, according to its ending; see `Task.read`."""
+        table = TableFile(path, self.columns, self.separator, self.quotes)
+        for row in table.rows(report, skip_bad):
+            with table.bad(row.number, report, skip_bad):
+                example = self._example(row.values)
                 report.examples += 1
                 yield example
 
-    def _places(self, first_row: list[str]) -> list[int]:
-        """Return the positions of the columns."""
-        if self.has_header:
-            header = [name.strip() for name in first_row]
-            return [column_of(name, header) for name in self.columns]
-        # int() rejects strings of thousands of digits
-        places = [int(column[:9]) for column in self.columns]
-        if max(places) >= len(first_row):
-            raise MismatchError(
-                f"a column {max(places)}, counted from 0",
-                f"{len(first_row)} columns",
-                "pass smaller numbers, or column names if there is a header",
-            )
-        return places
-
-    def _rows(
-        self, path: Path, separator: str, report: Report, skip_bad: bool
-    ) -> Iterator[tuple[int, list[str]]]:
-        """Yield each row with the number of its first line."""
-        lines = _Lines(read_lines(path, report, skip_bad))
-        rows = csv.reader(
-            lines,
-            delimiter=separator,
-            quoting=csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE,
-            strict=True,
-        )
-        while True:
-            lines.taken.clear()
-            try:
-                row = next(rows)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                number, text = lines.taken[0]
-                with BadLines(path, number, report, skip_bad):
-                    raise _unreadable(text, error) from error
-                # a quote that is never closed must not swallow the lines after it
-                lines.pending += reversed(lines.taken[1:])
-                continue
-            number, text = lines.taken[0]
-            if len(lines.taken) > 1 or not is_blank(text, report):
-                yield number, row
+    def parse(self, line: str, split: str, report: Report) -> list[Example]:
+        """Read one line of JSON Lines; see `Task.parse`."""
+        table = TableFile("a.jsonl", self.columns)
+        return [self._example(table.values(checked_object(line)))]
 
     def _example(self, values: list[Any]) -> Example:
         *texts, label = values
+        if isinstance(label, bool):
+            label = str(label).lower()
+        elif isinstance(label, int):
+            label = str(label)
         label = label.strip() if isinstance(label, str) else label
         checked = tuple(
             checked_text(text, f"column {name!r}")
-            for text, name in zip(texts, self.columns, strict=False)
+            for text, name in zip(texts, self.columns.values(), strict=False)
         )
         if self.pretokenized:
             checked = tuple(" ".join(map(undo_ptb_escapes, text.split())) for text in checked)
         return Example(checked, checked_label(label, self.labels), (None,) * len(checked))
-
-
-class _Lines:
-    """Lines for the csv module; records those of the current row, so that they can be reread."""
-
-    def __init__(self, lines: Iterator[tuple[int, str]]) -> None:
-        self.lines = lines
-        self.taken: list[tuple[int, str]] = []
-        self.pending: list[tuple[int, str]] = []
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        number, line = self.pending.pop() if self.pending else next(self.lines)
-        self.taken.append((number, line))
-        return line + "\n"
-
-
-def _unreadable(text: str, error: csv.Error) -> MismatchError:
-    actual = f"{shown(text)} ({error})"
-    if "new-line" in str(error):
-        return MismatchError("rows that end in LF or CRLF", actual, "convert the line endings")
-    return MismatchError(
-        f"fields of at most {csv.field_size_limit():,} characters with matching quotes",
-        actual,
-        "double the quotes inside fields, or disable quoting with --set quotes=false",
-    )

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import IO
 
 _GZIP_MAGIC = b"\x1f\x8b"
+SKIP = "remove the line, or pass --skip-bad to skip such lines"
+"""What to do about a bad line."""
 
 
 @dataclass
@@ -57,6 +59,7 @@ class BadLines:
     number: int
     report: Report
     skip_bad: bool
+    unit: str = "line"
 
     def __enter__(self) -> None:
         return None
@@ -64,13 +67,21 @@ class BadLines:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if not isinstance(error, MismatchError):
             return False
-        message = f"{self.path}, line {self.number}: {error}"
+        message = f"{self.path}, {self.unit} {self.number}: {error}"
         if not self.skip_bad:
             raise BadLineError(message) from error
         self.report.bad += 1
         if len(self.report.first_bad) < 3:
             self.report.first_bad.append(message)
         return True
+
+
+def check_file(path: Path) -> None:
+    """Raise an OSError unless `path` is a file."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; pass a file")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; check the path")
 
 
 def read_lines(
@@ -91,10 +102,7 @@ def read_lines(
         OSError: If the file does not exist, is a folder, or contains damaged gzip data.
     """
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; pass a file")
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; check the path")
+    check_file(path)
     number = 0
     with open(path, "rb") as file:
         stream: IO[bytes] | gzip.GzipFile = file
@@ -118,9 +126,15 @@ def decode_line(raw: bytes, number: int) -> str:
         return raw.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         actual = f"byte 0x{raw[error.start]:02x} at byte {error.start} of the line"
+        encoding = "WINDOWS-1252"
         if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             actual += " (the text looks like UTF-16)"
-        raise MismatchError("UTF-8 text", actual, "convert the text to UTF-8") from error
+            encoding = "UTF-16"
+        fix = (
+            "convert the text to UTF-8, for example with "
+            f"`iconv -f {encoding} -t UTF-8 old.csv > new.csv`, or save it as CSV UTF-8 in Excel"
+        )
+        raise MismatchError("UTF-8 text", actual, fix) from error
 
 
 def is_blank(line: str, report: Report) -> bool:

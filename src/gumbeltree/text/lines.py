@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from gumbeltree.text.files import (
+    SKIP,
     BadLines,
     MismatchError,
     Report,
@@ -24,7 +25,6 @@ CHUNK_CHARACTERS = 2**20
 """A chunk ends once it has this many characters."""
 PIECE = 2**16
 """Maximum number of bytes read from standard input at once."""
-SKIP = "remove the line, or pass --skip-bad to skip it"
 
 
 class Line(NamedTuple):
