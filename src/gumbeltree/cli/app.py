@@ -11,7 +11,6 @@ from gumbeltree.signals import exits
 app = typer.Typer(
     help="Gumbel Tree-LSTM: sentence encoders that learn their own tree structure.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

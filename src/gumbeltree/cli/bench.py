@@ -6,12 +6,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gumbeltree.cli import completion
 from gumbeltree.cli.app import app
 
 
 @app.command()
 def bench(
-    device: Annotated[str, typer.Option(help="Device to benchmark: cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Device to benchmark: cpu or cuda.",
+            autocompletion=completion.one_of("cpu", "cuda"),
+        ),
+    ] = "cpu",
     json_file: Annotated[
         Path | None, typer.Option("--json", help="JSON file for all figures.")
     ] = None,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gumbeltree.cli import completion
 from gumbeltree.cli.app import app
 
 if TYPE_CHECKING:
@@ -17,7 +18,11 @@ app.add_typer(data, name="data")
 @data.command()
 def get(
     name: Annotated[
-        str | None, typer.Argument(help="Name: snli, sst, glove.6B, glove.840B or listops.")
+        str | None,
+        typer.Argument(
+            help="Name: snli, sst, glove.6B, glove.840B or listops.",
+            autocompletion=completion.downloads,
+        ),
     ] = None,
     to: Annotated[Path | None, typer.Option(help="Folder to use instead of the cache.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Download existing files again.")] = False,

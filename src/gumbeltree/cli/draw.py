@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gumbeltree.cli import streams
+from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import app
 from gumbeltree.device.pick import pick_device
 
@@ -23,6 +23,7 @@ def draw(
         typer.Argument(
             metavar="MODEL... TEXT",
             help="One or more models, as for `parse`, followed by the sentence in quotes.",
+            autocompletion=completion.models,
         ),
     ],
     out: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gumbeltree.cli import streams
+from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import Json, app
 from gumbeltree.cli.train import Label, Text, Text2
 from gumbeltree.device.pick import pick_device
@@ -27,7 +27,8 @@ def evaluate(
     task: Annotated[
         str | None,
         typer.Option(
-            help="snli, sst2, sst5, listops, sick, demo or table; default: as in training."
+            help="snli, sst2, sst5, listops, sick, demo or table; default: as in training.",
+            autocompletion=completion.tasks,
         ),
     ] = None,
     text: Text = None,

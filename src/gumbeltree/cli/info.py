@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gumbeltree.cli import streams
+from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import Json, app
 
 
@@ -17,7 +17,8 @@ def info(
     name: Annotated[
         str,
         typer.Argument(
-            help="A recipe, a .toml file, a model folder, a packaged model or hub:ORG/NAME."
+            help="A recipe, a .toml file, a model folder, a packaged model or hub:ORG/NAME.",
+            autocompletion=completion.recipes_and_models,
         ),
     ],
     as_json: Json = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gumbeltree.cli import streams
+from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import app
 from gumbeltree.device.pick import pick_device
 
@@ -26,7 +26,10 @@ def neighbours(
     k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per query.")] = 5,
     model: Annotated[
         str | None,
-        typer.Option(help="New location of the model that built the index, if it has moved."),
+        typer.Option(
+            help="New location of the model that built the index, if it has moved.",
+            autocompletion=completion.models,
+        ),
     ] = None,
     as_json: Annotated[
         bool,

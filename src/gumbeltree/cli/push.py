@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gumbeltree.cli import streams
+from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import app
 
 
@@ -12,7 +12,10 @@ from gumbeltree.cli.app import app
 def push(
     model: Annotated[
         str,
-        typer.Argument(help="A model folder, a run folder or a packaged model."),
+        typer.Argument(
+            help="A model folder, a run folder or a packaged model.",
+            autocompletion=completion.models,
+        ),
     ],
     name: Annotated[str, typer.Argument(help="ORG/NAME on the Hugging Face Hub.")],
     private: Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gumbeltree.cli import streams
+from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import app
 from gumbeltree.device.pick import pick_device
 
@@ -20,6 +20,7 @@ Models = Annotated[
         metavar="MODEL",
         help="Model folders, run folders, names from `gumbeltree models`, or hub:ORG/NAME. "
         "Default: all packaged models.",
+        autocompletion=completion.models,
     ),
 ]
 Index = Annotated[

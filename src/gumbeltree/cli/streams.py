@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gumbeltree.atomic import replace_file
+from gumbeltree.cli import completion
 
 if TYPE_CHECKING:
     from gumbeltree.text.files import Report
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 Model = Annotated[
     str,
     typer.Argument(
-        help="A model folder, a run folder, a name from `gumbeltree models`, or hub:ORG/NAME."
+        help="A model folder, a run folder, a name from `gumbeltree models`, or hub:ORG/NAME.",
+        autocompletion=completion.models,
     ),
 ]
 Texts = Annotated[
@@ -41,7 +43,13 @@ Pretokenized = Annotated[
         help="Split texts at white space only, and decode escapes such as -LRB-.",
     ),
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto (cuda if available).")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="cpu, cuda, cuda:N, or auto (cuda if available).",
+        autocompletion=completion.one_of("auto", "cpu", "cuda"),
+    ),
+]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of sentences per batch.")]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Skip malformed lines and report how many there were.")

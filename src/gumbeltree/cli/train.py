@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from gumbeltree.cli import completion
 from gumbeltree.cli.app import Json, app
 from gumbeltree.cli.streams import Device, Plugin, Quiet, SkipBad
 from gumbeltree.device.pick import pick_device
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     from gumbeltree.config import Recipe
 
 RecipeName = Annotated[
-    str, typer.Argument(help="Name of a recipe (see `gumbeltree recipes`), or a .toml file.")
+    str,
+    typer.Argument(
+        help="Name of a recipe (see `gumbeltree recipes`), or a .toml file.",
+        autocompletion=completion.recipes,
+    ),
 ]
 Data = Annotated[
     Path | None,
@@ -84,6 +89,7 @@ def train(
             metavar="MODEL",
             help="Start from the encoder and word vectors of this trained model: a folder, a name "
             "from `gumbeltree models`, or hub:ORG/NAME.",
+            autocompletion=completion.models,
         ),
     ] = None,
     seed: Annotated[
@@ -93,7 +99,11 @@ def train(
     device: Device = "auto",
     plugin: Plugin = None,
     precision: Annotated[
-        str | None, typer.Option(help="32, tf32, bf16 or 64; default: that of the recipe.")
+        str | None,
+        typer.Option(
+            help="32, tf32, bf16 or 64; default: that of the recipe.",
+            autocompletion=completion.one_of("32", "tf32", "bf16", "64"),
+        ),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gumbeltree.cli import streams
+from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import Json, app
 from gumbeltree.device.pick import pick_device
 
@@ -31,6 +31,7 @@ def show_trees(
         typer.Argument(
             metavar="MODEL",
             help="Models, as for `parse`, or dev_orders.npz files of runs on the same data.",
+            autocompletion=completion.models,
         ),
     ],
     data: Annotated[
@@ -41,7 +42,10 @@ def show_trees(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="sst2, sst5, snli or listops. Default: the task of the models."),
+        typer.Option(
+            help="sst2, sst5, snli or listops. Default: the task of the models.",
+            autocompletion=completion.one_of("sst2", "sst5", "snli", "listops"),
+        ),
     ] = None,
     gold: Annotated[
         Path | None,
