@@ -31,6 +31,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Score and cell initialisation of the paper and of the authors' latest code. Where the paper and
 the code released with it disagree (forget gates, leaf LSTM), both variants follow the code."""
 
+ENCODER_KINDS = {"tree": "gumbel_tree", "lstm": "lstm", "bag": "bag"}
+"""Kinds of the encoders that `--encoder` names; it accepts other kinds by their own name."""
+CANDIDATES = ("bag", "lstm", "tree")
+"""Encoders that `--encoder auto` compares, from the smallest to the largest."""
+
 WIDEST = 2**20
 """Upper limit of all widths; a square weight matrix of this width would need terabytes."""
 
@@ -320,11 +325,13 @@ def recipe_names() -> list[str]:
     )
 
 
-def load_recipe(name: str | Path) -> Recipe:
+def load_recipe(name: str | Path, encoder: str | None = None) -> Recipe:
     """Read a recipe.
 
     Args:
         name: name of a packaged recipe, or path of a TOML file.
+        encoder: encoder to use instead of the recipe's: tree, lstm, bag or another kind. Settings
+            that the recipe lists for it in the table `encoders` are applied as well.
     """
     if isinstance(name, Path) or name.endswith(".toml"):
         source, content = str(name), Path(name).read_bytes()
@@ -337,10 +344,25 @@ def load_recipe(name: str | Path) -> Recipe:
             f"unknown recipe {name!r}; known: {', '.join(known)}.{suggest(name, known)}"
         )
     try:
-        recipe: Recipe = from_dict(Recipe, current_recipe(tomllib.loads(content.decode("utf-8"))))
+        table = tomllib.loads(content.decode("utf-8"))
+        changes = _encoder_changes(table.pop("encoders", {}))
+        recipe: Recipe = from_dict(Recipe, current_recipe(table))
+        if encoder is None:
+            return recipe
+        kind = ENCODER_KINDS.get(encoder, encoder)
+        return with_settings(recipe, [f"encoder.kind={kind}", *changes.get(encoder, [])])
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
-    return recipe
+
+
+def _encoder_changes(table: Any) -> dict[str, list[str]]:
+    """Return the table `encoders` of a recipe: settings as for `--set`, by encoder."""
+    if not isinstance(table, dict):
+        raise ValueError(f"`encoders` must be a table, got {table!r}")
+    for name, changes in table.items():
+        if not isinstance(changes, list) or not all(isinstance(x, str) for x in changes):
+            raise ValueError(f'`encoders.{name}` must be a list of "key=value", got {changes!r}')
+    return table
 
 
 def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:

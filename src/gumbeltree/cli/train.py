@@ -46,6 +46,13 @@ Test = Annotated[Path | None, typer.Option(help="Test file, if it is not in the 
 Text = Annotated[str | None, typer.Option(help="Column of the texts in your own file.")]
 Text2 = Annotated[str | None, typer.Option(help="Column of the second texts, for pairs.")]
 Label = Annotated[str | None, typer.Option(help="Column of the labels.")]
+Encoder = Annotated[
+    str | None,
+    typer.Option(
+        help="Encoder: tree, lstm, bag, or auto to train these three and keep the best on the "
+        "development split; default: that of the recipe."
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -76,6 +83,7 @@ def train(
     text: Text = None,
     text2: Text2 = None,
     label: Label = None,
+    encoder: Encoder = None,
     dev: Dev = None,
     test: Test = None,
     pretokenized: Pretokenized = False,
@@ -122,6 +130,8 @@ def train(
 
       gumbeltree train text --data reviews.csv --text review --label stars
 
+      gumbeltree train text --data reviews.csv --text review --label stars --encoder auto
+
       gumbeltree train snli-300d --prepared snli.safetensors --seeds 3 --resume
 
       torchrun --nproc-per-node 2 -m gumbeltree train sst2 --prepared sst2.safetensors
@@ -129,6 +139,11 @@ def train(
     from gumbeltree.config import load_recipe
     from gumbeltree.data.compile import prepare
     from gumbeltree.data.prepared import load_prepared
+    from gumbeltree.training.candidates import (
+        candidate_recipes,
+        comparison,
+        train_candidates,
+    )
     from gumbeltree.training.display import Display
     from gumbeltree.training.folder import check_free
     from gumbeltree.training.loop import train as train_run
@@ -138,9 +153,20 @@ def train(
     settings = list(settings or ())
     settings += [] if precision is None else [f"training.precision='{precision}'"]
     settings += [] if seed is None else [f"training.seed={seed}"]
-    chosen = chosen_recipe(recipe, settings, text, text2, label, pretokenized)
-    plain = load_recipe(recipe)
+
+    def with_encoder(encoder: str | None) -> "Recipe":
+        return chosen_recipe(recipe, settings, text, text2, label, pretokenized, encoder)
+
+    auto = encoder == "auto"
+    recipes = candidate_recipes(with_encoder) if auto else {}
+    # the candidates share their data
+    encoder = "tree" if auto else encoder
+    chosen, plain = with_encoder(encoder), load_recipe(recipe, encoder)
     pick_device(device)
+    if auto and seeds > 1:
+        raise ValueError("--encoder auto compares encoders with one seed; omit --seeds")
+    if encoder is not None and init is not None:
+        raise ValueError(f"--init {init} fixes the encoder; omit --encoder")
     name = Path(recipe).stem if recipe.endswith(".toml") else recipe
     folder = Path("runs", name) if out is None else out
     first = os.environ.get("RANK", "0") == "0"
@@ -197,7 +223,17 @@ def train(
         )
 
     try:
-        if seeds == 1:
+        if auto:
+            result = train_candidates(
+                recipes,
+                compiled,
+                folder,
+                recipe_name=name,
+                resume=resume,
+                device=device,
+                display=display,
+            )
+        elif seeds == 1:
             result = train_one(chosen, folder)
         else:
             base = chosen.training.seed
@@ -207,6 +243,9 @@ def train(
     if first and as_json:
         typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
     elif first:
+        if auto:
+            rows, best = result["candidates"], result["encoder"]
+            Console().print(comparison(rows, best, chosen.model.head.kind))
         show(result, folder, HEADS[chosen.model.head.kind].shown)
 
 
@@ -217,13 +256,14 @@ def chosen_recipe(
     text2: str | None,
     label: str | None,
     pretokenized: bool,
+    encoder: str | None = None,
 ) -> "Recipe":
     """Return a recipe with the changes from the command line."""
     from gumbeltree.config import load_recipe, with_settings
 
     options = {"text": text, "text2": text2, "label": label, "pretokenized": pretokenized or None}
     changes: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
-    recipe = load_recipe(name)
+    recipe = load_recipe(name, encoder)
     if changes and recipe.data.task != "table":
         raise ValueError(
             f"--{next(iter(changes))} is for your own files, but recipe {name} reads the data set "

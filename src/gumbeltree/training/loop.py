@@ -93,6 +93,7 @@ def train(
     init: SentenceModel | None = None,
     quiet: bool = False,
     display: Display | None = None,
+    test: bool = True,
     on_step: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
     """Train a model, keep the best one on the development split, and return its results.
@@ -107,6 +108,8 @@ def train(
         init: a trained model that provides the initial encoder and word vectors.
         quiet: show no progress.
         display: shows progress instead of a new display.
+        test: evaluate the best model on the test split, if there is one. Another call with
+            `resume=True` can do so later.
         on_step: called after each step with the number of completed steps, following any
             evaluation and checkpoint due at that step. If it raises, training stops, and
             `resume=True` continues from the last checkpoint.
@@ -142,8 +145,10 @@ def train(
         if not run.progress.finished:
             run.train(on_step or (lambda step: None))
         elif folder.has(RESULT):
-            return folder.read(RESULT)
-        return run.finish()
+            result = folder.read(RESULT)
+            if not test or "test_loss" in result or "test" not in prepared.splits:
+                return result
+        return run.finish(test)
 
 
 class _Run:
@@ -419,8 +424,8 @@ class _Run:
         with saving(self.folder.path / MODEL):
             save(model, self.folder.path / MODEL, provenance)
 
-    def finish(self) -> dict[str, Any]:
-        """Evaluate the best model and write the result."""
+    def finish(self, test: bool) -> dict[str, Any]:
+        """Evaluate the best model, also on the test split if `test`, and write the result."""
         folder, device = self.folder, self.fabric.device
         best = load(folder.path / MODEL, device)
         if self.config.precision == "64":
@@ -435,7 +440,7 @@ class _Run:
             "measure": measure,
         }
         scores = {}
-        for name in ("dev", "test"):
+        for name in ("dev", "test") if test else ("dev",):
             if name in self.splits:
                 evaluation = self._evaluation(self._evaluator(best, name))
                 scores[f"{name}_{measure}"] = result[f"{name}_{measure}"] = evaluation.value
