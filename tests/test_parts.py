@@ -242,7 +242,8 @@ def test_it_is_used_saved_and_told_of(tmp_path, encoder, head):
     (alone,) = model.predict(*([text] for text in texts))
     line = run("predict", tmp_path / "model", *texts).out
     assert line.rstrip("\n").split("\t") == [*alone.cells(), *texts]
-    found = json.loads(run("predict", tmp_path / "model", "--json", *texts).out)
+    options = ("--json", "--runtime", "torch")
+    found = json.loads(run("predict", tmp_path / "model", *options, *texts).out)
     assert {name: found[name] for name in alone.as_dict()} == alone.as_dict()
     counts = count_parameters(model.config)
     own = sum(p.numel() for p in model.parameters()) - model.embedding.weight.numel()

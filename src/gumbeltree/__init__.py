@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from gumbeltree.encoded import Keep
     from gumbeltree.evaluation import evaluate
     from gumbeltree.layout import Sentences
-    from gumbeltree.model import ModelOutput, SentenceModel, load, save
+    from gumbeltree.model import ModelOutput, SentenceModel, save
     from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
     from gumbeltree.packaged import pretrained_models
+    from gumbeltree.runtimes import load
     from gumbeltree.states import Draw, Encoding, NodeState
     from gumbeltree.training.loop import train
     from gumbeltree.tree import Tree
@@ -35,7 +36,7 @@ _MODULES = {
     "Sentences": "layout",
     "Tree": "tree",
     "evaluate": "evaluation",
-    "load": "model",
+    "load": "runtimes",
     "load_recipe": "config",
     "prepare": "data.compile",
     "pretrained_models": "packaged",
@@ -73,7 +74,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'gumbeltree' has no attribute {name!r}")
-    return getattr(import_module(f"gumbeltree.{_MODULES[name]}"), name)
+    try:
+        return getattr(import_module(f"gumbeltree.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        from gumbeltree.extras import TORCH_PACKAGES, torch_is_missing
+
+        if error.name not in TORCH_PACKAGES:
+            raise
+        # an AttributeError would be reported as a missing name
+        raise ImportError(torch_is_missing(f"gumbeltree.{name}")) from error
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,6 @@
-"""Predictions that heads return, computed from NumPy arrays without torch."""
+"""Predictions and tables of results, computed from NumPy arrays without torch."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +34,14 @@ class Prediction(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return label and probabilities."""
         return {"label": self.label, "probabilities": self.probabilities}
+
+
+class ResultTable(NamedTuple):
+    """Table of results with cells as text."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
 
 
 def class_answers(logits: NDArray[np.floating], labels: tuple[str, ...]) -> list[Prediction]:

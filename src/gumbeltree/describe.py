@@ -1,16 +1,24 @@
 """Describe a recipe or a model: parts, settings, parameters."""
 
 import dataclasses
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gumbeltree.config import ModelConfig, load_recipe, recipe_names
+from gumbeltree.extras import has_torch
+from gumbeltree.light.model import is_light
 from gumbeltree.packaged import about_packaged, packaged_folder, packaged_names
 from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import suggest
 from gumbeltree.store import CONFIG, find_model, hub_hint, model_config, read_config
+
+PART_NAMES = {
+    "cell": "composition", "hidden": "mlp",
+    "batch_norm_in": "batch_norm", "batch_norm_out": "batch_norm",
+}  # fmt: skip
+"""Names of parts in descriptions, where they differ from those of the weights."""
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -55,6 +63,10 @@ def describe(name: str) -> dict[str, Any]:
 
 def _implementation(config: ModelConfig) -> dict[str, Any]:
     """Return the merge implementation and the reason for it; empty if the encoder has none."""
+    if not has_torch():
+        return {}
+    import torch
+
     kind = ENCODERS[config.encoder.kind]
     if not hasattr(kind, "explain"):
         return {}
@@ -67,15 +79,31 @@ def _implementation(config: ModelConfig) -> dict[str, Any]:
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
     """Count parameters by part; as in the paper, word vectors are excluded."""
+    # the usual parts in this order, then any others
+    counts = dict.fromkeys(("leaf", "composition", "query", "mlp", "output", "batch_norm"), 0)
+    for name, size in _sizes(config):
+        part = name.partition(".")[0]
+        part = PART_NAMES.get(part, part)
+        counts[part] = counts.get(part, 0) + size
+    counts = {part: count for part, count in counts.items() if count}
+    return {**counts, "total": sum(counts.values())}
+
+
+def _sizes(config: ModelConfig) -> Iterator[tuple[str, int]]:
+    """Yield the name and the size of each parameter of the encoder and the head."""
+    if is_light(config):
+        encoder = ENCODERS.light_version(config.encoder.kind).shapes(config.encoder)
+        head = HEADS.light_version(config.head.kind)
+        shapes = {**encoder, **head.shapes(config.head, config.encoder.hidden_dim)}
+        for name, shape in shapes.items():
+            if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
+                yield name, math.prod(shape)
+        return
+    import torch
+
     # shapes only: allocates no memory and draws no random numbers
     with torch.device("meta"):
-        encoder = ENCODERS[config.encoder.kind](config.encoder)
-        head = HEADS[config.head.kind](config.head, encoder.vector_dim)
-    # the usual parts in this order, then any others
-    counts = dict.fromkeys(("leaf", "composition", "query"), 0)
-    for name, parameter in encoder.named_parameters():
-        part = name.partition(".")[0]
-        part = "composition" if part == "cell" else part
-        counts[part] = counts.get(part, 0) + parameter.numel()
-    counts = {part: count for part, count in counts.items() if count} | head.count_parameters()
-    return {**counts, "total": sum(counts.values())}
+        module = ENCODERS[config.encoder.kind](config.encoder)
+        for part in (module, HEADS[config.head.kind](config.head, module.vector_dim)):
+            for name, parameter in part.named_parameters():
+                yield name, parameter.numel()

@@ -10,11 +10,23 @@ from pathlib import Path
 from typing import Any
 
 NAME = "gumbeltree"
+TORCH_PACKAGES = ("torch", "lightning_fabric")
+"""Packages of the extra `torch`, by the names of their modules."""
 
 
 def install_command(extra: str) -> str:
     """Return a shell command that adds an extra, such as `"torch"`, to this installation."""
     return pip_command(*_requirements(extra))
+
+
+def has_torch() -> bool:
+    """Return whether torch is installed, without importing it."""
+    return util.find_spec("torch") is not None
+
+
+def torch_is_missing(what: str) -> str:
+    """Return the error message of something that needs torch, which is not installed."""
+    return f"{what} needs PyTorch, which is not installed; run: {install_command('torch')}"
 
 
 def pip_command(*arguments: str) -> str:

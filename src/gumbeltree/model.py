@@ -28,13 +28,10 @@ from gumbeltree.registry import own
 from gumbeltree.states import Draw, Encoding
 from gumbeltree.store import (
     CONFIG,
-    TOKENIZER,
     WEIGHTS,
     WORD_VECTORS,
     find_model,
-    model_config,
-    read_config,
-    read_tokenizer,
+    read_model,
     write_folder,
 )
 from gumbeltree.text_model import TextModel
@@ -362,14 +359,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
         ValueError: If settings and weights do not match, or weights are NaN or infinite.
     """
     folder = find_model(folder)
-    config = model_config(folder)
-    provenance = read_config(folder).get("provenance", {})
-    if not isinstance(provenance, dict):
-        raise ValueError(f"{folder / CONFIG}: `provenance` must be an object, got {provenance!r}")
-    for name in (WEIGHTS, TOKENIZER):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} is incomplete: it has no {name}")
-    tokenizer = read_tokenizer(folder)
+    config, tokenizer, provenance = read_model(folder)
     weights = read_weights(folder / WEIGHTS)
     try:
         with torch.device("meta"):

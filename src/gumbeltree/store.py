@@ -70,19 +70,31 @@ def plugins_of(model: dict[str, Any]) -> dict[str, Any]:
     """Return the plugins of a model's parts as the key `plugins`; empty without plugins."""
     found = [
         plugin_of(registry.kind, kind, registry.table.get(kind, "gumbeltree."))
-        for registry, kind in _parts(model)
+        for registry, kind in parts_of(model)
     ]
     plugins = [one for number, one in enumerate(found) if one and one not in found[:number]]
     return {"plugins": plugins} if plugins else {}
 
 
-def _parts(settings: dict[str, Any]) -> Iterator[tuple[Registry, str]]:
+def parts_of(settings: dict[str, Any]) -> Iterator[tuple[Registry, str]]:
     """Yield the registry and the kind of every part in the settings of a model."""
     for name, value in settings.items():
         if isinstance(value, dict):
             if name in PARTS and "kind" in value:
                 yield PARTS[name], value["kind"]
-            yield from _parts(value)
+            yield from parts_of(value)
+
+
+def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer, dict[str, Any]]:
+    """Return the settings, the tokenizer and the provenance of a complete model folder."""
+    config = model_config(folder)
+    provenance = read_config(folder).get("provenance", {})
+    if not isinstance(provenance, dict):
+        raise ValueError(f"{folder / CONFIG}: `provenance` must be an object, got {provenance!r}")
+    for name in (WEIGHTS, TOKENIZER):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} is incomplete: it has no {name}")
+    return config, read_tokenizer(folder), provenance
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:

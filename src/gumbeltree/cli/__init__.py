@@ -21,6 +21,13 @@ def main() -> None:
     except InterruptedRunError as error:
         sys.stderr.write(f"gumbeltree: {error}\n")
         sys.exit(error.status)
+    except ModuleNotFoundError as error:
+        from gumbeltree.extras import TORCH_PACKAGES, torch_is_missing
+
+        if error.name not in TORCH_PACKAGES:
+            raise
+        sys.stderr.write(f"gumbeltree: error: {torch_is_missing('this command')}\n")
+        sys.exit(1)
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
         sys.stderr.write(f"gumbeltree: error: {error}\n")
         sys.exit(1)

@@ -10,7 +10,6 @@ import typer
 
 from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import app
-from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.analysis.trace import Trace
@@ -49,6 +48,7 @@ def draw(
     pretokenized: streams.Pretokenized = False,
     device: streams.Device = "auto",
     plugin: streams.Plugin = None,
+    runtime: streams.Runtime = "auto",
     quiet: streams.Quiet = False,
 ) -> None:
     """Draw the trees that models build for a sentence, with the order and scores of the merges.
@@ -64,7 +64,7 @@ def draw(
     from gumbeltree.analysis.figure import MOVING, STILL, check_suffix, draw_trees
     from gumbeltree.analysis.film import draw_film
     from gumbeltree.analysis.trace import check_temperature, trace
-    from gumbeltree.model import load
+    from gumbeltree.runtimes import load_for_use
 
     *models, text = arguments
     _check_arguments(models, text)
@@ -75,11 +75,10 @@ def draw(
             check_suffix(file, suffixes)
             streams.check_out(file)
     check_temperature(temperature)
-    device = pick_device(device)
     traces = []
     for name in models:
         try:
-            model = load(name, device)
+            model = load_for_use(name, device, runtime)
         except (OSError, ValueError) as error:
             if len(models) == 1:
                 raise

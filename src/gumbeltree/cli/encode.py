@@ -7,7 +7,6 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
-from gumbeltree.device.pick import pick_device
 
 
 @app.command()
@@ -20,6 +19,7 @@ def encode(
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
     plugin: streams.Plugin = None,
+    runtime: streams.Runtime = "auto",
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
@@ -32,14 +32,14 @@ def encode(
     python -c "import numpy; print(numpy.load('vectors.npy').shape)"
     """
     from gumbeltree.array_file import write_rows
-    from gumbeltree.model import load
+    from gumbeltree.runtimes import load_for_use
 
     if out is None:
         raise ValueError("vectors are written to a file; pass its name, for example --out x.npy")
     if out.suffix != ".npy":
         raise ValueError(f"`--out` must be a .npy file, got {out}; rename it to {out.stem}.npy")
     streams.check_out(out)
-    loaded = load(model, pick_device(device))
+    loaded = load_for_use(model, device, runtime)
     width = loaded.encoder.vector_dim
     with streams.open_texts(
         text, input_file, out, pretokenized, batch_size, skip_bad, quiet

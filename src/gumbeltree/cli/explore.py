@@ -7,7 +7,6 @@ import typer
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
 from gumbeltree.cli.serve import AccessLog, Index, Models, run_server
-from gumbeltree.device.pick import pick_device
 
 
 @app.command()
@@ -19,6 +18,7 @@ def explore(
     access_log: AccessLog = False,
     device: streams.Device = "auto",
     plugin: streams.Plugin = None,
+    runtime: streams.Runtime = "auto",
 ) -> None:
     """Explore trees in the browser; the page is accessible only from this machine.
 
@@ -33,15 +33,19 @@ def explore(
     from gumbeltree import web
 
     web.check_installed()
+    from gumbeltree.runtimes import check_choice
     from gumbeltree.web import server
     from gumbeltree.web.limits import ServerSettings
+
+    check_choice(device, runtime)
 
     host = "127.0.0.1"
     hosts = server.allowed_hosts(host, [])
     plan = server.ServerPlan(
         models=tuple(models or ()),
         indexes=tuple(map(str, index or ())),
-        device=pick_device(device),
+        device=device,
+        runtime=runtime,
         settings=ServerSettings(page=True, hosts=hosts, access_log=access_log),
     )
     run_server(plan, host, port, 1, host, browser=not no_open)

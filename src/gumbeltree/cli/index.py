@@ -7,7 +7,6 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
-from gumbeltree.device.pick import pick_device
 
 
 @app.command()
@@ -25,6 +24,7 @@ def index(
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
     plugin: streams.Plugin = None,
+    runtime: streams.Runtime = "auto",
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
@@ -35,10 +35,10 @@ def index(
     gumbeltree index demo/model --input texts.txt --out texts.index
     """
     from gumbeltree.analysis.index import Index
-    from gumbeltree.model import load
+    from gumbeltree.runtimes import load_for_use
     from gumbeltree.text.files import counted
 
-    loaded = load(model, pick_device(device))
+    loaded = load_for_use(model, device, runtime)
     # a path must be valid from any working directory
     name = str(Path(model).resolve()) if Path(model).is_dir() else model
     with streams.open_texts(

@@ -31,7 +31,7 @@ def models(as_json: Json = False) -> None:
         return
     rows = []
     for about in listed:
-        kind = "pairs" if HEADS[about["kind"]].sentences == 2 else "sentences"
+        kind = "pairs" if HEADS.light_version(about["kind"]).sentences == 2 else "sentences"
         labels = f"{kind}: {', '.join(about['labels'])}"
         size = f"{about['bytes'] / 1e6:.1f} MB"
         rows.append((about["name"], labels, data_of(about), accuracy_of(about), size))

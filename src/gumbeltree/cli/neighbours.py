@@ -9,11 +9,10 @@ import typer
 
 from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import app
-from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.analysis.index import Index
-    from gumbeltree.model import SentenceModel
+    from gumbeltree.text_model import TextModel
 
 
 @app.command()
@@ -39,6 +38,7 @@ def neighbours(
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
     plugin: streams.Plugin = None,
+    runtime: streams.Runtime = "auto",
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
@@ -53,7 +53,7 @@ def neighbours(
     from gumbeltree.analysis.index import Index
 
     index = Index.open(folder)
-    loaded = _load(index, model, pick_device(device))
+    loaded = _load(index, model, device, runtime)
     show = _json_line if as_json else _table
     with streams.open_texts(
         text, input_file, None, pretokenized, batch_size, skip_bad, quiet
@@ -70,15 +70,15 @@ def neighbours(
         streams.write_lines(None, lines() if as_json else streams.separated(lines()))
 
 
-def _load(index: "Index", name: str | None, device: str) -> "SentenceModel":
+def _load(index: "Index", name: str | None, device: str, runtime: str) -> "TextModel":
     """Load the model that built an index; `name` is its new location, if it has moved."""
-    from gumbeltree.model import load
+    from gumbeltree.runtimes import load_for_use
 
     wanted = name or index.header.model
     if not wanted:
         raise ValueError(f"{index.path} does not name the model that built it; pass --model")
     try:
-        loaded = load(wanted, device)
+        loaded = load_for_use(wanted, device, runtime)
     except FileNotFoundError as error:
         if name:
             raise

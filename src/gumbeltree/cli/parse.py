@@ -11,7 +11,6 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
-from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.text.lines import Line
@@ -42,6 +41,7 @@ def parse(
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
     plugin: streams.Plugin = None,
+    runtime: streams.Runtime = "auto",
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
@@ -55,7 +55,7 @@ def parse(
 
     gumbeltree parse demo/model --format svg --out tree.svg "i love this very much ."
     """
-    from gumbeltree.model import load
+    from gumbeltree.runtimes import load_for_use
 
     if draw and form not in (Format.brackets, Format.draw):
         raise ValueError(f"--draw and --format {form} cannot be combined; pass only one of them")
@@ -63,7 +63,7 @@ def parse(
     folder = out if form == Format.svg and out is not None and out.suffix != ".svg" else None
     if folder is None:
         streams.check_out(out)
-    loaded = load(model, pick_device(device))
+    loaded = load_for_use(model, device, runtime)
     loaded.check_builds_trees(model)
     with streams.open_texts(
         text, input_file, out, pretokenized, batch_size, skip_bad, quiet

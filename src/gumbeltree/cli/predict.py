@@ -8,7 +8,6 @@ import typer
 
 from gumbeltree.cli import streams
 from gumbeltree.cli.app import app
-from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.answers import Answer
@@ -28,6 +27,7 @@ def predict(
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
     plugin: streams.Plugin = None,
+    runtime: streams.Runtime = "auto",
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
@@ -42,10 +42,10 @@ def predict(
 
     gumbeltree predict demo/model --input texts.txt --json --out labels.jsonl
     """
-    from gumbeltree.model import load
+    from gumbeltree.runtimes import load_for_use
 
     streams.check_out(out)
-    loaded = load(model, pick_device(device))
+    loaded = load_for_use(model, device, runtime)
     pair = loaded.head.sentences == 2
     show = _json_line if as_json else _text_line
     with streams.open_texts(

@@ -9,7 +9,6 @@ import typer
 
 from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import app
-from gumbeltree.device.pick import pick_device
 
 if TYPE_CHECKING:
     from gumbeltree.web.server import ServerPlan
@@ -92,6 +91,7 @@ def serve(
     access_log: AccessLog = True,
     device: streams.Device = "auto",
     plugin: streams.Plugin = None,
+    runtime: streams.Runtime = "auto",
 ) -> None:
     """Serve models over HTTP as a JSON API: parse, predict, encode and neighbours.
 
@@ -106,8 +106,11 @@ def serve(
     from gumbeltree import web
 
     web.check_installed()
+    from gumbeltree.runtimes import check_choice
     from gumbeltree.web import server
     from gumbeltree.web.limits import ServerSettings
+
+    check_choice(device, runtime)
 
     if token is None and server.TOKEN in os.environ:
         # typer ignores an empty variable, which would silently disable authentication
@@ -125,7 +128,8 @@ def serve(
     plan = server.ServerPlan(
         models=tuple(models or ()),
         indexes=tuple(map(str, index or ())),
-        device=pick_device(device),
+        device=device,
+        runtime=runtime,
         threads=threads or _share(workers),
         settings=settings,
         plugins=tuple(plugin or ()),

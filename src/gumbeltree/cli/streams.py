@@ -50,6 +50,13 @@ Device = Annotated[
         autocompletion=completion.one_of("auto", "cpu", "cuda"),
     ),
 ]
+Runtime = Annotated[
+    str,
+    typer.Option(
+        help="numpy, torch, or auto (numpy on a CPU, where it starts much faster).",
+        autocompletion=completion.one_of("auto", "numpy", "torch"),
+    ),
+]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of sentences per batch.")]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Skip malformed lines and report how many there were.")

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gumbeltree.nn.heads.head import ResultTable
+from gumbeltree.answers import ResultTable
 
 NARROWEST = 72
 """Minimum console width at which all figures fit."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from gumbeltree.analysis.metrics import BASELINES
 from gumbeltree.analysis.metrics.report import Accuracy, Comparison, Row
+from gumbeltree.answers import ResultTable
 from gumbeltree.nn.heads.class_evaluation import Bucket
-from gumbeltree.nn.heads.head import ResultTable
 
 
 def results(comparison: Comparison, accuracies: Sequence[Accuracy]) -> Iterator[str | ResultTable]:

@@ -1,6 +1,6 @@
 """Read the weights of a model folder as NumPy arrays, and check that they match the model."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,23 @@ def read_weights(path: Path, shapes: Shapes, unused: Container[str] = ()) -> dic
         if x.dtype == np.float16 and name != WORD_VECTORS:
             weights[name] = x.astype(np.float32)
     return weights
+
+
+def weight_bytes(path: Path) -> Iterator[tuple[str, str, NDArray[np.uint8]]]:
+    """Yield the bytes of each weight as the torch model holds them; see `TextModel.weight_bytes`.
+
+    That model converts word vectors stored as float16 to its own dtype.
+    """
+    stored = dict(safetensors.deserialize(path.read_bytes()))
+    found = {
+        name: Stored(tuple(part["shape"]), DTYPES[part["dtype"]]) for name, part in stored.items()
+    }
+    dtype = model_dtype(found, path)
+    for name in sorted(stored):
+        data, kind = np.frombuffer(stored[name]["data"], np.uint8), found[name].dtype
+        if name == WORD_VECTORS and kind != dtype:
+            data, kind = data.view(np.float16).astype(dtype).view(np.uint8), dtype
+        yield name, f"{kind} {list(found[name].shape)}", data
 
 
 def _expected(shapes: Shapes, found: Mapping[str, Stored], dtype: str) -> dict[str, Stored]:

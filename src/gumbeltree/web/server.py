@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import uvicorn
 
-from gumbeltree.model import SentenceModel, load
 from gumbeltree.packaged import packaged_names
 from gumbeltree.plugins import load_plugin
+from gumbeltree.runtimes import load_for_use
 from gumbeltree.signals import exits
+from gumbeltree.text_model import TextModel
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import ServerSettings
 from gumbeltree.web.protocol import Protocol
@@ -52,7 +53,8 @@ class ServerPlan:
     Attributes:
         models: arguments of `gumbeltree.load`.
         indexes: index folders, each used by the model that encoded it.
-        device: where models run.
+        device: where models run; see `load_for_use`.
+        runtime: what computes them; see `load_for_use`.
         threads: torch threads per process; 0 means torch's default.
         settings: settings of the server.
         plugins: arguments of `load_plugin`.
@@ -61,6 +63,7 @@ class ServerPlan:
     models: tuple[str, ...]
     indexes: tuple[str, ...] = ()
     device: str = "cpu"
+    runtime: str = "auto"
     threads: int = 0
     settings: ServerSettings = dataclasses.field(default_factory=ServerSettings)
     plugins: tuple[str, ...] = ()
@@ -72,20 +75,23 @@ class ServerPlan:
         for plugin in self.plugins:
             # again in each process
             load_plugin(plugin)
-        models = load_models(self.models, self.device)
+        models = load_models(self.models, self.device, self.runtime)
         return create_app(models, self.settings, open_indexes(self.indexes, models))
 
 
-def load_models(models: Sequence[str], device: str = "cpu") -> dict[str, SentenceModel]:
+def load_models(
+    models: Sequence[str], device: str = "cpu", runtime: str = "auto"
+) -> dict[str, TextModel]:
     """Load models by unique name: that of the packaged model or of the folder.
 
     Args:
         models: arguments of `gumbeltree.load`; by default, all packaged models.
-        device: where they run.
+        device: where they run; see `load_for_use`.
+        runtime: what computes them; see `load_for_use`.
     """
-    loaded: dict[str, SentenceModel] = {}
+    loaded: dict[str, TextModel] = {}
     for model in models or packaged_names():
-        loaded[_unique(_short_name(model), loaded)] = load(model, device)
+        loaded[_unique(_short_name(model), loaded)] = load_for_use(model, device, runtime)
     return loaded
 
 
@@ -100,7 +106,7 @@ def _unique(name: str, taken: dict[str, Any]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def open_indexes(folders: Sequence[str], models: dict[str, SentenceModel]) -> "dict[str, Index]":
+def open_indexes(folders: Sequence[str], models: dict[str, TextModel]) -> "dict[str, Index]":
     """Return indexes by the names of the models that produce the same vectors."""
     if not folders:
         return {}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gumbeltree.nn.heads.head import ResultTable
+from gumbeltree.answers import ResultTable
 
 LONGEST = (5, 10, 15, 20, 30, 40, 60)
 """Upper bounds of the length buckets; the last bucket is unbounded."""

@@ -85,15 +85,6 @@ class ClassHead(Head):
         """Return the most probable class of each row, with all probabilities."""
         return class_answers(output, self.labels)
 
-    def count_parameters(self) -> dict[str, int]:
-        """Return the number of parameters of the MLP, output layer and batch normalisation."""
-        counts = super().count_parameters()
-        return {
-            "mlp": counts["hidden"],
-            "output": counts["output"],
-            "batch_norm": counts["batch_norm_in"] + counts["batch_norm_out"],
-        }
-
     def target(self, label: str) -> int:
         """Return the index of a class."""
         if label not in self.labels:

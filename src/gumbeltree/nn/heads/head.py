@@ -8,18 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gumbeltree.answers import Answer
+from gumbeltree.answers import Answer, ResultTable
 from gumbeltree.encoded import VECTORS, Keep
 from gumbeltree.settings import PartConfig
 from gumbeltree.states import Encoding
-
-
-class ResultTable(NamedTuple):
-    """Table of results with cells as text."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
 
 
 class Part(NamedTuple):
@@ -126,13 +118,6 @@ class Head(nn.Module, ABC):
                 f"{type(self).__name__} reads {self.sentences} sentence(s) per example, but the "
                 f"data has {columns}; use data that fits the model"
             )
-
-    def count_parameters(self) -> dict[str, int]:
-        """Return the number of parameters of each part."""
-        return {
-            name: sum(parameter.numel() for parameter in part.parameters())
-            for name, part in self.named_children()
-        }
 
     @staticmethod
     def shown(value: float) -> str:
