@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gumbeltree.runtimes import load
     from gumbeltree.states import Draw, Encoding, NodeState
     from gumbeltree.training.loop import train
+    from gumbeltree.training.text import train_text
     from gumbeltree.tree import Tree
 
 # public names and their modules, imported on first use so that `gumbeltree --help` is fast
@@ -42,6 +43,7 @@ _MODULES = {
     "pretrained_models": "packaged",
     "save": "model",
     "train": "training.loop",
+    "train_text": "training.text",
     "with_settings": "config",
 }
 
@@ -67,6 +69,7 @@ __all__ = [
     "pretrained_models",
     "save",
     "train",
+    "train_text",
     "with_settings",
 ]
 

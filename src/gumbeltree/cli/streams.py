@@ -68,10 +68,11 @@ Split = Annotated[
 ]
 
 
-def _load_plugins(names: list[str] | None) -> list[str] | None:
+def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str] | None:
     from gumbeltree.plugins import load_plugin
 
-    for name in names or ():
+    # the shell parses the line to complete it
+    for name in () if context.resilient_parsing else names or ():
         load_plugin(name)
     return names
 

@@ -50,7 +50,8 @@ Encoder = Annotated[
     str | None,
     typer.Option(
         help="Encoder: tree, lstm, bag, or auto to train these three and keep the best on the "
-        "development split; default: that of the recipe."
+        "development split; default: that of the recipe.",
+        autocompletion=completion.one_of("tree", "lstm", "bag", "auto"),
     ),
 ]
 Set = Annotated[

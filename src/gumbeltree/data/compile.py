@@ -17,6 +17,7 @@ from gumbeltree.data.examples import Examples
 from gumbeltree.data.prepared import Prepared, Say
 from gumbeltree.data.split import Split
 from gumbeltree.parts import HEADS
+from gumbeltree.registry import suggest
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.table import split as divide
 from gumbeltree.tasks.task import Task
@@ -39,11 +40,11 @@ LABELS_FROM_DATA = ("?",)
 
 def prepare(
     recipe: Recipe,
-    data: str | Path | None = None,
+    data: str | Path | Examples | None = None,
     vectors: str | Path | None = None,
     *,
-    dev: str | Path | None = None,
-    test: str | Path | None = None,
+    dev: str | Path | Examples | None = None,
+    test: str | Path | Examples | None = None,
     more_vectors: str | Path | None = None,
     skip_bad: bool = False,
     more_words: Iterable[str] = (),
@@ -53,11 +54,11 @@ def prepare(
 
     Args:
         recipe: `data` configures the task; `model` provides labels and the maximum length.
-        data: the folder of the task's files, or the training file. None generates the data, for
-            tasks that can.
+        data: the folder of the task's files, the training file, or training examples in memory.
+            None generates the data, for tasks that can.
         vectors: a GloVe text file, plain, .gz or .zip. None starts from random word vectors.
-        dev: the development file, unless it is in the folder.
-        test: the test file, unless it is in the folder.
+        dev: the development file or examples, unless the file is in the folder.
+        test: the test file or examples, unless the file is in the folder.
         more_vectors: a second vector file, of any width. A linear map, fitted on the words of both
             files, supplies vectors for words missing from `vectors`.
         skip_bad: skip and count malformed lines instead of raising an error.
@@ -170,25 +171,31 @@ def make_task(recipe: Recipe) -> Task:
 def read_splits(
     task: Task,
     recipe: Recipe,
-    data: str | Path | None = None,
-    dev: str | Path | None = None,
-    test: str | Path | None = None,
+    data: str | Path | Examples | None = None,
+    dev: str | Path | Examples | None = None,
+    test: str | Path | Examples | None = None,
     skip_bad: bool = False,
     say: Say = log.info,
 ) -> dict[str, Examples]:
     """Read the splits that have files; generate the others or take them from the training data."""
+    source = None if data is None or isinstance(data, Examples) else Path(data)
     files: dict[str, Path] = {}
-    if data is not None:
-        data = Path(data)
-        files = {"train": data} if data.is_file() else task.splits(data)
-    files.update({name: Path(path) for name, path in (("dev", dev), ("test", test)) if path})
-    splits: dict[str, Examples] = {}
+    if source is not None:
+        files = {"train": source} if source.is_file() else task.splits(source)
+    splits = {"train": data} if isinstance(data, Examples) else {}
+    for name, given in (("dev", dev), ("test", test)):
+        if isinstance(given, Examples):
+            splits[name] = given
+        elif given:
+            files[name] = Path(given)
     for name in ("train", "dev", "test"):
-        if name in files:
+        if name in splits:
+            _check_labels(splits[name], task.labels, name)
+        elif name in files:
             say(f"reading {files[name]}")
             splits[name] = read_file(task, files[name], name, skip_bad)
         elif name == "train":
-            splits[name] = _generate(task, recipe.data, data, say)
+            splits[name] = _generate(task, recipe.data, source, say)
         if name == "train" and task.labels is None and has_classes(recipe):
             task.labels = tuple(sorted(set(splits[name].labels)))
     if has_classes(recipe) and len(task.labels or ()) < 2:
@@ -196,15 +203,27 @@ def read_splits(
             "the training data needs at least two labels, but has only "
             f"{', '.join(task.labels or ())}; check the label column"
         )
-    if "train" not in files:
+    if "train" not in files and not isinstance(data, Examples):
         splits["train"] = _without_held_out(splits)
     splits = _divide(splits, recipe.data)
     if "dev" not in splits:
         raise FileNotFoundError(
-            f"{data}: there is no {task.name} development file; pass one with --dev, or split "
+            f"{source}: there is no {task.name} development file; pass one with --dev, or split "
             "it off the training file with --set dev_fraction=0.1"
         )
     return {name: splits[name] for name in ("train", "dev", "test") if name in splits}
+
+
+def _check_labels(examples: Examples, labels: tuple[str, ...] | None, split: str) -> None:
+    """Raise for examples in memory whose label is not one of `labels`; None accepts any label."""
+    if not examples.rows:
+        raise ValueError(f"{split}: there are no texts")
+    for row, label in enumerate(examples.labels):
+        if labels is not None and label not in labels:
+            raise ValueError(
+                f"{split}: the label of row {row} is {label!r}, but must be one of "
+                f"{', '.join(labels)}.{suggest(label, list(labels))}"
+            )
 
 
 def read_file(task: Task, path: Path, split: str, skip_bad: bool) -> Examples:

@@ -1,0 +1,136 @@
+"""Train a model on labelled texts in memory, in one call."""
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from gumbeltree.config import Recipe, load_recipe, with_settings
+from gumbeltree.data.columns import examples_of
+from gumbeltree.data.compile import prepare
+from gumbeltree.data.examples import Examples
+from gumbeltree.model import SentenceModel, load
+from gumbeltree.parts import HEADS
+from gumbeltree.training.candidates import candidate_recipes, comparison, train_candidates
+from gumbeltree.training.display import Display
+from gumbeltree.training.folder import check_free
+from gumbeltree.training.loop import train
+from gumbeltree.training.stopping import InterruptedRunError
+
+
+def train_text(
+    texts: Iterable[str],
+    labels: Iterable[Any],
+    second: Iterable[str] | None = None,
+    *,
+    vectors: str | Path | None = None,
+    encoder: str = "tree",
+    dev: Sequence[Iterable[Any]] | None = None,
+    test: Sequence[Iterable[Any]] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    settings: Iterable[str] = (),
+    seed: int = 0,
+    device: str = "auto",
+    quiet: bool = False,
+) -> SentenceModel:
+    """Train a model on labelled texts and return it.
+
+    Columns can be lists, tuples, columns of data frames or of data sets, arrays or iterators. The
+    settings are those of the recipe `text`, or `text-pair` for pairs of texts.
+
+    Example:
+        >>> import gumbeltree
+        >>> texts = ["a gem .", "so dull .", "i loved it ."] * 10
+        >>> labels = ["good", "bad", "good"] * 10
+        >>> model = gumbeltree.train_text(texts, labels, settings=["epochs=1"], quiet=True)
+        >>> model.predict(["i loved it ."])[0].label
+        'good'
+        >>> sorted(model.provenance["metrics"])
+        ['dev_accuracy', 'epoch', 'step', 'test_accuracy']
+
+    Args:
+        texts: the texts.
+        labels: label of each text.
+        second: the second texts, for pairs.
+        vectors: a GloVe text file, plain, .gz or .zip. None starts from random word vectors.
+        encoder: tree, lstm, bag or another kind of encoder; auto trains these three and returns the
+            best model on the development split.
+        dev: texts and labels, and the second texts for pairs, of the development split, which
+            selects the best model. By default, a tenth of the examples.
+        test: the same for the test split, on which the best model is evaluated. By default, another
+            tenth of the examples.
+        out: run folder to keep. By default, nothing is left on the disk.
+        resume: continue the run in `out`, if there is one.
+        settings: changes to the recipe, each "key=value"; see `with_settings`.
+        seed: seed of the training.
+        device: auto, cpu, cuda or cuda:N.
+        quiet: show no progress.
+
+    Returns:
+        The best model on the development split, in evaluation mode on the CPU. Its metrics are in
+        `model.provenance["metrics"]`.
+    """
+    if isinstance(settings, str):
+        raise TypeError(
+            f"`settings` must be a list of strings, got one string; pass [{settings!r}]"
+        )
+    if resume and out is None:
+        raise ValueError("there is no run to resume without a run folder; pass `out`")
+    name, changes = "text" if second is None else "text-pair", [*settings, f"training.seed={seed}"]
+
+    def with_encoder(encoder: str) -> Recipe:
+        return with_settings(load_recipe(name, encoder), changes)
+
+    recipes = candidate_recipes(with_encoder) if encoder == "auto" else {}
+    recipe = with_encoder("tree" if recipes else encoder)
+    if vectors is None and not recipe.model.embedding.tuned:
+        raise ValueError(
+            "the settings do not train the word vectors, which would stay random; pass `vectors`, "
+            "or the setting tuned=true"
+        )
+    if out is not None:
+        # fail before reading the data, which can take minutes
+        check_free(Path(out), resume)
+
+    def examples(columns: Sequence[Iterable[Any]] | None, split: str) -> Examples | None:
+        if columns is None:
+            return None
+        try:
+            return examples_of(*columns, pretokenized=recipe.data.pretokenized)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{split}: {error}") from error
+
+    display = Display(quiet)
+    prepared = prepare(
+        recipe,
+        examples_of(texts, labels, second, pretokenized=recipe.data.pretokenized),
+        vectors,
+        dev=examples(dev, "dev"),
+        test=examples(test, "test"),
+        say=display.say,
+    )
+    for line in prepared.lines():
+        display.say(line)
+    options: dict[str, Any] = {"recipe_name": name, "resume": resume, "device": device}
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
+        try:
+            if recipes:
+                result = train_candidates(recipes, prepared, folder, display=display, **options)
+                if not quiet:
+                    rows, best = result["candidates"], result["encoder"]
+                    display.console.print(comparison(rows, best, recipe.model.head.kind))
+            else:
+                result = train(recipe, prepared, folder, display=display, **options)
+        except InterruptedRunError as stop:
+            if out is not None:
+                raise
+            raise KeyboardInterrupt("training stopped; pass `out` to be able to resume") from stop
+        model = load(folder)
+    measure = result["measure"]
+    shown = HEADS[recipe.model.head.kind].shown
+    scores = {split: result.get(f"{split}_{measure}") for split in ("dev", "test")}
+    found = ", ".join(f"{split} {shown(x)}" for split, x in scores.items() if x is not None)
+    display.say(f"best model, epoch {result['best_epoch']:.2f}: {measure} {found}")
+    return model
