@@ -59,17 +59,25 @@ class Registry(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         self._check_known(name)
-        return found_at(self.table[name])
+        try:
+            return found_at(self.table[name])
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise self._needs_torch(name) from None
 
     def light_version(self, name: str) -> Any:
         """Return the NumPy version of a part; raise if it has none."""
         self._check_known(name)
         if name not in self.light:
-            raise NeedsTorchError(
-                f"the {self.kind} {name!r} is not available in the NumPy runtime; install torch to "
-                f"use it: {install_command('torch')}"
-            )
+            raise self._needs_torch(name)
         return found_at(self.light[name])
+
+    def _needs_torch(self, name: str) -> "NeedsTorchError":
+        return NeedsTorchError(
+            f"the {self.kind} {name!r} is not available in the NumPy runtime; install torch to "
+            f"use it: {install_command('torch')}"
+        )
 
     def _check_known(self, name: str) -> None:
         if name not in self.table:

@@ -1,5 +1,6 @@
 """The site: it builds, it asks no other host, and what its pages tell to type works."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -345,7 +346,8 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     registries = (CELLS, ESTIMATORS, TASKS, ENCODERS)
     for table in registries:
-        monkeypatch.setattr(table, "table", dict(table.table))
+        for name in ("table", "settings", "light"):
+            monkeypatch.setattr(table, name, dict(getattr(table, name)))
     monkeypatch.setattr(plugins, "_tables", [(table.kind, table.table) for table in registries])
     monkeypatch.setattr(plugins, "_sources", {})
     return tmp_path
@@ -416,6 +418,14 @@ def test_the_parts_of_the_page_do_what_it_says(parts: Path) -> None:
     padded[1, 4:] = 1e6
     assert torch.equal(pooled(words, lengths).vector, pooled(padded, lengths).vector)
     assert pooled(words, lengths).order is None
+    # its NumPy version
+    importlib.import_module("my_parts")
+    weights = {name: x.numpy() for name, x in pooled.state_dict().items()}
+    light = ENCODERS.light_version("max")
+    assert light.shapes(pooled.config) == {name: x.shape for name, x in weights.items()}
+    rows = torch.cat([row[:length] for row, length in zip(words, lengths, strict=True)])
+    found = light(pooled.config, weights).encode(rows.numpy(), lengths.numpy())
+    torch.testing.assert_close(torch.from_numpy(found.vector), pooled(words, lengths).vector)
 
 
 # --- the figures of the page on mathematics ---

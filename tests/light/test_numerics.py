@@ -1,5 +1,7 @@
 """Test that the NumPy runtime computes what torch computes, for every part."""
 
+import dataclasses
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,10 +10,10 @@ import torch
 
 from gumbeltree.layout import Sentences
 from gumbeltree.light.network import Network
-from gumbeltree.model import load, save
+from gumbeltree.model import SentenceModel, load, save
 from gumbeltree.parts import CELLS, ENCODERS, ESTIMATORS, HEADS, LEAVES
 from gumbeltree.registry import NeedsTorchError
-from gumbeltree.states import Draw, Keep
+from gumbeltree.states import Draw, Encoding, Keep
 from tests.models import encoder_settings, tiny_model
 
 TREES = ["left", "right", "balanced", "random"]
@@ -61,10 +63,6 @@ def made(tmp_path, kind="single", dtype=torch.float32, half=False, few=None, **s
 
 def rebuilt(model, encoder):
     """Return a model with another encoder and random weights."""
-    import dataclasses
-
-    from gumbeltree.model import SentenceModel
-
     changed = SentenceModel(dataclasses.replace(model.config, encoder=encoder), model.tokenizer)
     with torch.no_grad():
         for x in changed.parameters():
@@ -168,14 +166,8 @@ def test_half_precision_models_compute_in_float32(tmp_path, dtype):
 @pytest.mark.parametrize("batch_norm", [True, False], ids=["batch-norm", "plain"])
 @pytest.mark.parametrize("kind", HEADS)
 def test_heads_agree_with_torch(tmp_path, kind, batch_norm):
-    import dataclasses
-
-    from gumbeltree.config import HeadConfig
-    from gumbeltree.states import Encoding
-
     pair = made(tmp_path, kind)
     config = dataclasses.replace(pair.torch.config.head, batch_norm=batch_norm)
-    assert isinstance(config, HeadConfig)
     head = HEADS[kind](config, 6).eval()
     with torch.no_grad():
         for name, x in [*head.named_parameters(), *head.named_buffers()]:
@@ -209,3 +201,16 @@ def test_a_part_without_a_numpy_version_is_refused_by_name(monkeypatch):
         LEAVES.light_version("bilstm")
     with pytest.raises(KeyError, match=r"unknown leaf 'bilst'; .* Did you mean 'bilstm'"):
         LEAVES.light_version("bilst")
+
+
+def test_a_part_that_imports_torch_is_refused_by_name_without_torch(monkeypatch, tmp_path):
+    (tmp_path / "needs_torch.py").write_text("import torch\n")
+    (tmp_path / "needs_more.py").write_text("import not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(LEAVES.table, "own", "needs_torch:Leaf")
+    monkeypatch.setitem(LEAVES.table, "other", "needs_more:Leaf")
+    with pytest.raises(NeedsTorchError, match=r"the leaf 'own' .* install torch .*\[torch\]"):
+        LEAVES["own"]
+    with pytest.raises(ModuleNotFoundError, match="not_installed"):
+        LEAVES["other"]

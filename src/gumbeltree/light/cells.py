@@ -20,10 +20,12 @@ class LightTreeLSTM:
         weights: `weight` and `bias`.
 
     Attributes:
-        width: number of gates, 5D.
         weight: maps h of a node to its gates as a left and as a right child, `[D, 2 * 5D]`.
-        bias: bias of the gates of a left child `[5D]`.
+        bias: bias of the gates of a left child `[5, D]`.
     """
+
+    parts = 5
+    """Number of gates, each of width D."""
 
     def __init__(self, hidden_dim: int, config: TreeLSTMConfig, weights: Weights) -> None:
         D = hidden_dim
@@ -31,32 +33,31 @@ class LightTreeLSTM:
         bias[D : 3 * D] += config.forget_offset
         order = (1, 2, 0, 4, 3)
         left, right = np.split(for_tanh(weights["weight"], order), 2, axis=1)  # each [5D, D]
-        self.width = 5 * D
         self.weight: Array = np.ascontiguousarray(np.concatenate([left, right]).T)
-        self.bias: Array = for_tanh(bias, order)
+        self.bias: Array = for_tanh(bias, order).reshape(5, D)
 
     @staticmethod
     def shapes(hidden_dim: int, config: Any) -> Shapes:
         """Return the names and shapes of the weights."""
         return {"weight": (5 * hidden_dim, 2 * hidden_dim), "bias": (5 * hidden_dim,)}
 
-    def activate(self, gates: Array, children: Array, h: Array, c: Array) -> None:
+    def activate(self, gates: Array, left: Array, right: Array, h: Array, c: Array) -> None:
         """Compute the states of n candidates.
 
         Args:
-            gates: summed gates `[n, 5D]`; overwritten.
-            children: c of both children, side by side, `[n, 2D]`.
+            gates: summed gates `[5, n, D]`; overwritten.
+            left: c of the left children `[n, D]`.
+            right: c of the right children `[n, D]`.
             h: filled with the hidden states `[n, D]`.
             c: filled with the cell states `[n, D]`.
         """
-        D = h.shape[1]
         np.tanh(gates, out=gates)
-        sigmoids, g = gates[:, : 4 * D], gates[:, 4 * D :]
-        sigmoids += 1  # twice the sigmoid
-        forget, i, o = gates[:, : 2 * D], gates[:, 2 * D : 3 * D], gates[:, 3 * D : 4 * D]
-        forget *= children
+        gates[:4] += 1  # twice the sigmoid
+        f_l, f_r, i, o, g = gates
+        f_r *= right
         i *= g
-        np.add(forget[:, :D], forget[:, D:], out=c)
+        np.multiply(f_l, left, out=c)
+        c += f_r
         c += i
         c *= 0.5
         np.tanh(c, out=g)

@@ -63,6 +63,8 @@ class LightHead:
         """Return the MLP's input `[B, parts * D]` from vectors `[B, D]`."""
         return vectors[0]
 
+    # some builds of BLAS raise floating-point flags on finite numbers
+    @np.errstate(all="ignore")
     def output(self, *vectors: Array) -> Array:
         """Return the output of the head `[B, outputs]` from vectors `[B, D]`, one per sentence."""
         if len(vectors) != self.sentences:

@@ -73,31 +73,36 @@ class LightLSTMLeaf:
 
     def __call__(self, words: Array, batch: Packed) -> tuple[Array, Array]:
         """Return h and c of the words `[N, E]`, each `[N, D]`."""
-        gates = words @ self.weight_ih  # [N, 4D]
-        gates += self.bias
-        D, N, n = self.weight_hh.shape[0], len(words), batch.active[0]
-        h, c = np.empty((N, D), gates.dtype), np.empty((N, D), gates.dtype)
-        recurrent = np.empty((n, 4 * D), gates.dtype)
+        inputs = words @ self.weight_ih
+        inputs += self.bias
+        (N, _), D, dtype = inputs.shape, len(self.weight_hh), inputs.dtype
+        inputs = inputs.reshape(N, 4, D)
+        h, c = np.empty((N, D), dtype), np.empty((N, D), dtype)
+        recurrent = np.empty((batch.active[0], 4 * D), dtype)
+        space = np.empty(4 * batch.active[0] * D, dtype)
         steps = range(batch.steps)
         before, known = 0, 0  # first row of the previous step, and its number of rows
         for t in reversed(steps) if self.reverse else steps:
             lo, n = batch.start[t], batch.active[t]
             hi, m = lo + n, min(n, known)
-            x, new_h, new_c = gates[lo:hi], h[lo:hi], c[lo:hi]
+            new_h, new_c = h[lo:hi], c[lo:hi]
+            # one contiguous block per gate
+            gates = space[: 4 * n * D].reshape(4, n, D)
+            gates[:] = inputs[lo:hi].transpose(1, 0, 2)
             if m:
                 np.dot(h[before : before + m], self.weight_hh, out=recurrent[:m])
-                x[:m] += recurrent[:m]
-            np.tanh(x, out=x)
-            sigmoids, g = x[:, : 3 * D], x[:, 3 * D :]
-            sigmoids += 1  # twice the sigmoid
-            np.multiply(x[:, :D], g, out=new_c)
+                gates[:, :m] += recurrent[:m].reshape(m, 4, D).transpose(1, 0, 2)
+            np.tanh(gates, out=gates)
+            gates[:3] += 1  # twice the sigmoid
+            i, f, o, g = gates
+            np.multiply(i, g, out=new_c)
             if m:
-                forget = x[:m, D : 2 * D]
+                forget = f[:m]
                 forget *= c[before : before + m]
                 new_c[:m] += forget
             new_c *= 0.5
             np.tanh(new_c, out=g)
-            np.multiply(x[:, 2 * D : 3 * D], g, out=new_h)
+            np.multiply(o, g, out=new_h)
             new_h *= 0.5
             before, known = lo, n
         return h, c

@@ -1,11 +1,12 @@
 """The merge: at most two new candidates per step, as in `ops.merge.exact`; see its README.md.
 
-Legend: n sentences, T words in the longest, N words in all, D state width, K candidates of a layer.
-A node is a word or a merged candidate. Its gates, as a left and as a right child, are computed
-once. `merge_many` works on a batch, `merge_one` is faster for a single sentence, and `merge_mixed`
-is for estimators that mix all candidates.
+Legend: n sentences, T words in the longest, N words in all, D state width, K candidates of a layer,
+m new candidates. A node is a word or a merged candidate. Its gates, as a left and as a right child,
+are computed once. `merge_many` works on a batch, `merge_one` is faster for a single sentence, and
+`merge_mixed` is for estimators that mix all candidates.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class Merger:
         self.cell, self.query = cell, query
         # see `ops.merge.argmax`
         self.epsilons = 16 * float(np.finfo(query.dtype).eps)
-        self.size = float(np.sqrt(query @ query))
+        self.size = math.hypot(*query.tolist())
 
     def first_best(self, scores: Array) -> NDArray[np.int64]:
         """Return the leftmost position whose score is the maximum up to rounding, `[n]`.
@@ -75,7 +76,7 @@ class Merger:
         return found
 
     def project(self, h: Array, gates: Array) -> None:
-        """Compute the gates of nodes, `[n, 2, gates]`, from h `[n, D]`."""
+        """Compute the gates of nodes, `[n, 2, parts, D]`, from h `[n, D]`."""
         np.dot(h, self.cell.weight, out=gates.reshape(len(h), -1))
         gates[:, 0] += self.cell.bias
 
@@ -101,33 +102,34 @@ class Merger:
             noise: added to the scores, `[B, T-1, T-1]`.
             order: merges to follow, `[B, T-1]`.
         """
-        N, D = h.shape
+        (N, D), dtype, parts = h.shape, h.dtype, self.cell.parts
         n, T, active, start = len(batch.lengths), batch.steps, batch.active, batch.start
-        rows, width, dtype = batch.sentences, self.cell.width, h.dtype
-        nodes = 2 * N - n
-        gates = np.empty((nodes, 2, width), dtype)
+        rows, nodes = batch.sentences, 2 * N - n
+        gates = np.empty((nodes, 2, parts, D), dtype)
         node_c = np.empty((nodes, D), dtype)
         self.project(h, gates[:N])
         node_c[:N] = c
         # candidates in order of creation: one per pair of words, at most two per later merge
         candidates = N - n + 2 * sum(active[2:])
         cand_h, cand_c = np.empty((candidates, D), dtype), np.empty((candidates, D), dtype)
-        summed, children = np.empty((2 * n, width), dtype), np.empty((2 * n, 2, D), dtype)
+        space = np.empty(2 * n * parts * D, dtype)
         count = 0
 
-        def compose(m: int) -> slice:
-            """Compose m candidates from `summed` and `children`."""
+        def compose(left: Array, right: Array, c_left: Array, c_right: Array) -> slice:
+            """Compose candidates from gates, each `[m, parts, D]`, and c, each `[m, D]`."""
             nonlocal count
-            made = slice(count, count + m)
-            count += m
-            pair = children[:m].reshape(m, 2 * D)
-            self.cell.activate(summed[:m], pair, cand_h[made], cand_c[made])
+            made = slice(count, count + len(left))
+            count = made.stop
+            # one contiguous block per gate
+            summed = space[: left.size].reshape(parts, len(left), D)
+            np.add(left.transpose(1, 0, 2), right.transpose(1, 0, 2), out=summed)
+            self.cell.activate(summed, c_left, c_right, cand_h[made], cand_c[made])
             return made
 
-        for left, right, m in zip(start, start[1:], active[1:T], strict=False):
-            np.add(gates[left : left + m, 0], gates[right : right + m, 1], out=summed[:m])
-            children[:m, 0], children[:m, 1] = node_c[left : left + m], node_c[right : right + m]
-            compose(m)
+        for t in range(T - 1):
+            left = slice(start[t], start[t] + active[t + 1])
+            right = slice(start[t + 1], start[t + 2])
+            compose(gates[left, 0], gates[right, 1], node_c[left], node_c[right])
 
         # by flat position [n * T]; the last entry stands for a missing neighbour
         position = np.arange(T)
@@ -146,6 +148,7 @@ class Merger:
         after[base + batch.lengths - 1] = none
         before[base] = none
 
+        halves = gates.reshape(2 * nodes, parts, D)
         made_nodes = N
         for t in range(T - 1):
             n = active[t + 1]
@@ -188,12 +191,12 @@ class Merger:
             places = np.concatenate([left[a], at[b]])
             of_left = node[places]
             of_right = np.concatenate([new[a], node[right[b]]])
-            m = len(places)
-            halves = gates.reshape(2 * nodes, width)
-            halves.take(2 * of_left, 0, out=summed[:m], mode="clip")
-            summed[:m] += halves.take(2 * of_right + 1, 0)
-            children[:m, 0], children[:m, 1] = node_c.take(of_left, 0), node_c.take(of_right, 0)
-            made = compose(m)
+            made = compose(
+                halves.take(2 * of_left, 0),
+                halves.take(2 * of_right + 1, 0),
+                node_c.take(of_left, 0),
+                node_c.take(of_right, 0),
+            )
             score[places] = cand_h[made] @ self.query
             candidate[places] = np.arange(made.start, made.stop)
 
@@ -219,24 +222,24 @@ class Merger:
         T, D = h.shape
         if T == 1:
             return
-        width, dtype, query = self.cell.width, h.dtype, self.query
+        dtype, query, parts = h.dtype, self.query, self.cell.parts
         activate, weight, bias = self.cell.activate, self.cell.weight, self.cell.bias
-        gates = np.empty((2 * T - 1, 2, width), dtype)
+        gates = np.empty((2 * T - 1, 2, parts, D), dtype)
         self.project(h, gates[:T])
-        as_left, as_right, flat = gates[:, 0], gates[:, 1], gates.reshape(2 * T - 1, 2 * width)
+        as_left, as_right, flat = gates[:, 0], gates[:, 1], gates.reshape(2 * T - 1, -1)
         node_c = np.empty((2 * T - 1, D), dtype)
         node_c[:T] = c
         cand_h, cand_c = np.empty((3 * T, D), dtype), np.empty((3 * T, D), dtype)
         count = T - 1
-        activate(
-            as_left[: T - 1] + as_right[1:T],
-            np.concatenate([c[:-1], c[1:]], axis=1),
-            cand_h[:count],
-            cand_c[:count],
-        )
+        # one contiguous block per gate
+        summed = np.empty((parts, count, D), dtype)
+        np.add(as_left[:count].transpose(1, 0, 2), as_right[1:T].transpose(1, 0, 2), out=summed)
+        activate(summed, c[:-1], c[1:], cand_h[:count], cand_c[:count])
         scores = cand_h[:count] @ query  # of the candidates at each position
         nodes, candidates = list(range(T)), list(range(T - 1))
-        summed, children = np.empty((2, width), dtype), np.empty((2, 2 * D), dtype)
+        # gates and c of the children of one or two new candidates
+        space = [np.empty((parts, m, D), dtype) for m in (1, 2)]
+        space_c = [np.empty((2, m, D), dtype) for m in (1, 2)]
         for t in range(T - 1):
             K = T - 1 - t
             layer = scores[:K]
@@ -259,30 +262,28 @@ class Merger:
                 out.vector[row] = new_h
                 break
             np.dot(new_h, weight, out=flat[new])
-            left_gates = as_left[new]
-            left_gates += bias
+            as_left[new] += bias
             node_c[new] = new_c = cand_c[merged]
             nodes[k : k + 2] = [new]
             del candidates[k]
             # position k of the layer disappears; the candidates next to the new node are replaced
             scores[k : K - 1] = scores[k + 1 : K]
-            m, first = 0, k
-            if k > 0:
+            left, right = k > 0, k < K - 1
+            m, first = left + right, k - left
+            summed, children = space[m - 1], space_c[m - 1]
+            if left:
                 other = nodes[k - 1]
-                np.add(as_left[other], as_right[new], out=summed[0])
-                children[0, :D], children[0, D:] = node_c[other], new_c
-                candidates[k - 1] = count
-                m, first = 1, k - 1
-            if k < K - 1:
+                np.add(as_left[other], as_right[new], out=summed[:, 0])
+                children[0, 0], children[1, 0] = node_c[other], new_c
+            if right:
                 other = nodes[k + 1]
-                np.add(left_gates, as_right[other], out=summed[m])
-                children[m, :D], children[m, D:] = new_c, node_c[other]
-                candidates[k] = count + m
-                m += 1
-            made = cand_h[count : count + m]
-            activate(summed[:m], children[:m], made, cand_c[count : count + m])
-            np.dot(made, query, out=scores[first : first + m])
+                np.add(as_left[new], as_right[other], out=summed[:, -1])
+                children[0, -1], children[1, -1] = new_c, node_c[other]
+            candidates[first : k + right] = range(count, count + m)
+            made = slice(count, count + m)
             count += m
+            activate(summed, *children, cand_h[made], cand_c[made])
+            np.dot(cand_h[made], query, out=scores[first : first + m])
 
     def merge_mixed(
         self, h: Array, c: Array, row: int, out: Outputs, noise: Array, weigh: Any
@@ -298,12 +299,12 @@ class Merger:
             weigh: returns the mixing weights of the noisy scores of one layer, each `[K]`.
         """
         D = h.shape[1]
-        gates = np.empty((len(h), 2, self.cell.width), h.dtype)
+        gates = np.empty((len(h), 2, self.cell.parts, D), h.dtype)
         for t, K in enumerate(range(len(h) - 1, 0, -1)):
             self.project(h, gates[: K + 1])
             new_h, new_c = np.empty((K, D), h.dtype), np.empty((K, D), h.dtype)
-            children = np.concatenate([c[:-1], c[1:]], axis=1)
-            self.cell.activate(gates[:K, 0] + gates[1 : K + 1, 1], children, new_h, new_c)
+            summed = (gates[:K, 0] + gates[1 : K + 1, 1]).transpose(1, 0, 2)
+            self.cell.activate(summed, c[:-1], c[1:], new_h, new_c)
             scores = new_h @ self.query
             if out.scores is not None:
                 out.scores[row, t, :K] = scores

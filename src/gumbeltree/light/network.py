@@ -65,6 +65,8 @@ class Network:
         unused = ("encoder.query",) if encoder.trees == "fixed" else ()
         return cls(config, read_weights(path, shapes, unused))
 
+    # some builds of BLAS raise floating-point flags on finite numbers
+    @np.errstate(all="ignore")
     def encode(
         self,
         ids: Sequence[Sequence[int]],
