@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 import uvicorn
 
 from gumbeltree.packaged import packaged_names
@@ -70,12 +69,12 @@ class ServerPlan:
 
     def app(self) -> "FastAPI":
         """Load models and indexes and return the application."""
-        if self.threads:
-            torch.set_num_threads(self.threads)
         for plugin in self.plugins:
             # again in each process
             load_plugin(plugin)
         models = load_models(self.models, self.device, self.runtime)
+        if self.threads and "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(self.threads)
         return create_app(models, self.settings, open_indexes(self.indexes, models))
 
 
