@@ -77,6 +77,17 @@ def test_rejects_other_labels_and_lengths():
         examples_of("one", ["a"])
 
 
+@pytest.mark.parametrize("attribute", ["columns", "column_names"])
+def test_rejects_whole_tables(attribute):
+    class Table(list):
+        pass
+
+    frame = Table([{"text": "one"}])
+    setattr(frame, attribute, ["text"])
+    with pytest.raises(TypeError, match="got Table; pass one of its columns"):
+        examples_of(frame, ["a"])
+
+
 def test_undoes_the_escapes_of_pretokenized_text():
     found = examples_of(["a -LRB- b"], ["x"], pretokenized=True)
     assert found.texts() == [("a ( b",)]

@@ -22,8 +22,11 @@ def test_train_shows_progress_unless_quiet(demo, tmp_path, capsys):
 @pytest.mark.parametrize("notebook", [True, False])
 def test_notebooks_show_plain_lines_below_the_cell(notebook, monkeypatch, capsys):
     monkeypatch.setattr("rich.console._is_jupyter", lambda: notebook)
+    # as the kernels of notebooks do
+    monkeypatch.setenv("FORCE_COLOR", "1" if notebook else "")
     assert Console().is_jupyter == notebook
     display = Display()
     assert not display.console.is_jupyter
+    assert not display.console.is_terminal
     display.say("reading")
     assert capsys.readouterr() == (("reading\n", "") if notebook else ("", "reading\n"))

@@ -21,8 +21,9 @@ def as_list(items: Iterable[Item]) -> list[Item]:
     """Return an iterable as a list; raise TypeError for a single string or a table."""
     if isinstance(items, str | bytes):
         raise TypeError(f"expected a list of strings, got one string; pass [{items[:20]!r}]")
-    # iterating over a dictionary or a data frame would yield its column names
-    if isinstance(items, Mapping) or hasattr(items, "columns"):
+    # iterating over a dictionary or a data frame would yield its column names, and over a data set
+    # its rows
+    if isinstance(items, Mapping) or hasattr(items, "columns") or hasattr(items, "column_names"):
         kind = type(items).__name__
         raise TypeError(f"expected a list of strings, got {kind}; pass one of its columns")
     return list(items)

@@ -20,11 +20,14 @@ from gumbeltree.nn.heads.head import Head
 
 
 def new_console() -> Console:
-    """Return a console on standard error, or on standard output in a notebook.
+    """Return a console on standard error, or for plain lines on standard output in a notebook.
 
-    Notebooks show standard error in red, and rich output as a separate block per line.
+    Notebooks show standard error in red and rich output as one block per line, and they claim to
+    be terminals, although saved notebooks would contain every state of a bar.
     """
-    return Console(stderr=not Console().is_jupyter, force_jupyter=False)
+    if Console().is_jupyter:
+        return Console(force_jupyter=False, force_terminal=False, color_system=None)
+    return Console(stderr=True)
 
 
 class Display:
