@@ -361,6 +361,10 @@ def test_text_needs_no_quotes(text, value):
 def test_rejects_invalid_assignments(setting, message):
     with pytest.raises(ValueError, match=message):
         changed(setting)
+    # among several settings, also of the same key, the message names the one that is wrong
+    with pytest.raises(ValueError, match=message) as error:
+        changed("batch_size=16", setting, "batch_size=17")
+    assert setting[:60] in str(error.value)
 
 
 def test_an_assignment_sets_one_key_only():

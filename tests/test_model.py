@@ -293,7 +293,7 @@ def test_rejects_anything_but_a_list(use, texts, message):
         use(texts)
 
 
-@pytest.mark.parametrize("wrong", [None, b"now", ["now"]])
+@pytest.mark.parametrize("wrong", [7, b"now", ["now"]])
 def test_rejects_texts_that_are_not_strings(wrong):
     kind = type(wrong).__name__
     with pytest.raises(TypeError, match=f"text 1 must be a string, got {kind}"):
@@ -302,8 +302,30 @@ def test_rejects_texts_that_are_not_strings(wrong):
         PAIR.parse(wrong)
     with pytest.raises(TypeError, match=kind):
         PAIR.predict([("now", wrong)])
-    with pytest.raises(ValueError, match="single sentences"):
+    error, message = (ValueError, "single sentences") if kind == "list" else (TypeError, kind)
+    with pytest.raises(error, match=message):
         SINGLE.predict([wrong])
+
+
+class NAType:
+    """Stands for the missing value of pandas."""
+
+
+@pytest.mark.parametrize(
+    "missing", [None, math.nan, np.float32("nan"), NAType()], ids=["None", "nan", "float32", "NA"]
+)
+def test_missing_texts_are_named_by_their_row(missing):
+    texts = ["the dog sleeps", "now", missing]
+    for use in (PAIR.encode, PAIR.parse_many, SINGLE.predict):
+        with pytest.raises(TypeError, match=r"the text of row 2 is missing .*dropna\(\)"):
+            use(texts)
+        with pytest.raises(TypeError, match="the text of row 2 is missing"):
+            use(np.array(texts, dtype=object))
+    for pairs in ((TEXTS[:3], texts), (list(zip(TEXTS[:3], texts, strict=True)),)):
+        with pytest.raises(TypeError, match="the second text of row 2 is missing"):
+            PAIR.predict(*pairs)
+    with pytest.raises(ValueError, match=r"classifies pairs: .*item 1 is"):
+        PAIR.predict([("now", "then"), missing])
 
 
 @pytest.mark.parametrize("empty", ["", "\t\n", "\u00a0"])

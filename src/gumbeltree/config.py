@@ -383,10 +383,13 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
             raise ValueError(
                 f"--set takes KEY=VALUE, got {assignment!r}; for example training.batch_size=64"
             )
-        for current, value in current_setting(key.strip(), text, data["model"]["encoder"]):
-            _set(data, current, value)
-            # a part of another kind has other settings
-            data = dataclasses.asdict(from_dict(Recipe, data))
+        try:
+            for current, value in current_setting(key.strip(), text, data["model"]["encoder"]):
+                _set(data, current, value)
+                # a part of another kind has other settings
+                data = dataclasses.asdict(from_dict(Recipe, data))
+        except ValueError as error:
+            raise ValueError(f"--set {assignment[:80]}: {error}") from error
     changed: Recipe = from_dict(Recipe, data)
     return changed
 
@@ -409,9 +412,9 @@ def _set(data: dict[str, Any], name: str, text: str) -> None:
     matches = matches or [key for key in keys if f".{key}".endswith(f".{name}.kind")]
     if not matches:
         near = suggest(name, keys) or suggest(name, [key.rpartition(".")[2] for key in keys])
-        raise ValueError(f"unknown key '{name}' in --set;{near or ' see `gumbeltree info`'}")
+        raise ValueError(f"unknown key '{name}';{near or ' see `gumbeltree info`'}")
     if len(matches) > 1:
-        raise ValueError(f"--set {name} is ambiguous: write {' or '.join(matches)}")
+        raise ValueError(f"{name} is ambiguous: write {' or '.join(matches)}")
     *path, last = matches[0].split(".")
     table = data
     for step in path:

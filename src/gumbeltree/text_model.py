@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from gumbeltree.config import ModelConfig
 from gumbeltree.encoded import VECTORS, Encoded, Keep
 from gumbeltree.text.batches import ahead, as_list, as_texts, batches, chunks
+from gumbeltree.text.files import shown
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader
 from gumbeltree.tree import Tree
 
@@ -185,17 +186,19 @@ class TextModel(ABC):
         """Return one list of texts per sentence of an example; raise if the head expects others."""
         first: list[Any] = as_list(texts)
         if self.head.sentences == 1:
-            if second is not None or not all(isinstance(x, str) for x in first):
+            if second is not None or any(isinstance(x, tuple | list) for x in first):
                 raise ValueError("this model classifies single sentences: pass a list of strings")
             return [as_texts(first)]
+        names = ("first text", "second text")
         if second is None:
-            if not all(isinstance(x, tuple | list) and len(x) == 2 for x in first):
-                raise ValueError(
-                    "this model classifies pairs: pass (first, second) tuples, or two lists of "
-                    "strings"
-                )
-            return [as_texts(x[0] for x in first), as_texts(x[1] for x in first)]
-        columns = [as_texts(first), as_texts(second)]
+            for row, pair in enumerate(first):
+                if not isinstance(pair, tuple | list) or len(pair) != 2:
+                    raise ValueError(
+                        "this model classifies pairs: pass (first, second) tuples, or two lists of "
+                        f"strings; item {row} is {shown(pair)}"
+                    )
+            return [as_texts((x[i] for x in first), name) for i, name in enumerate(names)]
+        columns = [as_texts(*column) for column in zip((first, second), names, strict=True)]
         if len(columns[0]) != len(columns[1]):
             raise ValueError(
                 "this model classifies pairs: pass two lists of equal length, got "

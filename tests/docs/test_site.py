@@ -69,7 +69,18 @@ beginning counts."""
 RUN_ANYWAY = {"push runs/sst2 ORG/NAME --license mit --language en --dry-run"}
 """Commands that begin as one of those and can be run."""
 
-OTHER_COMMANDS = {"cp", "curl", "export", "head", "hf", "make", "mkdir", "pip", "tensorboard"}
+OTHER_COMMANDS = {
+    "cp",
+    "curl",
+    "export",
+    "head",
+    "hf",
+    "iconv",
+    "make",
+    "mkdir",
+    "pip",
+    "tensorboard",
+}
 """Programs that pages call and this test does not."""
 
 

@@ -4,6 +4,7 @@ import doctest
 import gzip
 import itertools
 import json
+import math
 import random
 import statistics
 import sys
@@ -490,6 +491,8 @@ def test_table_formats(write, tmp_path):
     assert read(task, rows)[1].dropped == {"blank lines": 1}
     flags = write("b.jsonl", '{"text": "a", "label": true}')
     assert read(task, flags)[0][0].label == "true"
+    numbers = write("c.jsonl", *(json.dumps({"text": "a", "label": x}) for x in (2.0, 2.5)))
+    assert [example.label for example in read(task, numbers)[0]] == ["2", "2.5"]
     with pytest.raises(ValueError, match=r"a\.dat .*\.tsv, \.csv, \.jsonl"):
         read(task, tmp_path / "a.dat")
     with pytest.raises(ValueError, match=r"a\.xlsx is a spreadsheet; save it as CSV"):
@@ -567,7 +570,8 @@ def test_table_rejects_bare_carriage_returns(tmp_path):
         ({"text": None, "label": "a"}, "column 'text', got None"),
         ({"txt": "a", "label": "a"}, "column 'text', got columns 'txt', 'label'.*mean 'txt'"),
         ({"text": "a", "label": None}, "label, got None"),
-        ({"text": "a", "label": 0.5}, "label, got 0.5"),
+        ({"text": "a", "label": math.nan}, "label, got nan"),
+        ({"text": "a", "label": [0.5]}, r"label, got \[0.5\]"),
         ({"text": "a", "label": " "}, "label, got an empty"),
         ([], r"JSON object, got '\[\]'"),
     ],

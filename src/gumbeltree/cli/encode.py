@@ -14,6 +14,7 @@ def encode(
     model: streams.Model,
     text: streams.Texts = None,
     input_file: streams.Input = None,
+    text_column: streams.TextColumn = None,
     out: Annotated[Path | None, typer.Option("--out", help="File for the vectors, .npy.")] = None,
     pretokenized: streams.Pretokenized = False,
     batch_size: streams.BatchSize = 256,
@@ -41,8 +42,9 @@ def encode(
     streams.check_out(out)
     loaded = load_for_use(model, device, runtime)
     width = loaded.encoder.vector_dim
+    columns = streams.columns_of(loaded, text_column)
     with streams.open_texts(
-        text, input_file, out, pretokenized, batch_size, skip_bad, quiet
+        text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns
     ) as source:
         vectors = (
             loaded.encode(streams.singles(chunk), **source.options) for chunk in source.chunks()

@@ -14,6 +14,7 @@ def index(
     model: streams.Model,
     out: Annotated[Path, typer.Option("--out", help="Folder to write the index to.")],
     input_file: streams.Input = None,
+    text_column: streams.TextColumn = None,
     unique: Annotated[
         bool, typer.Option("--unique/--all", help="Skip repeated texts, or index all texts.")
     ] = True,
@@ -41,8 +42,9 @@ def index(
     loaded = load_for_use(model, device, runtime)
     # a path must be valid from any working directory
     name = str(Path(model).resolve()) if Path(model).is_dir() else model
+    columns = streams.columns_of(loaded, text_column)
     with streams.open_texts(
-        None, input_file, out, pretokenized, batch_size, skip_bad, quiet
+        None, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns
     ) as source:
         texts = (text for chunk in source.chunks() for text in streams.singles(chunk))
         built = Index.build(

@@ -22,6 +22,7 @@ def neighbours(
     ],
     text: streams.Texts = None,
     input_file: streams.Input = None,
+    text_column: streams.TextColumn = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Number of neighbours per query.")] = 5,
     model: Annotated[
         str | None,
@@ -55,8 +56,9 @@ def neighbours(
     index = Index.open(folder)
     loaded = _load(index, model, device, runtime)
     show = _json_line if as_json else _table
+    columns = streams.columns_of(loaded, text_column)
     with streams.open_texts(
-        text, input_file, None, pretokenized, batch_size, skip_bad, quiet
+        text, input_file, None, pretokenized, batch_size, skip_bad, quiet, columns
     ) as source:
 
         def lines() -> Iterator[str]:

@@ -24,6 +24,7 @@ def parse(
     model: streams.Model,
     text: streams.Texts = None,
     input_file: streams.Input = None,
+    text_column: streams.TextColumn = None,
     form: Annotated[
         Format,
         typer.Option(
@@ -65,8 +66,9 @@ def parse(
         streams.check_out(out)
     loaded = load_for_use(model, device, runtime)
     loaded.check_builds_trees(model)
+    columns = streams.columns_of(loaded, text_column)
     with streams.open_texts(
-        text, input_file, out, pretokenized, batch_size, skip_bad, quiet
+        text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns
     ) as source:
         chunks = source.chunks()
         if form == Format.svg and folder is None:

@@ -1,7 +1,9 @@
 """The command `predict`: classify sentences or pairs."""
 
+import csv
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,12 +15,16 @@ if TYPE_CHECKING:
     from gumbeltree.answers import Answer
     from gumbeltree.text.lines import Line
 
+ANSWER_COLUMNS = ("predicted", "probability")
+
 
 @app.command()
 def predict(
     model: streams.Model,
     text: streams.Texts = None,
     input_file: streams.Input = None,
+    text_column: streams.TextColumn = None,
+    text2_column: streams.Text2Column = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line, with all probabilities.")
     ] = False,
@@ -33,14 +39,17 @@ def predict(
 ) -> None:
     """Print the label, its probability and the text of each sentence or pair, separated by tabs.
 
-    For a model that classifies pairs, pass two arguments per pair, or lines with two texts
-    separated by a tab.
+    For a model that classifies pairs, pass two arguments per pair, lines with two texts separated
+    by a tab, or a table with two columns of texts. With --out FILE.csv, the file has all columns
+    of the input, followed by `predicted` and `probability`.
 
     Examples (after running `gumbeltree demo`):
 
     gumbeltree predict demo/model "i love this very much ."
 
     gumbeltree predict demo/model --input texts.txt --json --out labels.jsonl
+
+    gumbeltree predict demo/model --input reviews.csv --text review --out predicted.csv
     """
     from gumbeltree.runtimes import load_for_use
 
@@ -48,18 +57,47 @@ def predict(
     loaded = load_for_use(model, device, runtime)
     pair = loaded.head.sentences == 2
     show = _json_line if as_json else _text_line
+    columns = streams.columns_of(loaded, text_column, text2_column)
     with streams.open_texts(
-        text, input_file, out, pretokenized, batch_size, skip_bad, quiet
+        text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns
     ) as source:
 
-        def lines() -> Iterator[str]:
+        def answers() -> Iterator[tuple["Line", "Answer"]]:
             for chunk in source.chunks(pair):
                 texts: list[Any] = (
                     [line.texts for line in chunk] if pair else streams.singles(chunk)
                 )
-                yield from map(show, chunk, loaded.predict(texts, **source.options))
+                yield from zip(chunk, loaded.predict(texts, **source.options), strict=True)
 
-        streams.write_lines(out, lines())
+        if out is not None and out.suffix.lower() == ".csv" and not as_json:
+            streams.write_lines(out, _table(source, answers()))
+        else:
+            streams.write_lines(out, (show(line, answer) for line, answer in answers()))
+
+
+def _table(source: streams.TextSource, answers: Iterator[tuple["Line", "Answer"]]) -> Iterator[str]:
+    """Yield the rows of a CSV file: all columns of the input, then those of the answers."""
+    count = 0
+    for count, (line, answer) in enumerate(answers, 1):
+        if count == 1:
+            yield _csv_line(_header(source, len(answer.cells())))
+        yield _csv_line([*(line.cells or line.texts), *answer.cells()])
+    if not count:
+        yield _csv_line(_header(source, len(ANSWER_COLUMNS)))
+
+
+def _header(source: streams.TextSource, count: int) -> list[str]:
+    header = list(source.header)
+    for name in ANSWER_COLUMNS[:count]:
+        # an input that has predictions already keeps them
+        header.append(f"new_{name}" if name in header else name)
+    return header
+
+
+def _csv_line(cells: Sequence[Any]) -> str:
+    file = io.StringIO()
+    csv.writer(file, lineterminator="").writerow(cells)
+    return file.getvalue()
 
 
 def _text_line(line: "Line", answer: "Answer") -> str:

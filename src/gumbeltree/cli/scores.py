@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gumbeltree.cli.streams import data_settings
 from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.compile import read_splits
 from gumbeltree.data.examples import Examples
@@ -13,13 +14,6 @@ from gumbeltree.tasks.task import Task
 
 if TYPE_CHECKING:
     from gumbeltree.model import SentenceModel
-
-
-def data_settings(model: "SentenceModel") -> dict[str, Any]:
-    """Return the settings of a model's training data; empty if they are not recorded."""
-    recipe = model.provenance.get("recipe")
-    settings = recipe.get("data") if isinstance(recipe, dict) else None
-    return settings if isinstance(settings, dict) else {}
 
 
 def recipe_of(

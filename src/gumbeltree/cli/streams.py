@@ -4,10 +4,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,6 +17,7 @@ from gumbeltree.cli import completion
 if TYPE_CHECKING:
     from gumbeltree.text.files import Report
     from gumbeltree.text.lines import Line
+    from gumbeltree.text_model import TextModel
 
 Model = Annotated[
     str,
@@ -31,7 +32,27 @@ Texts = Annotated[
 ]
 Input = Annotated[
     Path | None,
-    typer.Option("--input", help="Text file (UTF-8, plain or .gz) with one sentence per line."),
+    typer.Option(
+        "--input",
+        help="Text file with one sentence per line, or table (.csv, .tsv, .jsonl, .json, "
+        ".parquet); UTF-8, plain or .gz. Standard input is always read line by line.",
+    ),
+]
+TextColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        metavar="COLUMN",
+        help="Column of the texts if --input is a table; default: as in training, or text.",
+    ),
+]
+Text2Column = Annotated[
+    str | None,
+    typer.Option(
+        "--text2",
+        metavar="COLUMN",
+        help="Column of the second texts of pairs; default: as in training, or text2.",
+    ),
 ]
 Out = Annotated[
     Path | None, typer.Option("--out", help="File for the results; default: standard output.")
@@ -89,6 +110,39 @@ Plugin = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
 
 
+class Columns(NamedTuple):
+    """How to read the texts of a command if they are in a table.
+
+    Attributes:
+        names: the columns of the options `text` and `text2`.
+        given: the first of these options on the command line, or an empty string.
+        separator: see `TableFile`.
+        quotes: see `TableFile`.
+    """
+
+    names: dict[str, str]
+    given: str
+    separator: str
+    quotes: bool
+
+
+def columns_of(model: "TextModel", text: str | None, text2: str | None = None) -> Columns:
+    """Return the columns of the options, or by default those of a model's training data."""
+    trained = data_settings(model)
+    options = {"text": text, "text2": text2}
+    names = {role: name or trained.get(role) or role for role, name in options.items()}
+    given = next((role for role, name in options.items() if name is not None), "")
+    separator, quotes = trained.get("separator", ""), trained.get("quotes", True)
+    return Columns(names, given, str(separator), bool(quotes))
+
+
+def data_settings(model: "TextModel") -> dict[str, Any]:
+    """Return the settings of a model's training data; empty if they are not recorded."""
+    recipe = model.provenance.get("recipe")
+    settings = recipe.get("data") if isinstance(recipe, dict) else None
+    return settings if isinstance(settings, dict) else {}
+
+
 @dataclass
 class TextSource:
     """Texts of a command: its arguments, or the lines of a file or of standard input.
@@ -96,24 +150,54 @@ class TextSource:
     Attributes:
         texts: the arguments; two per pair.
         path: the file of `--input`.
+        columns: how to read the file if it is a table.
         skip_bad: skip malformed lines instead of raising.
         advance: called with the number of finished texts.
         options: keyword arguments for the methods of a model.
         report: records malformed lines.
+        header: names of all columns of the file; known once a line is read.
     """
 
     texts: list[str] | None
     path: Path | None
+    columns: Columns
     skip_bad: bool
     advance: Callable[[int], None]
     options: dict[str, Any]
     report: "Report"
+    header: list[str] = field(default_factory=list)
 
     def chunks(self, pair: bool = False) -> Iterator[list["Line"]]:
         """Yield the texts chunk by chunk, as they arrive; with `pair`, two texts per line."""
-        for chunk in self._arguments(self.texts, pair) if self.texts else self._lines(pair):
+        from gumbeltree.tasks.table_file import ENDINGS, table_ending
+
+        self.header = ["text", "text2"][: 1 + pair]
+        is_table = not self.texts and self.path is not None and bool(table_ending(self.path))
+        if self.columns.given and not is_table:
+            place = "arguments" if self.texts else f"lines of {self.path or 'standard input'}"
+            raise ValueError(
+                f"--{self.columns.given} names a column of a table, but the texts are {place}; "
+                f"pass a file whose name ends in {', '.join(ENDINGS)} with --input"
+            )
+        if is_table:
+            chunks = self._rows(pair)
+        else:
+            chunks = self._arguments(self.texts, pair) if self.texts else self._lines(pair)
+        for chunk in chunks:
             yield chunk
             self.advance(len(chunk))
+
+    def _rows(self, pair: bool) -> Iterator[list["Line"]]:
+        from gumbeltree.tasks.table_file import TableFile
+        from gumbeltree.text.lines import chunked
+
+        assert self.path is not None
+        names = {role: self.columns.names[role] for role in self.header}
+        table = TableFile(self.path, names, self.columns.separator, self.columns.quotes)
+        for chunk in chunked(table.texts(self.report, self.skip_bad)):
+            self.header = table.header
+            yield chunk
+        self.header = table.header or self.header
 
     def _arguments(self, texts: list[str], pair: bool) -> Iterator[list["Line"]]:
         from gumbeltree.text.lines import Line
@@ -147,10 +231,12 @@ def open_texts(
     batch_size: int,
     skip_bad: bool,
     quiet: bool,
+    columns: Columns,
 ) -> Iterator[TextSource]:
     """Yield the texts of a command, show progress, and print a summary at the end.
 
     The arguments are the options of the command; without `out`, results go to standard output.
+    `columns` tells how to read a table.
     """
     from gumbeltree.text.files import Report, counted
     from gumbeltree.text.ids import TextCounts
@@ -160,7 +246,7 @@ def open_texts(
     # results printed on a terminal already show progress
     visible = out is not None or sys.stdout is None or not sys.stdout.isatty()
     with progress(quiet or not visible) as advance:
-        yield TextSource(texts, path, skip_bad, advance, options, report)
+        yield TextSource(texts, path, columns, skip_bad, advance, options, report)
     say(str(counts), quiet)
     if report.bad:
         skipped = f"{counted(report.bad, 'bad line')} skipped:"

@@ -209,9 +209,7 @@ def _check_arguments(
 
 def _trained_on(models: Iterable["SentenceModel"]) -> str:
     """Return the task that all models were trained on."""
-    from gumbeltree.cli.scores import data_settings
-
-    tasks = {data_settings(model).get("task") for model in models}
+    tasks = {streams.data_settings(model).get("task") for model in models}
     if len(tasks) > 1 or None in tasks:
         known = ", ".join(sorted(task or "an unknown task" for task in tasks))
         raise ValueError(f"the models were trained on {known}; pass the task of --data with --task")

@@ -1,12 +1,11 @@
 """Labelled texts in memory: lists, columns of data frames and data sets, arrays, iterators."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gumbeltree.data.examples import Examples
 from gumbeltree.tasks.task import Example
-from gumbeltree.text.batches import as_list, as_texts
+from gumbeltree.text.batches import as_list, as_texts, is_missing
 from gumbeltree.text.files import counted, shown
 from gumbeltree.text.tokenizer import undo_ptb_escapes
 
@@ -58,8 +57,7 @@ def _label(label: Any, row: int) -> str:
     """Return a label as text, as it would stand in a table."""
     # the scalars of NumPy and of torch have a Python value
     value = label.item() if hasattr(label, "item") else label
-    kind = type(value).__name__
-    if value is None or kind in ("NAType", "NaTType") or (kind == "float" and math.isnan(value)):
+    if is_missing(value):
         raise ValueError(f"the label of row {row} is missing ({shown(label)}); remove the row")
     if isinstance(value, bool):
         return str(value).lower()

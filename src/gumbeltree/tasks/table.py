@@ -124,7 +124,10 @@ class Table(Task):
         *texts, label = values
         if isinstance(label, bool):
             label = str(label).lower()
-        elif isinstance(label, int):
+        elif isinstance(label, float) and label.is_integer():
+            # data frames turn whole numbers into floats if any of them is missing
+            label = str(int(label))
+        elif isinstance(label, int | float) and label == label:
             label = str(label)
         label = label.strip() if isinstance(label, str) else label
         checked = tuple(

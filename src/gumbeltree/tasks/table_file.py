@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gumbeltree.extras import pip_command
 from gumbeltree.registry import suggest
-from gumbeltree.tasks.checks import checked_object
+from gumbeltree.tasks.checks import checked_object, checked_text
 from gumbeltree.text.files import (
     BadLines,
     MismatchError,
@@ -19,6 +19,7 @@ from gumbeltree.text.files import (
     read_lines,
     shown,
 )
+from gumbeltree.text.lines import Line
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 """Endings of the files that are read as tables, possibly followed by .gz."""
@@ -102,6 +103,16 @@ class TableFile:
         if self.ending == ".json":
             return self._json(report, skip_bad)
         return self._json_lines(read_lines(self.path, report, skip_bad), report, skip_bad)
+
+    def texts(self, report: Report, skip_bad: bool = False) -> Iterator[Line]:
+        """Yield the rows as lines, if all requested columns are texts; see `rows`."""
+        for row in self.rows(report, skip_bad):
+            with self.bad(row.number, report, skip_bad):
+                texts = tuple(
+                    checked_text(value, f"column {name!r}")
+                    for value, name in zip(row.values, self.columns.values(), strict=True)
+                )
+                yield Line(row.number, texts, row.cells)
 
     def bad(self, number: int, report: Report, skip_bad: bool) -> BadLines:
         """Return a context in which a `MismatchError` is an error of row `number`."""

@@ -29,17 +29,37 @@ def as_list(items: Iterable[Item]) -> list[Item]:
     return list(items)
 
 
-def as_texts(texts: Iterable[str]) -> list[str]:
-    """Return the strings of an iterable; raise for anything that is not valid text."""
+def is_missing(value: object) -> bool:
+    """Return whether a value stands for a missing one: None, NaN, or pandas' NA or NaT."""
+    kind = type(value).__name__
+    return (
+        value is None
+        or kind in ("NAType", "NaTType")
+        or (kind.startswith("float") and value != value)
+    )
+
+
+def as_texts(texts: Iterable[str], name: str = "text") -> list[str]:
+    """Return the strings of an iterable; raise for anything that is not valid text.
+
+    Args:
+        texts: strings.
+        name: what they are, for messages.
+    """
     texts = as_list(texts)
     for number, text in enumerate(texts):
+        if is_missing(text):
+            raise TypeError(
+                f"the {name} of row {number} is missing ({text}); drop such rows first, for "
+                "example with dropna() in pandas, or pass a text instead"
+            )
         if not isinstance(text, str):
-            raise TypeError(f"text {number} must be a string, got {type(text).__name__}")
+            raise TypeError(f"{name} {number} must be a string, got {type(text).__name__}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"text {number} is not valid Unicode at character {error.start}: "
+                f"{name} {number} is not valid Unicode at character {error.start}: "
                 f"{text[error.start : error.start + 10]!r}; decode it with the right encoding"
             ) from None
     return texts

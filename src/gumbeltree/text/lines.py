@@ -3,9 +3,9 @@
 import io
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from gumbeltree.text.files import (
     SKIP,
@@ -33,6 +33,8 @@ class Line(NamedTuple):
     number: int
     """Counted from 1."""
     texts: tuple[str, ...]
+    cells: Sequence[Any] = ()
+    """All cells of the row, if the line is one of a table."""
 
 
 def read_texts(
@@ -55,22 +57,28 @@ def read_texts(
         OSError: If the file cannot be read.
     """
     if path is not None:
-        yield from _chunks(read_lines(path, report, skip_bad), path, report, pair, skip_bad)
+        lines = read_lines(path, report, skip_bad)
+        yield from chunked(_checked(lines, path, report, pair, skip_bad))
         return
-    for lines in _arriving_lines(report, skip_bad):
-        yield from _chunks(lines, STANDARD_INPUT, report, pair, skip_bad)
+    for arrived in _arriving_lines(report, skip_bad):
+        yield from chunked(_checked(arrived, STANDARD_INPUT, report, pair, skip_bad))
 
 
-def _chunks(
+def _checked(
     lines: Iterable[tuple[int, str]], source: Path, report: Report, pair: bool, skip_bad: bool
-) -> Iterator[list[Line]]:
-    """Check lines and group them into chunks that fit in memory."""
-    chunk: list[Line] = []
-    characters = 0
+) -> Iterator[Line]:
     for number, line in lines:
         with BadLines(source, number, report, skip_bad):
-            chunk.append(Line(number, _split(line, pair)))
-            characters += len(line)
+            yield Line(number, _split(line, pair))
+
+
+def chunked(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Group lines into chunks that fit in memory."""
+    chunk: list[Line] = []
+    characters = 0
+    for line in lines:
+        chunk.append(line)
+        characters += sum(map(len, line.texts))
         if len(chunk) == CHUNK_LINES or characters >= CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
