@@ -382,6 +382,12 @@ def test_rejects_texts_without_labels_and_splits_with_labels():
         evaluate(SINGLE, TEXTS[:1], ["ugly"])
 
 
+def test_rejects_models_of_the_numpy_runtime():
+    model = gumbeltree.load("sst2-100d", runtime="numpy")
+    with pytest.raises(TypeError, match='load it with runtime="torch"'):
+        evaluate(model, TEXTS[:1], ["positive"])
+
+
 def test_the_example_runs():
     results = doctest.testmod(evaluation)
     assert results.attempted == 4

@@ -22,10 +22,11 @@ from gumbeltree.states import Draw
 from gumbeltree.tasks.task import Example
 from gumbeltree.text.batches import BATCH_WORDS
 from gumbeltree.text.ids import TextCounts, TextReader
+from gumbeltree.text_model import TextModel
 
 
 def evaluate(
-    model: SentenceModel,
+    model: TextModel,
     texts: Split | Iterable[str] | Iterable[tuple[str, str]],
     labels: Iterable[Any] | None = None,
     second: Iterable[str] | None = None,
@@ -44,7 +45,7 @@ def evaluate(
         1.0
 
     Args:
-        model: a model; its mode does not matter and is left unchanged.
+        model: a torch model; its mode does not matter and is left unchanged.
         texts: sentences, or (first, second) pairs for a pair model, in any iterable: lists, columns
             of data frames, arrays, generators. Alternatively, a split of prepared data, which
             contains its labels.
@@ -59,6 +60,11 @@ def evaluate(
         The evaluation. `summary()` returns the main metrics in one line, `as_dict()` all of them,
         and `tables()` details such as the confusion matrix.
     """
+    if not isinstance(model, SentenceModel):
+        raise TypeError(
+            f"evaluation needs a torch model, got {type(model).__name__}; load it with "
+            'runtime="torch"'
+        )
     if isinstance(texts, Split):
         if labels is not None or second is not None:
             raise ValueError("a split contains its texts and labels; omit `labels` and `second`")
