@@ -189,7 +189,7 @@ def test_encoder_on_the_command_line(encoder, kind, tmp_path):
         (("auto", "--seeds", "2"), "omit --seeds"),
         (("auto", "--init", "sst2-100d"), "omit --encoder"),
         (("lstm", "--init", "sst2-100d"), "omit --encoder"),
-        (("auto", "--set", "leaf=affine"), "does not fit bag: unknown key 'leaf'"),
+        (("auto", "--set", "leaf=affine"), "does not fit bag: --set leaf=affine: unknown key 'leaf'"),
         (("trees",), "unknown encoder 'trees'"),
     ],
 )
@@ -233,7 +233,7 @@ def test_recipes_can_list_settings_for_an_encoder(tmp_path):
     ("changes", "message"),
     [
         ('lstm = "head.dropout=1"', r"own\.toml: `encoders.lstm` must be a list"),
-        ('lstm = ["dropot=1"]', r"own\.toml: unknown key 'dropot'"),
+        ('lstm = ["dropot=1"]', r"own\.toml: --set dropot=1: unknown key 'dropot'"),
     ],
 )
 def test_rejects_wrong_settings_for_an_encoder(changes, message, tmp_path):
