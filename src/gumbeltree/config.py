@@ -248,6 +248,8 @@ class DataConfig(Settings):
     """Column of the second text of a pair in a table."""
     label: str = ""
     """Column of the label in a table."""
+    any_labels: bool = False
+    """Accept labels that do not look like classes, such as measurements and ids."""
     dev_fraction: float = setting(0.0, low=0, high=0.9)
     """Fraction of the training file to use as the development split if there is no file for it; if
     0, that file is required."""

@@ -640,7 +640,8 @@ def test_round_trip(saved, small, snli):
 @pytest.mark.parametrize("classes", [2, 300, 70_000])
 def test_any_number_of_labels(folder, tmp_path, classes):
     path = table(folder, rows=[("a", f"label{n}") for n in range(classes)])
-    prepared = prepare(text_recipe(), path, dev=table(folder, "dev.csv", [("a", "label1")]))
+    recipe = text_recipe("any_labels=true")
+    prepared = prepare(recipe, path, dev=table(folder, "dev.csv", [("a", "label1")]))
     save_prepared(prepared, tmp_path / "a.safetensors")
     loaded = load_prepared(tmp_path / "a.safetensors")
     assert loaded.splits["train"].labels.max() == classes - 1

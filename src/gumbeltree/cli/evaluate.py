@@ -39,6 +39,10 @@ def evaluate(
         Path | None,
         typer.Option(help="TSV file for the gold label, predicted label and text of each example."),
     ] = None,
+    confusion: Annotated[
+        Path | None,
+        typer.Option(help="File for the confusion matrix, .csv, or .png, .svg or .pdf."),
+    ] = None,
     pretokenized: streams.Pretokenized = False,
     batch_words: Annotated[
         int, typer.Option(min=1, help="Maximum number of words per batch, including padding.")
@@ -59,6 +63,7 @@ def evaluate(
     gumbeltree evaluate demo
     """
     from gumbeltree.cli import scores, tables
+    from gumbeltree.cli.confusion import check_confusion, fitted, write_confusion
     from gumbeltree.data.compile import make_task, read_file
     from gumbeltree.evaluation import evaluate as run
     from gumbeltree.evaluation import split_of
@@ -66,6 +71,9 @@ def evaluate(
     from gumbeltree.text.ids import TextCounts
 
     streams.check_out(predictions)
+    streams.check_out(confusion)
+    if confusion is not None:
+        check_confusion(confusion)
     loaded = load(model, pick_device(device))
     recipe = scores.recipe_of(loaded, task, {"text": text, "text2": text2, "label": label})
     reader = make_task(recipe)
@@ -91,6 +99,8 @@ def evaluate(
         table += [(gold, guess, *texts) for gold, guess, texts in rows]
         lines = ("\t".join(map(streams.one_line, row)) for row in table)
         streams.write_lines(predictions, lines)
+    if confusion is not None:
+        write_confusion(confusion, evaluation)
     if as_json:
         about = {
             **{"model": model, "task": reader.name, "file": str(path), "split": split},
@@ -99,5 +109,6 @@ def evaluate(
         }
         typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
     else:
-        tables.print_results([evaluation.summary(), *evaluation.tables()])
+        shown = fitted(evaluation.tables(), evaluation, tables.console_width())
+        tables.print_results([evaluation.summary(), *shown])
     streams.say(f"{path}: {examples.report}\n{counts}", quiet)

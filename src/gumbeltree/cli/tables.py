@@ -12,10 +12,15 @@ NARROWEST = 72
 """Minimum console width at which all figures fit."""
 
 
+def console_width() -> int:
+    """Return the width of results in characters."""
+    return max(Console().width, NARROWEST)
+
+
 def print_results(results: Iterable[str | ResultTable]) -> None:
     """Print lines of text, and tables of figures with their titles."""
     console = Console()
-    console.width = max(console.width, NARROWEST)
+    console.width = console_width()
 
     def print_line(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)

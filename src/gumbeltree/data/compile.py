@@ -14,6 +14,7 @@ from tokenizers.trainers import WordLevelTrainer
 
 from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.examples import Examples
+from gumbeltree.data.labels import check_classes
 from gumbeltree.data.prepared import Prepared, Say
 from gumbeltree.data.split import Split
 from gumbeltree.parts import HEADS
@@ -196,6 +197,9 @@ def read_splits(
             splits[name] = read_file(task, files[name], name, skip_bad)
         elif name == "train":
             splits[name] = _generate(task, recipe.data, source, say)
+        classes = has_classes(recipe) and task.labels is None and not recipe.data.any_labels
+        if name == "train" and classes:
+            check_classes(splits[name].labels, say)
         if name == "train" and task.labels is None and has_classes(recipe):
             task.labels = tuple(sorted(set(splits[name].labels)))
     if has_classes(recipe) and len(task.labels or ()) < 2:
@@ -262,6 +266,11 @@ def _divide(splits: dict[str, Examples], settings: DataConfig) -> dict[str, Exam
     shares = {name: x for name, x in fractions.items() if x > 0 and name not in splits}
     if not shares:
         return splits
+    if sum(shares.values()) >= 1:
+        raise ValueError(
+            f"{' and '.join(f'{name}_fraction={x:g}' for name, x in shares.items())} leave nothing "
+            "to train on; pass smaller fractions"
+        )
     whole = splits["train"]
     shares = {"train": 1 - sum(shares.values()), **shares}
     parts = divide(len(whole.rows), list(shares.values()), settings.split_seed)
