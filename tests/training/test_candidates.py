@@ -189,7 +189,10 @@ def test_encoder_on_the_command_line(encoder, kind, tmp_path):
         (("auto", "--seeds", "2"), "omit --seeds"),
         (("auto", "--init", "sst2-100d"), "omit --encoder"),
         (("lstm", "--init", "sst2-100d"), "omit --encoder"),
-        (("auto", "--set", "leaf=affine"), "does not fit bag: --set leaf=affine: unknown key 'leaf'"),
+        (
+            ("auto", "--set", "leaf=affine"),
+            "does not fit bag: --set leaf=affine: unknown key 'leaf'",
+        ),
         (("trees",), "unknown encoder 'trees'"),
     ],
 )
