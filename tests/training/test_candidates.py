@@ -191,7 +191,7 @@ def test_encoder_on_the_command_line(encoder, kind, tmp_path):
         (("lstm", "--init", "sst2-100d"), "omit --encoder"),
         (
             ("auto", "--set", "leaf=affine"),
-            "does not fit bag: --set leaf=affine: unknown key 'leaf'",
+            "fit bag: --set leaf=affine: unknown key 'leaf'",
         ),
         (("trees",), "unknown encoder 'trees'"),
     ],
