@@ -242,3 +242,10 @@ def test_recipes_can_list_settings_for_an_encoder(tmp_path):
 def test_rejects_wrong_settings_for_an_encoder(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         load_recipe(write_recipe(tmp_path, changes), "lstm")
+
+
+def test_candidates_share_their_data(tmp_path):
+    path = write_recipe(tmp_path, 'lstm = ["lower=false"]')
+    assert not load_recipe(path, "lstm").data.lower
+    with pytest.raises(ValueError, match="the recipe changes `data` for lstm"):
+        candidates.candidate_recipes(lambda name: load_recipe(path, name))

@@ -47,6 +47,11 @@ def candidate_recipes(make: Callable[[str], Recipe]) -> dict[str, Recipe]:
                 f"the encoder auto applies all settings to each of {', '.join(CANDIDATES)}, but "
                 f"one does not fit {name}: {error}"
             ) from error
+        if recipes[name].data != recipes[CANDIDATES[0]].data:
+            raise ValueError(
+                "the candidates are trained on the same data, but the recipe changes `data` for "
+                f"{name}; remove these settings from its table `encoders`"
+            )
     return recipes
 
 
