@@ -32,7 +32,7 @@ class LightTree(LightEncoder):
         query: scaled query vector `[D]`; zero if candidates are not scored.
     """
 
-    block = 128, 2560
+    block = 96, 1920
     """Maximum numbers of sentences and words merged at once."""
     few = 2
     """Blocks of up to this many sentences are merged one by one."""
