@@ -14,6 +14,7 @@ LAYERS = (
     ("plugins",),
     ("answers", "encoded", "extras"),
     ("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture"),
+    ("threads",),
     ("tree",),
     ("fixed_orders",),
     ("settings",),
@@ -47,6 +48,7 @@ LAYERS = (
 PLACE = {name: place for place, layer in enumerate(LAYERS) for name in layer}
 WITHOUT_TORCH = (
     "plugins",
+    "threads",
     *("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture", "tree"),
     "extras",
     *(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gumbeltree.packaged import pretrained_models
     from gumbeltree.runtimes import load
     from gumbeltree.states import Draw, Encoding, NodeState
+    from gumbeltree.threads import get_threads, set_threads
     from gumbeltree.training.loop import train
     from gumbeltree.training.text import train_text
     from gumbeltree.tree import Tree
@@ -37,11 +38,13 @@ _MODULES = {
     "Sentences": "layout",
     "Tree": "tree",
     "evaluate": "evaluation",
+    "get_threads": "threads",
     "load": "runtimes",
     "load_recipe": "config",
     "prepare": "data.compile",
     "pretrained_models": "packaged",
     "save": "model",
+    "set_threads": "threads",
     "train": "training.loop",
     "train_text": "training.text",
     "with_settings": "config",
@@ -63,11 +66,13 @@ __all__ = [
     "Tree",
     "__version__",
     "evaluate",
+    "get_threads",
     "load",
     "load_recipe",
     "prepare",
     "pretrained_models",
     "save",
+    "set_threads",
     "train",
     "train_text",
     "with_settings",

@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -31,8 +30,6 @@ def run(out: Path, quick: bool = False, quiet: bool = False) -> None:
         quick: Train a tiny model that learns nothing, to test the installation.
         quiet: Hide progress.
     """
-    # threads do not speed up such a small model, and slow it down on a busy machine
-    torch.set_num_threads(1)
     recipe = with_settings(load_recipe("demo"), QUICK if quick else ())
     display = Display(quiet)
     prepared = prepare(recipe)

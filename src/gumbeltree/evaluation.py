@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,10 @@ from gumbeltree.tasks.task import Example
 from gumbeltree.text.batches import BATCH_WORDS
 from gumbeltree.text.ids import TextCounts, TextReader
 from gumbeltree.text_model import TextModel
+from gumbeltree.threads import in_threads, limited
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def evaluate(
@@ -119,18 +123,23 @@ class Evaluator:
         part, model = self.part, in_evaluation_mode(self.model)
         targets = torch.from_numpy(part.labels).to(self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        outputs = []
-        with torch.inference_mode():
-            for number, rows in enumerate(self.batches):
-                output = self._output(model, number)
-                if output.dtype.itemsize < 4:
-                    output = output.float()
-                target = targets[torch.from_numpy(rows).to(self.device)]
-                loss = loss + model.head.loss(output, target).double().sum()
-                # copy: replaying a graph overwrites its output
-                outputs.append(output.to(torch.float64, copy=True))
-            # a single transfer from the device
-            scores = torch.cat(outputs).cpu().numpy() if outputs else np.empty((0, 1))
+
+        @torch.inference_mode()
+        def outcome(number: int) -> tuple[Tensor, Tensor]:
+            output = self._output(model, number)
+            if output.dtype.itemsize < 4:
+                output = output.float()
+            target = targets[torch.from_numpy(self.batches[number]).to(self.device)]
+            summed = model.head.loss(output, target).double().sum()
+            # copy: replaying a graph overwrites its output
+            return output.to(torch.float64, copy=True), summed
+
+        outcomes = each_batch(self.model, outcome, range(len(self.batches)))
+        for _, summed in outcomes:
+            loss = loss + summed
+        # a single transfer from the device
+        outputs = [output for output, _ in outcomes]
+        scores = torch.cat(outputs).cpu().numpy() if outputs else np.empty((0, 1))
         ordered = np.empty_like(scores)
         if outputs:
             ordered[np.concatenate(self.batches)] = scores
@@ -180,19 +189,32 @@ def merge_orders(model: SentenceModel, split: Split, words: int = BATCH_WORDS) -
     device = model.embedding.weight.device
     orders: list[NDArray[np.uint16]] = [np.empty(0, np.uint16)] * len(sentences)
     lengths = singles.lengths[:, 0]
-    model = in_evaluation_mode(model)
-    with torch.inference_mode():
-        for rows in by_length(singles, words):
-            encoding = model.encode_batch(singles.batch(rows, device).sentences, Draw())
-            assert encoding.order is not None
-            merges = encoding.order.cpu().numpy().astype(np.uint16)
-            for row, order in zip(rows, merges, strict=True):
-                orders[row] = order[: lengths[row] - 1]
+    copy = in_evaluation_mode(model)
+
+    @torch.inference_mode()
+    def merges(rows: NDArray[np.int64]) -> NDArray[np.uint16]:
+        encoding = copy.encode_batch(singles.batch(rows, device).sentences, Draw())
+        assert encoding.order is not None
+        order: NDArray[np.uint16] = encoding.order.cpu().numpy().astype(np.uint16)
+        return order
+
+    groups = list(by_length(singles, words))
+    for rows, found in zip(groups, each_batch(model, merges, groups), strict=True):
+        for row, order in zip(rows, found, strict=True):
+            orders[row] = order[: lengths[row] - 1]
     return {
         "sentence": sentences,
         "length": lengths.astype(np.uint16),
         "order": np.concatenate([np.empty(0, np.uint16), *orders]),
     }
+
+
+def each_batch(
+    model: SentenceModel, function: Callable[[Item], Result], batches: Sequence[Item]
+) -> list[Result]:
+    """Return the results of `function` for each batch; on a CPU, threads share the batches."""
+    one = limited(1)(function)
+    return in_threads(one, batches) if model.parallel else list(map(one, batches))
 
 
 def split_of(

@@ -35,6 +35,7 @@ from gumbeltree.store import (
     write_folder,
 )
 from gumbeltree.text_model import TextModel
+from gumbeltree.threads import limited
 from gumbeltree.weights import check_fit, halved, read_weights, restored
 
 
@@ -170,7 +171,14 @@ class SentenceModel(TextModel, nn.Module):
         """Whether the host tokenises the next texts while a GPU encodes the current ones."""
         return self._is_captured()
 
+    @property
+    def parallel(self) -> bool:  # type: ignore[override]
+        """Whether threads encode several batches at once; other threads ignore autocast."""
+        device = self.embedding.weight.device.type
+        return device == "cpu" and not torch.is_autocast_enabled(device)
+
     @torch.inference_mode()
+    @limited(1)
     def encode_ids(
         self,
         ids: Sequence[Sequence[int]],
@@ -205,6 +213,7 @@ class SentenceModel(TextModel, nn.Module):
         return Encoded(*map(array, (encoding.vector, encoding.order, nodes, encoding.scores)))
 
     @torch.inference_mode()
+    @limited(1)
     def head_output(self, *encodings: Encoding) -> NDArray[np.float32]:
         """Return the output of the head in evaluation mode, float32 `[B, ...]`."""
         output: Tensor = in_evaluation_mode(self.head)(*map(self._head_input, encodings))

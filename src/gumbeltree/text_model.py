@@ -14,6 +14,7 @@ from gumbeltree.encoded import VECTORS, Encoded, Keep
 from gumbeltree.text.batches import ahead, as_list, as_texts, batches, chunks
 from gumbeltree.text.files import shown
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader
+from gumbeltree.threads import in_threads, share
 from gumbeltree.tree import Tree
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ class TextModel(ABC):
     """Head, which turns sentence vectors into predictions."""
     reads_ahead: bool = False
     """Whether to tokenise the next texts while the current ones are encoded."""
+    parallel: bool = False
+    """Whether threads encode several batches at once."""
 
     # What a runtime provides: encodings in its own form, `Encoded` or `gumbeltree.Encoding`.
 
@@ -230,11 +233,13 @@ class TextModel(ABC):
                 yield rows, [reader.read(texts[rows], rows.start, offsets) for texts in columns]
 
         def encoded(sentences: list[Sentence]) -> Any:
-            parts, order = [], []
-            for rows in batches([len(sentence.ids) for sentence in sentences], batch_size):
-                parts.append(self.encode_ids([sentences[row].ids for row in rows], keep))
-                order.append(rows)
-            return self.joined(parts, np.concatenate(order).argsort())
+            def one(rows: NDArray[np.int64]) -> Any:
+                return self.encode_ids([sentences[row].ids for row in rows], keep)
+
+            most = share(len(sentences), batch_size) if self.parallel else batch_size
+            groups = list(batches([len(sentence.ids) for sentence in sentences], most))
+            parts = in_threads(one, groups) if self.parallel else list(map(one, groups))
+            return self.joined(parts, np.concatenate(groups).argsort())
 
         for rows, chunk in ahead(read()) if self.reads_ahead else read():
             yield rows, chunk, [encoded(sentences) for sentences in chunk]

@@ -14,6 +14,7 @@ from gumbeltree.config import EncoderConfig, ModelConfig, load_recipe
 from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
 from gumbeltree.nn.heads.classes import PairHead
 from gumbeltree.noise import gumbel_noise
+from gumbeltree.threads import for_step, limited
 
 Step = Callable[[], None]
 
@@ -84,6 +85,7 @@ def snli_step(
     optimizer = torch.optim.Adam(model.parameters())
     calls = 0
 
+    @limited(for_step(2 * pairs, config.encoder.hidden_dim))
     def step() -> None:
         nonlocal calls
         batch = batches[calls % seeds]
@@ -108,6 +110,7 @@ def growth_step(impl: str, mode: str, words: int, width: int) -> Step:
     encoder.train(mode == "training")
     embedded, lengths = torch.randn(1, words, width), torch.tensor([words])
 
+    @limited(for_step(1, width))
     def step() -> None:
         if mode == "inference":
             with torch.inference_mode():

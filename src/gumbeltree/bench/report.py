@@ -14,6 +14,7 @@ from rich.table import Table
 from gumbeltree import __version__
 from gumbeltree.code_version import code_version
 from gumbeltree.plots import pyplot, save_picture
+from gumbeltree.threads import get_threads
 
 MODES = ("inference", "training")
 
@@ -26,7 +27,7 @@ def environment() -> dict[str, Any]:
     except (OSError, StopIteration):
         cpu = platform.processor() or platform.machine()
     return {
-        "machine": {"cpu": cpu, "threads": torch.get_num_threads()},
+        "machine": {"cpu": cpu, "threads": get_threads()},
         "versions": {
             "gumbeltree": __version__,
             "torch": torch.__version__,

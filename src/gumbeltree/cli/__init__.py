@@ -11,11 +11,13 @@ from gumbeltree.cli import info, recipes, models, import_reference, demo, bench,
 
 # isort: on
 from gumbeltree.cli.app import app
+from gumbeltree.threads import prepare_environment
 from gumbeltree.training.stopping import InterruptedRunError
 
 
 def main() -> None:
     """Run the command line; report user errors with a message and status 1, not a traceback."""
+    prepare_environment()
     try:
         app(prog_name="gumbeltree")
     except InterruptedRunError as error:

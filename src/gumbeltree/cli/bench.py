@@ -8,6 +8,7 @@ from rich.console import Console
 
 from gumbeltree.cli import completion
 from gumbeltree.cli.app import app
+from gumbeltree.cli.streams import Threads
 
 
 @app.command()
@@ -28,6 +29,7 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Use tiny sizes to check that the benchmark runs.")
     ] = False,
+    threads: Threads = None,
 ) -> None:
     """Measure speed and memory; takes several minutes.
 

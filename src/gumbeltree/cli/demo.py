@@ -15,6 +15,7 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="Train tiny models for a quick check of the setup.")
     ] = False,
+    threads: streams.Threads = None,
     quiet: streams.Quiet = False,
 ) -> None:
     """Train a model and two baselines on synthetic reviews and draw trees; takes 1-2 minutes.

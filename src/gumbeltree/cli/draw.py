@@ -47,6 +47,7 @@ def draw(
     ] = 1.0,
     pretokenized: streams.Pretokenized = False,
     device: streams.Device = "auto",
+    threads: streams.Threads = None,
     plugin: streams.Plugin = None,
     runtime: streams.Runtime = "auto",
     quiet: streams.Quiet = False,

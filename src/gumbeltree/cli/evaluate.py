@@ -48,6 +48,7 @@ def evaluate(
         int, typer.Option(min=1, help="Maximum number of words per batch, including padding.")
     ] = 16_384,
     device: streams.Device = "auto",
+    threads: streams.Threads = None,
     plugin: streams.Plugin = None,
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,

@@ -17,6 +17,7 @@ def explore(
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     access_log: AccessLog = False,
     device: streams.Device = "auto",
+    threads: streams.Threads = None,
     plugin: streams.Plugin = None,
     runtime: streams.Runtime = "auto",
 ) -> None:

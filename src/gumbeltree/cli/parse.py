@@ -41,6 +41,7 @@ def parse(
     pretokenized: streams.Pretokenized = False,
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
+    threads: streams.Threads = None,
     plugin: streams.Plugin = None,
     runtime: streams.Runtime = "auto",
     skip_bad: streams.SkipBad = False,

@@ -32,6 +32,7 @@ def predict(
     pretokenized: streams.Pretokenized = False,
     batch_size: streams.BatchSize = 256,
     device: streams.Device = "auto",
+    threads: streams.Threads = None,
     plugin: streams.Plugin = None,
     runtime: streams.Runtime = "auto",
     skip_bad: streams.SkipBad = False,

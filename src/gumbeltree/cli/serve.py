@@ -177,5 +177,5 @@ def _checked_root(path: str) -> str:
 
 
 def _share(workers: int) -> int:
-    """Return the number of torch threads per process; 0 is torch's default."""
+    """Return the number of threads per process; 0 is the default."""
     return 0 if workers == 1 else max(1, (os.cpu_count() or 1) // workers)

@@ -107,6 +107,23 @@ Plugin = Annotated[
         help="Module or .py file that adds parts of your own. Can be repeated.",
     ),
 ]
+
+
+def _set_threads(context: typer.Context, count: int | None) -> int | None:
+    from gumbeltree import threads
+
+    if count is not None:
+        threads.set_threads(count)
+        context.call_on_close(lambda: threads.set_threads(None))
+    return count
+
+
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, callback=_set_threads, help="Number of CPU threads; default: the number of cores."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from gumbeltree.cli import completion
 from gumbeltree.cli.app import Json, app
-from gumbeltree.cli.streams import Device, Plugin, Quiet, SkipBad
+from gumbeltree.cli.streams import Device, Plugin, Quiet, SkipBad, Threads
 from gumbeltree.device.pick import pick_device
 from gumbeltree.parts import HEADS
 from gumbeltree.settings import Settings
@@ -106,6 +106,7 @@ def train(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs, with consecutive seeds.")] = 1,
     device: Device = "auto",
+    threads: Threads = None,
     plugin: Plugin = None,
     precision: Annotated[
         str | None,

@@ -80,6 +80,7 @@ def show_trees(
         typer.Option(help="File for a plot of the results, for example trees.png or trees.svg."),
     ] = None,
     device: streams.Device = "auto",
+    threads: streams.Threads = None,
     plugin: streams.Plugin = None,
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,

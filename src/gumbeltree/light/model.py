@@ -15,6 +15,7 @@ from gumbeltree.light.network import Network
 from gumbeltree.light.weights import weight_bytes
 from gumbeltree.store import WEIGHTS, find_model, parts_of, read_model
 from gumbeltree.text_model import TextModel
+from gumbeltree.threads import limited
 
 
 class LightModel(TextModel):
@@ -35,6 +36,7 @@ class LightModel(TextModel):
         self.network = Network.read(self.path, config, tokenizer.get_vocab_size())
         self.encoder, self.head = self.network.encoder, self.network.head
 
+    @limited(1)
     def encode_ids(
         self,
         ids: Sequence[Sequence[int]],
@@ -62,6 +64,7 @@ class LightModel(TextModel):
         """Return the output of the head; see `TextModel.head_output`."""
         return self.output_of(*(encoding.vector for encoding in encodings))
 
+    @limited(1)
     def output_of(self, *vectors: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         """Return the output of the head for vectors; see `TextModel.output_of`."""
         return self.network.head.output(*vectors)

@@ -32,6 +32,7 @@ from gumbeltree.model import SentenceModel, load, save
 from gumbeltree.nn.estimators.temperature import annealed_temperature
 from gumbeltree.nn.heads.head import Evaluation
 from gumbeltree.signals import StopRequest
+from gumbeltree.threads import get_threads
 from gumbeltree.training.display import Display
 from gumbeltree.training.folder import (
     CHECKPOINT,
@@ -445,7 +446,7 @@ class _Run:
                 evaluation = self._evaluation(self._evaluator(best, name))
                 scores[f"{name}_{measure}"] = result[f"{name}_{measure}"] = evaluation.value
                 result[f"{name}_loss"] = evaluation.loss
-        cpu = f"CPU, {torch.get_num_threads()} threads"
+        cpu = f"CPU, {get_threads()} threads"
         result |= {
             "labels": list(best.labels),
             "versions": _versions(),

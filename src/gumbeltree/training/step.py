@@ -18,6 +18,7 @@ from gumbeltree.device.graphs import Graphs
 from gumbeltree.device.overlap import Overlap
 from gumbeltree.model import ModelOutput, SentenceModel
 from gumbeltree.states import Draw
+from gumbeltree.threads import for_step, limited
 from gumbeltree.training.noise import example_keys, step_seed
 
 
@@ -64,8 +65,11 @@ class Step:
         examples = torch.from_numpy(mine).to(self.fabric.device)
         keys = example_keys(self.config.seed, epoch, examples, self.columns)
         torch.manual_seed(step_seed(self.config.seed, step, rank))
+        cpu = self.fabric.device.type == "cpu"
+        threads = for_step(len(batch.sentences), self.model.encoder.vector_dim)
         # gradients are averaged over processes; the last factor makes this a mean over examples
-        self._update(batch, Draw(keys), weight, world / len(rows))
+        with limited(threads) if cpu else contextlib.nullcontext():
+            self._update(batch, Draw(keys), weight, world / len(rows))
 
     def _update(self, batch: Batch, draw: Draw, weight: float, share: float) -> None:
         """Update the weights on a batch.

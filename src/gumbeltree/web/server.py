@@ -22,6 +22,7 @@ from gumbeltree.plugins import load_plugin
 from gumbeltree.runtimes import load_for_use
 from gumbeltree.signals import exits
 from gumbeltree.text_model import TextModel
+from gumbeltree.threads import set_threads
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import ServerSettings
 from gumbeltree.web.protocol import Protocol
@@ -54,7 +55,7 @@ class ServerPlan:
         indexes: index folders, each used by the model that encoded it.
         device: where models run; see `load_for_use`.
         runtime: what computes them; see `load_for_use`.
-        threads: torch threads per process; 0 means torch's default.
+        threads: threads per process; 0 means the default of `gumbeltree.threads`.
         settings: settings of the server.
         plugins: arguments of `load_plugin`.
     """
@@ -69,6 +70,8 @@ class ServerPlan:
 
     def app(self) -> "FastAPI":
         """Load models and indexes and return the application."""
+        if self.threads:
+            set_threads(self.threads)
         for plugin in self.plugins:
             # again in each process
             load_plugin(plugin)
