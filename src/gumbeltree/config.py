@@ -342,8 +342,10 @@ def load_recipe(name: str | Path, encoder: str | None = None) -> Recipe:
         content = (resources.files("gumbeltree") / "recipes" / f"{name}.toml").read_bytes()
     else:
         known = recipe_names()
+        is_file = Path(name).is_file()
+        advice = f" To train on a file, use: gumbeltree train text --data {name}" if is_file else ""
         raise UnknownNameError(
-            f"unknown recipe {name!r}; known: {', '.join(known)}.{suggest(name, known)}"
+            f"unknown recipe {name!r}; known: {', '.join(known)}.{suggest(name, known)}{advice}"
         )
     try:
         table = tomllib.loads(content.decode("utf-8"))

@@ -158,6 +158,17 @@ def test_rejects_columns_of_what_is_no_table(models, tmp_path, source, place):
     assert ".csv" in message
 
 
+def test_rejects_a_file_as_a_text(models, table):
+    message = run("predict", models / "single", "now", table).refused()
+    assert f"--input {table}" in message
+    assert run("predict", models / "single", "no-such-file.csv").code == 0
+
+
+def test_rejects_a_second_column_for_single_sentences(models, table):
+    message = run("predict", models / "single", "--input", table, "--text2", "stars").refused()
+    assert "omit --text2" in message
+
+
 def test_rejects_spreadsheets(models, tmp_path):
     (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04")
     message = run("predict", models / "single", "--input", tmp_path / "a.xlsx").refused()

@@ -239,6 +239,9 @@ def test_starts_from_a_trained_model(run, tmp_path):
         (("text", "--text", "a", "--text2", "b"), r"single texts.*text-pair"),
         (("text", "--data", "nowhere.csv", *TEXT), r"nowhere\.csv"),
         (("text", *TEXT), r"--data"),
+        (("text", "my.csv"), r"'my\.csv'; did you mean --data my\.csv"),
+        (("my.csv",), r"unknown recipe 'my\.csv'.*gumbeltree train text --data my\.csv"),
+        (("demo", "batch_size=3"), r"did you mean --set batch_size=3"),
         (("sst2",), r"--data"),
         (("sst2", "--data", "empty"), r"empty"),
         (("demo", "--device", "toaster"), r"--device.*'toaster'"),
@@ -249,6 +252,7 @@ def test_starts_from_a_trained_model(run, tmp_path):
 )
 def test_rejects_invalid_arguments(run, tmp_path, arguments, pattern):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "my.csv").write_text("text,label\n", encoding="utf-8")
     message = run(*arguments, "--out", "run").refused()
     assert re.search(pattern, message), message
     assert message.count("\n") == 1

@@ -64,6 +64,11 @@ def test_mentions_many_whole_numbers_and_spellings():
     assert "'Good' and 'good' are different classes" in said
 
 
+def test_mentions_labels_with_a_single_example():
+    (said,) = remarks(["good", "bad"] * 10 + ["NA"])
+    assert "single example, which cannot be learned: 'NA'" in said
+
+
 def test_training_data_is_checked(tmp_path):
     numbers = itertools.count()
     path = table(tmp_path / "a.csv", lambda words: f"{next(numbers) % 40 / 8}")

@@ -57,6 +57,8 @@ def predict(
     streams.check_out(out)
     loaded = load_for_use(model, device, runtime)
     pair = loaded.head.sentences == 2
+    if text2_column is not None and not pair:
+        raise ValueError("this model classifies single sentences; omit --text2")
     show = _json_line if as_json else _text_line
     columns = streams.columns_of(loaded, text_column, text2_column)
     with streams.open_texts(

@@ -217,10 +217,15 @@ class TextSource:
         self.header = table.header or self.header
 
     def _arguments(self, texts: list[str], pair: bool) -> Iterator[list["Line"]]:
+        from gumbeltree.tasks.table_file import ENDINGS
         from gumbeltree.text.lines import Line
 
         if self.path is not None:
             raise ValueError("pass texts either as arguments or with --input, not both")
+        for text in texts:
+            # a sentence with such an ending is unlikely to be the name of a file
+            if text.lower().endswith((*ENDINGS, ".gz", ".txt")) and os.path.isfile(text):
+                raise ValueError(f"{text} is a file; to read its texts, pass --input {text}")
         size = 2 if pair else 1
         if len(texts) % size:
             raise ValueError(

@@ -69,8 +69,9 @@ Pretokenized = Annotated[
 ]
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True})
 def train(
+    context: typer.Context,
     recipe: RecipeName,
     data: Data = None,
     vectors: Vectors = None,
@@ -152,6 +153,10 @@ def train(
     from gumbeltree.training.seeds import train_seeds
     from gumbeltree.training.start import known_words, leave_processes, start_from
 
+    if context.args:
+        extra = context.args[0]
+        option = "--set" if "=" in extra else "--data"
+        raise ValueError(f"unexpected argument {extra!r}; did you mean {option} {extra}?")
     settings = list(settings or ())
     settings += [] if precision is None else [f"training.precision='{precision}'"]
     settings += [] if seed is None else [f"training.seed={seed}"]

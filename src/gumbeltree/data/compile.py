@@ -241,9 +241,14 @@ def read_file(task: Task, path: Path, split: str, skip_bad: bool) -> Examples:
 
 def _generate(task: Task, settings: DataConfig, data: Path | None, say: Say) -> Examples:
     if not hasattr(task, "generate") or not settings.generate:
+        if data is None:
+            raise FileNotFoundError(
+                "there is no training data; pass your file, or the folder of the data set, with "
+                "--data"
+            )
         raise FileNotFoundError(
-            f"{data or 'no data'}: there is no {task.name} training file; pass the folder that "
-            "contains it with --data"
+            f"{data}: there is no {task.name} training file; pass the folder that contains it "
+            "with --data"
         )
     say(f"generating {settings.generate:,} examples")
     return Examples(task.generate(settings.generate, settings.split_seed))

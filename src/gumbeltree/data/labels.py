@@ -1,6 +1,7 @@
 """Check that the labels of training data look like classes."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from gumbeltree.text.files import shown
@@ -38,6 +39,10 @@ def check_classes(labels: Sequence[str], say: Callable[[str], None]) -> None:
             f"{shown(distinct[-1])}; check the column passed with --label. If they are classes, "
             f"most have too few examples to be learned; {ANYWAY}"
         )
+    singles = [label for label, number in Counter(labels).items() if number == 1]
+    if singles and len(labels) > MANY:
+        names = ", ".join(map(shown, singles[:5])) + (", ..." if len(singles) > 5 else "")
+        say(f"labels with a single example, which cannot be learned: {names}")
     spellings: dict[str, str] = {}
     for label in distinct:
         other = spellings.setdefault(label.casefold(), label)

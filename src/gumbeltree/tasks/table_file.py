@@ -355,7 +355,11 @@ def _other_columns(row: list[str], header: list[str], separator: str) -> Mismatc
 def _unreadable(text: str, error: csv.Error) -> MismatchError:
     actual = f"{shown(text)} ({error})"
     if "new-line" in str(error):
-        return MismatchError("rows that end in LF or CRLF", actual, "convert the line endings")
+        return MismatchError(
+            "rows that end in LF or CRLF",
+            actual,
+            "convert the line endings, for example with tr '\\r' '\\n'",
+        )
     return MismatchError(
         f"fields of at most {csv.field_size_limit():,} characters with matching quotes",
         actual,
