@@ -75,9 +75,17 @@ def test_pickled_weights_are_refused(folder):
 
 
 def test_large_finite_weights_are_accepted(folder):
-    # their sum overflows
-    edit_weights(folder, lambda weights: weights["encoder.query"].fill_(3e38))
-    read(folder)
+    def change(weights):
+        # all scores overflow to -inf
+        weights["encoder.query"].fill_(-3e38)
+        weights["encoder.cell.bias"].fill_(50)
+
+    edit_weights(folder, change)
+    network = read(folder)
+    ids = [[1, 2, 3, 4, 5], [6, 7, 8, 9], [10, 11, 12]]
+    for few in (0, 3):
+        network.encoder.few = few
+        assert (network.encode(ids).order >= 0).sum(1).tolist() == [4, 3, 2]
 
 
 def test_word_vectors_stay_in_half_precision(tmp_path):

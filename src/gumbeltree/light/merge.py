@@ -138,7 +138,9 @@ class Merger:
         inside = position[:, None] < batch.lengths - 1  # [T, n]
         places = (base + position[:, None])[inside]  # of the first candidates
         score = np.full(n * T + 1, -np.inf, dtype)
-        score[places] = cand_h[:count] @ self.query
+        # -inf marks positions without a candidate, so scores that overflow must stay above it
+        lowest = np.finfo(dtype).min
+        score[places] = np.fmax(cand_h[:count] @ self.query, lowest)
         table = score[:-1].reshape(n, T)
         candidate = np.zeros(n * T + 1, np.int64)
         candidate[places] = np.arange(count)
@@ -197,7 +199,7 @@ class Merger:
                 node_c.take(of_left, 0),
                 node_c.take(of_right, 0),
             )
-            score[places] = cand_h[made] @ self.query
+            score[places] = np.fmax(cand_h[made] @ self.query, lowest)
             candidate[places] = np.arange(made.start, made.stop)
 
     def merge_one(
