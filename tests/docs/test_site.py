@@ -249,6 +249,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("reviews.csv", "more.csv"):
         table = ["review,stars", *(f'"{text}",{label}' for text, label in rows)]
         (folder / name).write_text("\n".join(table), encoding="utf-8")
+    plain = [f'{label},"{text}"' for text, label in rows]
+    (folder / "plain.csv").write_text("\n".join(plain), encoding="utf-8")
     pairs = [f"who wrote it ?\t{text}\t{label}" for text, label in rows]
     (folder / "pairs.tsv").write_text("\n".join(["question\tanswer\tfits", *pairs]))
     for name in ("sentences.txt", "queries.txt", "reviews.txt"):
