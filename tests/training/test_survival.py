@@ -1,6 +1,7 @@
 """Runs that are killed, stopped or out of disk space resume to the same result."""
 
 import contextlib
+import dataclasses
 import os
 import random
 import resource
@@ -408,7 +409,8 @@ def test_rejects_a_second_process(demo, finished, tmp_path):
 
 
 def test_the_lock_is_released_after_use(tmp_path):
-    settings = {"format_version": FORMAT_VERSION, "recipe_name": "x"}
+    recipe = json.loads(json.dumps(dataclasses.asdict(small())))
+    settings = {"format_version": FORMAT_VERSION, "recipe_name": "x", "recipe": recipe}
     with RunFolder(tmp_path / "run", settings, False):
         pass
     with pytest.raises(FileExistsError, match="--resume"):
@@ -486,7 +488,7 @@ def test_rejects_a_run_with_other_settings(demo, finished, tmp_path, setting, me
 
 def test_rejects_a_run_with_other_data(finished):
     other = prepare(small("epochs=1", "data.generate=281"))
-    with pytest.raises(ValueError, match="its data is"):
+    with pytest.raises(ValueError, match="its data are different"):
         train(small("epochs=1"), other, finished, resume=True)
 
 
