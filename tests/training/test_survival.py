@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import random
 import resource
