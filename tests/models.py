@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from gumbeltree.config import EmbeddingConfig, EncoderSettings, HeadConfig, ModelConfig
+from gumbeltree.config import EmbeddingConfig, EncoderSettings, ModelConfig
 from gumbeltree.layout import Sentences
 from gumbeltree.model import SentenceModel
 from gumbeltree.ops.merge import IMPLEMENTATIONS
-from gumbeltree.parts import ENCODERS
+from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.settings import part_settings
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 
@@ -50,7 +50,14 @@ def encoder_settings(**settings: object) -> EncoderSettings:
 def tiny_config(kind: str = "pair", **encoder: object) -> ModelConfig:
     """Return the settings of a model with 5D words and 6D states; `encoder` replaces some."""
     labels = ("neutral", "entailment", "contradiction") if kind == "pair" else ("bad", "good")
-    head = HeadConfig(kind, labels, hidden_dim=7, hidden_layers=2, batch_norm=True, dropout=0.3)
+    own: dict[str, object] = {
+        "": {"labels": labels},
+        "number": {"mean": 2.5, "deviation": 1.5},
+        "bins": {"low": 1.0, "high": 5.0},
+        "tags": {"tags": ("plot", "music", "cast")},
+    }[kind.partition("_")[2]]
+    sizes = {"hidden_dim": 7, "hidden_layers": 2, "batch_norm": True, "dropout": 0.3}
+    head = part_settings(HEADS, kind, {"kind": kind, **own, **sizes}, "head")
     return ModelConfig(encoder_settings(**encoder), head, EmbeddingConfig(dropout=0.3, tuned=True))
 
 

@@ -25,6 +25,7 @@ SNLI = ("neutral", "entailment", "contradiction")
 TUNED = ("snli-100d-tuned", "snli-300d-tuned", "sst2-tuned", "sst5-tuned")
 OTHERS = (
     *("demo", "listops", "sick", "snli-100d-reference", "sst2-100d", "text", "text-pair"),
+    "sick-relatedness",
     *TUNED,
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience
@@ -46,9 +47,11 @@ def test_recipe_fits_its_task(name):
     assert data.task in TASKS
     task = make_task(recipe)
     assert task.name == data.task
-    assert head.kind == ("pair" if task.pair else "single")
-    # the labels of a table come from its training file
-    assert head.labels == (("?",) if data.task == "table" else task.labels)
+    number = data.task == "sick_relatedness"
+    assert head.kind == ("pair" if task.pair else "single") + ("_number" if number else "")
+    if not number:
+        # the labels of a table come from its training file
+        assert head.labels == (("?",) if data.task == "table" else task.labels)
     # generated text consists of words; everything else is tokenized
     assert data.tokenizer == ("whitespace" if hasattr(task, "generate") else "treebank")
     assert (data.generate > 0) == hasattr(task, "generate")

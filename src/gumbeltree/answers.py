@@ -36,6 +36,63 @@ class Prediction(NamedTuple):
         return {"label": self.label, "probabilities": self.probabilities}
 
 
+class NumberPrediction(NamedTuple):
+    """Predicted number of a sentence or pair."""
+
+    value: float
+    """The number, in the units of the training data."""
+
+    def cells(self) -> list[str]:
+        """Return the number."""
+        return [number(self.value)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the number."""
+        return {"value": self.value}
+
+
+class BinsPrediction(NamedTuple):
+    """Predicted number of a sentence or pair, with its distribution over bins."""
+
+    value: float
+    """Mean of the distribution."""
+    bins: tuple[float, ...]
+    """Position of each bin."""
+    probabilities: tuple[float, ...]
+    """Probability of each bin."""
+
+    def cells(self) -> list[str]:
+        """Return the number."""
+        return [number(self.value)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the number, and position and probability of each bin."""
+        return {
+            "value": self.value,
+            "bins": [list(pair) for pair in zip(self.bins, self.probabilities, strict=True)],
+        }
+
+
+class TagsPrediction(NamedTuple):
+    """Predicted tags of a sentence or pair, possibly none."""
+
+    labels: tuple[str, ...]
+    """Tags of at least the threshold, in the order of the model's tags."""
+    probabilities: dict[str, float]
+    """Probability of each tag; they are independent of each other."""
+    separator: str
+    """Separates the tags in text."""
+
+    def cells(self) -> list[str]:
+        """Return the tags and their probabilities."""
+        shown = [f"{self.probabilities[label]:.4f}" for label in self.labels]
+        return [self.separator.join(self.labels), self.separator.join(shown)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return tags and probabilities."""
+        return {"labels": list(self.labels), "probabilities": self.probabilities}
+
+
 class ResultTable(NamedTuple):
     """Table of results with cells as text."""
 
@@ -59,3 +116,53 @@ def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     weights = np.exp(shifted, dtype=np.float64)
     shares: NDArray[np.float64] = weights / weights.sum(-1, keepdims=True)
     return shares
+
+
+def number(value: float) -> str:
+    """Format a predicted number with four decimals, or six digits if it is large or small."""
+    return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1e6 else f"{value:.6g}"
+
+
+def number_answers(
+    output: NDArray[np.floating], mean: float, deviation: float
+) -> list[NumberPrediction]:
+    """Return the number of each standardised output, `[B, 1]`."""
+    values = mean + deviation * output[:, 0].astype(np.float64)
+    return [NumberPrediction(value) for value in values.tolist()]
+
+
+def bin_positions(bins: int, low: float, high: float) -> NDArray[np.float64]:
+    """Return the positions of equidistant bins, `[bins]`."""
+    return np.linspace(low, high, bins, dtype=np.float64)
+
+
+def bin_answers(
+    output: NDArray[np.floating], positions: NDArray[np.float64]
+) -> list[BinsPrediction]:
+    """Return mean and distribution of each row of logits, `[B, bins]`."""
+    shares = softmax(output)
+    places = tuple(positions.tolist())
+    return [
+        BinsPrediction(value, places, tuple(row))
+        for value, row in zip((shares @ positions).tolist(), shares.tolist(), strict=True)
+    ]
+
+
+def sigmoid(output: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return 1 / (1 + exp(-x)), computed without overflow."""
+    x = output.astype(np.float64)
+    small = np.exp(-np.abs(x))
+    shares: NDArray[np.float64] = np.where(x >= 0, 1, small) / (1 + small)
+    return shares
+
+
+def tag_answers(
+    output: NDArray[np.floating], tags: Sequence[str], threshold: float, separator: str
+) -> list[TagsPrediction]:
+    """Return the tags of at least the threshold for each row of logits, `[B, C]`."""
+    answers = []
+    for row in sigmoid(output).tolist():
+        named = dict(zip(tags, row, strict=True))
+        kept = tuple(tag for tag, share in named.items() if share >= threshold)
+        answers.append(TagsPrediction(kept, named, separator))
+    return answers

@@ -36,6 +36,16 @@ ENCODER_KINDS = {"tree": "gumbel_tree", "lstm": "lstm", "bag": "bag"}
 CANDIDATES = ("bag", "lstm", "tree")
 """Encoders that `--encoder auto` compares, from the smallest to the largest."""
 
+LABELS_FROM_DATA = ("?",)
+"""Placeholder in recipes whose labels come from the training data."""
+
+TARGETS = {
+    "classes": ("single", "pair"),
+    "number": ("single_number", "pair_number"),
+    "tags": ("single_tags", "pair_tags"),
+}
+"""Heads for single sentences and for pairs, by what they predict."""
+
 WIDEST = 2**20
 """Upper limit of all widths; a square weight matrix of this width would need terabytes."""
 
@@ -175,13 +185,9 @@ class LSTMConfig(EncoderSettings):
 
 
 @dataclass(frozen=True)
-class HeadConfig(Settings):
-    """A classifier of sentence vectors."""
+class MLPSettings(Settings):
+    """Settings shared by all heads: an MLP over sentence vectors (Eqs. 14-18)."""
 
-    kind: str = "pair"
-    """pair: two sentences, [u; v; |u-v|; u*v] (Eqs. 14-16); single: one (Eqs. 17-18)."""
-    labels: tuple[str, ...] = ("neutral", "entailment", "contradiction")
-    """Names of the classes, in the order of the outputs."""
     hidden_dim: int = setting(1024, low=1, high=WIDEST)
     """Width of each hidden layer."""
     hidden_layers: int = setting(1, low=1, high=100)
@@ -192,6 +198,85 @@ class HeadConfig(Settings):
     """Dropout after the batch normalisation."""
     output_range: float = setting(0.005, low=0)
     """Weights of the last layer are initialised uniformly in [-output_range, output_range]."""
+
+
+@dataclass(frozen=True)
+class LabelSettings(Settings):
+    """Kind and classes of a classifier, its first settings."""
+
+    kind: str = "pair"
+    """pair: two sentences, [u; v; |u-v|; u*v] (Eqs. 14-16); single: one (Eqs. 17-18)."""
+    labels: tuple[str, ...] = ("neutral", "entailment", "contradiction")
+    """Names of the classes, in the order of the outputs; "?" takes them from the training data."""
+
+
+@dataclass(frozen=True)
+class HeadConfig(MLPSettings, LabelSettings):
+    """A classifier of sentence vectors."""
+
+    class_weights: str | dict[str, float] = field(
+        default="none", hash=False, metadata={"choices": ("none", "balanced")}
+    )
+    """Weight of each class in the loss: none, balanced (inversely proportional to the number of
+    training examples), or a table of weights by label, 1 for labels that it omits."""
+
+
+@dataclass(frozen=True)
+class NumberConfig(MLPSettings):
+    """A regression from sentence vectors to a number; trained on standardised targets."""
+
+    mean: float | None = setting(None, low=-math.inf)
+    """Mean of the training targets; computed from them by default."""
+    deviation: float | None = setting(None, low=1e-30)
+    """Standard deviation of the training targets; computed from them by default."""
+    kind: str = kind_of("single_number")
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Mean and deviation; 0 and 1 before they are known."""
+        return (
+            0.0 if self.mean is None else self.mean,
+            1.0 if self.deviation is None else self.deviation,
+        )
+
+
+@dataclass(frozen=True)
+class BinsConfig(MLPSettings):
+    """A distribution over equidistant numbers, whose mean is the prediction (Tai et al. 2015)."""
+
+    bins: int = setting(5, low=2, high=10_000)
+    """Number of bins."""
+    low: float | None = setting(None, low=-math.inf)
+    """Position of the first bin; by default the smallest training target."""
+    high: float | None = setting(None, low=-math.inf)
+    """Position of the last bin; by default the largest training target."""
+    kind: str = kind_of("single_bins")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        low, high = self.range
+        if low >= high:
+            raise ValueError(f"`head.low` must be less than `head.high`, got {low:g} and {high:g}")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Positions of the first and the last bin, 1 apart before they are known."""
+        if self.low is None:
+            return (0.0, 1.0) if self.high is None else (self.high - 1.0, self.high)
+        return self.low, self.low + 1.0 if self.high is None else self.high
+
+
+@dataclass(frozen=True)
+class TagsConfig(MLPSettings):
+    """A classifier that assigns any number of labels, called tags, to each example."""
+
+    tags: tuple[str, ...] = LABELS_FROM_DATA
+    """Names of the tags, in the order of the outputs; "?" takes them from the training data."""
+    tag_separator: str = "|"
+    """Separator of the tags in the label column, as in "plot|music"."""
+    threshold: float = setting(0.5, low=0, high=1)
+    """Tags of at least this probability are predicted."""
+    kind: str = kind_of("single_tags")
 
 
 @dataclass(frozen=True)
@@ -211,7 +296,8 @@ class ModelConfig(Settings):
     encoder: Any = part(ENCODERS, "gumbel_tree")
     """Encoder: gumbel_tree, fixed_tree, bag or lstm."""
     head: Any = part(HEADS, "pair")
-    """Head: pair or single."""
+    """Head: pair or single (classes), pair_number or single_number, pair_bins or single_bins,
+    pair_tags or single_tags."""
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     """Word vectors."""
     max_words: int = setting(1024, low=1)
@@ -223,7 +309,8 @@ class DataConfig(Settings):
     """Reading, tokenization and splitting of the data."""
 
     task: str = "table"
-    """Task that reads the files: snli, sst2, sst5, listops, sick, demo or table."""
+    """Task that reads the files: snli, sst2, sst5, listops, sick, sick_relatedness, demo or
+    table."""
     tokenizer: str = setting("treebank", choices=("treebank", "whitespace"))
     """Tokenizer of plain text; pretokenized data sets keep their tokens."""
     lower: bool = True
@@ -283,6 +370,9 @@ class TrainingConfig(Settings):
     """Evaluations on the development split per epoch."""
     patience: int = setting(10, low=0)
     """Halve the learning rate after more than this many evaluations without improvement."""
+    best_by: str = ""
+    """Metric on the development split that selects the best model and governs `patience` and
+    `stop_after`, such as accuracy, macro_f1 or recall:LABEL; by default the head's main metric."""
     stop_after: int = setting(0, low=0)
     """Stop after this many evaluations without improvement; 0 trains for all `epochs`."""
     entropy: float = setting(0.0, low=0)
@@ -398,19 +488,43 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     return changed
 
 
+def with_target(recipe: Recipe, target: str) -> Recipe:
+    """Return a copy of a recipe whose head predicts something else from the same sentences.
+
+    Args:
+        recipe: the recipe to change; the new head keeps the settings that both heads have.
+        target: classes, number or tags.
+    """
+    if target not in TARGETS:
+        raise UnknownNameError(
+            f"unknown target {target!r}; known: {', '.join(TARGETS)}."
+            f"{suggest(target, list(TARGETS))}"
+        )
+    single, pair = TARGETS[target]
+    kind = pair if HEADS[recipe.model.head.kind].sentences == 2 else single
+    return with_settings(recipe, [f"model.head.kind={kind}"])
+
+
 def _is_of_version_1(assignment: str) -> bool:
     return assignment.partition("=")[0].rpartition(".")[2].strip() in ONLY_FIRST
 
 
 def _set(data: dict[str, Any], name: str, text: str) -> None:
     """Set one value in nested tables; see `with_settings`."""
-    training = data["training"]
-    if name.removeprefix("training.") == "losses":
-        training["losses"] = _value(text)
-        return
-    if re.fullmatch(r"(training\.)?losses\..+", name):
-        training["losses"][name.partition("losses.")[2]] = _value(text)
-        return
+    # the keys of these tables are up to the user
+    for pattern, owner in (
+        (r"(?:training\.)?(losses)", data["training"]),
+        (r"(?:(?:model\.)?head\.)?(class_weights)", data["model"]["head"]),
+    ):
+        match = re.fullmatch(pattern + r"(?:\.(.+))?", name)
+        if match and match[1] in owner:
+            last, entry = match.groups()
+            value = _value(text)
+            if entry:
+                entries = owner[last] if isinstance(owner[last], dict) else {}
+                value = {**entries, entry: value}
+            owner[last] = value
+            return
     keys = list(_leaves(data))
     matches = [key for key in keys if key == name or key.endswith("." + name)]
     matches = matches or [key for key in keys if f".{key}".endswith(f".{name}.kind")]

@@ -19,6 +19,8 @@ PART_NAMES = {
     "batch_norm_in": "batch_norm", "batch_norm_out": "batch_norm",
 }  # fmt: skip
 """Names of parts in descriptions, where they differ from those of the weights."""
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "class_weights")
+"""Names of stored numbers that are not trained."""
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -96,7 +98,7 @@ def _sizes(config: ModelConfig) -> Iterator[tuple[str, int]]:
         head = HEADS.light_version(config.head.kind)
         shapes = {**encoder, **head.shapes(config.head, config.encoder.hidden_dim)}
         for name, shape in shapes.items():
-            if not name.endswith(("running_mean", "running_var", "num_batches_tracked")):
+            if not name.endswith(BUFFERS):
                 yield name, math.prod(shape)
         return
     import torch

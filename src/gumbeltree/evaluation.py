@@ -53,7 +53,7 @@ def evaluate(
         texts: sentences, or (first, second) pairs for a pair model, in any iterable: lists, columns
             of data frames, arrays, generators. Alternatively, a split of prepared data, which
             contains its labels.
-        labels: label of each sentence or pair.
+        labels: label of each sentence or pair; a list of tags for a model that predicts tags.
         second: the second sentences, if `texts` contains only the first ones.
         pretokenized: split texts at white space only, and undo Penn Treebank escapes.
         words: maximum number of words per batch, including padding.
@@ -77,7 +77,8 @@ def evaluate(
         raise ValueError("evaluation needs `labels`, one per text")
     else:
         columns = model._columns(texts, second)
-        examples = examples_of(columns[0], labels, *columns[1:])
+        separator = getattr(model.config.head, "tag_separator", "")
+        examples = examples_of(columns[0], labels, *columns[1:], tag_separator=separator)
         split = split_of(model, examples, pretokenized)
     return Evaluator(model, split, words, rows)()
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field
@@ -87,6 +88,13 @@ def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
     """Return `value` as type `kind`; raise if it is invalid for the setting at `path`."""
     if "part" in limits:
         return part_settings(limits["part"], limits["default"], value, path)
+    if isinstance(kind, types.UnionType):
+        members = typing.get_args(kind)
+        if value is None and types.NoneType in members:
+            return None
+        wanted = dict if isinstance(value, Mapping) else None
+        fitting = [x for x in members if typing.get_origin(x) is wanted and x is not types.NoneType]
+        kind = (fitting or members)[0]
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(x, str) for x in value):
             raise ValueError(f"`{path}` must be a list of strings, got {value!r}")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gumbeltree.describe import count_parameters
 from gumbeltree.layout import Sentences
 from gumbeltree.light.network import Network
 from gumbeltree.model import SentenceModel, load, save
@@ -183,8 +184,25 @@ def test_heads_agree_with_torch(tmp_path, kind, batch_norm):
         expected = head(*map(Encoding, vectors)).numpy()
     found = light.output(*vectors.numpy())
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert light.labels == head.labels
+    assert light.answers(expected) == head.answers(expected)
     with pytest.raises(ValueError, match=f"takes {head.sentences} vector"):
         light.output(*[vectors[0].numpy()] * 3)
+
+
+def test_class_weights_are_read_and_not_used(tmp_path):
+    model = tiny_model("single")
+    head = dataclasses.replace(model.config.head, class_weights={"bad": 3.0, "good": 0.5})
+    weighted = SentenceModel(dataclasses.replace(model.config, head=head), model.tokenizer)
+    weighted.load_state_dict(model.state_dict(), strict=False)
+    save(weighted.eval(), tmp_path)
+    assert load(tmp_path).head.class_weights.tolist() == [3.0, 0.5]
+    network = Network.read(
+        tmp_path / "model.safetensors", weighted.config, model.tokenizer.get_vocab_size()
+    )
+    vectors = np.ones((2, 6), np.float32)
+    np.testing.assert_allclose(network.head.output(vectors), model.output_of(vectors), rtol=1e-5)
+    assert count_parameters(weighted.config) == count_parameters(model.config)
 
 
 @pytest.mark.parametrize(

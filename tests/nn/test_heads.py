@@ -9,7 +9,9 @@ from torch import nn
 
 from gumbeltree import Encoding
 from gumbeltree.config import HeadConfig
-from gumbeltree.nn.heads.classes import pair_features
+from gumbeltree.nn.heads.class_evaluation import ClassEvaluation
+from gumbeltree.nn.heads.head import Metric
+from gumbeltree.ops.pair_features import pair_features
 from gumbeltree.parts import HEADS
 
 EPSILON = 1e-5
@@ -189,3 +191,100 @@ def test_rejects_the_wrong_number_of_sentences():
 def test_empty_batch_gives_no_scores():
     head = head_of(HeadConfig(hidden_dim=5, batch_norm=True), 3).eval()
     assert run(head, torch.empty(0, 3), torch.empty(0, 3)).shape == (0, 3)
+
+
+# class weights and metrics of classes
+
+
+def weighted(weights, labels=("a", "b", "c")):
+    return HeadConfig("single", labels, hidden_dim=5, class_weights=weights)
+
+
+def test_class_weights_scale_the_loss_of_each_example():
+    head = head_of(weighted({"a": 2.0, "b": 0.5}), 3)
+    logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
+    plain = head_of(weighted("none"), 3).loss(logits, target)
+    assert head.loss(logits, target).tolist() == pytest.approx(
+        (plain * torch.tensor([2.0, 0.5, 1.0, 0.5])).tolist()
+    )
+    logits = logits.double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: head.loss(x, target), logits)
+
+
+def test_without_class_weights_nothing_changes():
+    head = head_of(weighted("none"), 3)
+    assert head.class_weights is None
+    assert not any("weights" in name for name in head.state_dict())
+    logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
+    plain = nn.functional.cross_entropy(logits, target, reduction="none")
+    assert torch.equal(head.loss(logits, target), plain)
+
+
+def test_balanced_weights_give_all_classes_the_same_total():
+    targets = np.array([0] * 6 + [1] * 3 + [2])
+    config = HEADS["single"].completed(weighted("balanced"), ("a", "b", "c"), targets)
+    expected = {"a": 10 / 18, "b": 10 / 9, "c": 10 / 3}
+    assert config.class_weights == pytest.approx(expected)
+    weights = head_of(config, 3).class_weights
+    assert weights.tolist() == pytest.approx(list(expected.values()))
+    # the mean weight of an example is 1
+    assert weights[torch.from_numpy(targets)].mean() == pytest.approx(1)
+
+
+def test_class_weights_must_name_labels():
+    config = HEADS["single"].completed(weighted({"b": 3}), ("a", "b", "c"), np.array([0, 1, 2]))
+    assert config.class_weights == {"a": 1, "b": 3, "c": 1}
+    with pytest.raises(ValueError, match=r"weight for 'd', which is not .* labels are a, b, c"):
+        HEADS["single"].completed(weighted({"d": 3}), ("a", "b", "c"), np.array([0, 1, 2]))
+    with pytest.raises(ValueError, match="must be one of none, balanced, got 'even'"):
+        weighted("even")
+    with pytest.raises(ValueError, match=r"class_weights\.a` must be at least 0, got -1"):
+        weighted({"a": -1})
+
+
+def test_metrics_of_classes_by_name():
+    head = HEADS["single"]
+    assert head.metric().name == "accuracy"
+    assert head.metric("accuracy").shown(0.5) == "50.00%"
+    assert head.metric("loss").shown(0.5) == "0.5000"
+    assert head.metric("recall:b", ("a", "b")).name == "recall:b"
+    with pytest.raises(ValueError, match=r"'c' is not a label of the data, which has a, b"):
+        head.metric("recall:c", ("a", "b"))
+    with pytest.raises(ValueError, match=r"macro_recall, loss, f1:LABEL.* got 'f1'"):
+        head.metric("f1")
+
+
+@pytest.mark.parametrize(
+    ("lower", "value", "best", "better"),
+    [
+        (False, 0.5, 0.4, True),
+        (False, 0.4, 0.4, False),
+        (True, 0.5, 0.4, False),
+        (True, 0.3, 0.4, True),
+        (True, 0.3, math.nan, True),
+        (False, math.nan, 0.4, False),
+        (True, math.nan, 0.4, False),
+    ],
+)
+def test_improvement_of_a_metric(lower, value, best, better):
+    assert Metric("x", lower, str).improves(value, best) == better
+
+
+def test_scores_of_classes_by_hand():
+    # rows: gold
+    confusion = np.array([[3, 1, 0, 0], [2, 4, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]])
+    found = ClassEvaluation(("a", "b", "c", "d"), 0.5, confusion, np.zeros(11, np.int64), [])
+    assert found.scores.precision.tolist() == pytest.approx([3 / 6, 4 / 5, 0, 0])
+    assert found.scores.recall.tolist() == pytest.approx([3 / 4, 4 / 6, 0, 0])
+    assert found.scores.f1.tolist() == pytest.approx([6 / 10, 8 / 11, 0, 0])
+    # d occurs neither in the gold labels nor in the predictions
+    assert found.macro_f1 == pytest.approx((6 / 10 + 8 / 11) / 3)
+    assert found.macro_recall == pytest.approx((3 / 4 + 4 / 6) / 3)
+    assert found.metric("precision:b") == pytest.approx(4 / 5)
+    about = found.as_dict()
+    assert about["macro_f1"] == found.macro_f1
+    assert about["classes"][0] == {
+        "label": "a", "examples": 4, "predicted": 6, "precision": 0.5, "recall": 0.75, "f1": 0.6,
+    }  # fmt: skip
+    assert f"macro-F1 {100 * found.macro_f1:.2f} %" in found.summary()
+    assert found.tables()[0].rows[1] == ("b", "6", "80.0", "66.7", "72.7")

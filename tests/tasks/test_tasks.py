@@ -58,7 +58,9 @@ def check_bad_line(task, path, number, match, good):
 
 
 def test_names_of_tasks():
-    assert list(TASKS) == ["snli", "sst2", "sst5", "listops", "sick", "demo", "table"]
+    assert list(TASKS) == [
+        *("snli", "sst2", "sst5", "listops", "sick", "sick_relatedness", "demo", "table")
+    ]
     assert [TASKS[name].name for name in TASKS] == list(TASKS)
     with pytest.raises(ValueError, match="unknown task 'sst'"):
         TASKS["sst"]

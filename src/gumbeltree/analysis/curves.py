@@ -1,6 +1,7 @@
 """Learning curves of training runs: losses and the development measure over steps or time."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ AXES = {"steps": ("step", 1, "steps"), "epochs": ("epoch", 1, "epochs"),
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.4)), (0, (6, 2, 1.2, 2)))
 """Line styles, so that curves can be told apart without colour."""
+
+SHARE = re.compile(r"(accuracy|exact_match)$|(macro|micro)_|(f1|precision|recall):")
+"""Names of measures that are drawn in per cent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +92,9 @@ def read_run(path: Path) -> Run:
 def _measure(evaluation: dict[str, float]) -> str:
     """Return the name of the development measure in a line of metrics.jsonl."""
     names = [key.removeprefix("dev_") for key in evaluation if key.startswith("dev_")]
-    return next((name for name in names if name != "loss"), "accuracy")
+    # the metric that selected the best model comes with its best value
+    chosen = [name for name in names if f"best_{name}" in evaluation]
+    return next((name for name in [*chosen, *names] if chosen or name != "loss"), "accuracy")
 
 
 def mean_curve(
@@ -143,7 +149,7 @@ def draw(paths: Sequence[Path | str], out: Path | str, x: Axis = "epochs") -> li
 
 def _draw(curves: Sequence[Curve], out: Path, x: Axis, measure: str) -> None:
     plt = pyplot()
-    factor, unit = (100, ", %") if measure == "accuracy" else (1, "")
+    factor, unit = (100, ", %") if SHARE.match(measure) else (1, "")
     panels = (
         ("train_loss", "training loss", 1),
         ("dev_loss", "development loss", 1),

@@ -15,6 +15,7 @@ from gumbeltree.cli.train import (
     Pretokenized,
     RecipeName,
     Set,
+    Target,
     Test,
     Text,
     Text2,
@@ -34,6 +35,7 @@ def prepare(
     text: Text = None,
     text2: Text2 = None,
     label: Label = None,
+    target: Target = None,
     dev: Dev = None,
     test: Test = None,
     pretokenized: Pretokenized = False,
@@ -56,7 +58,7 @@ def prepare(
 
     display = Display(quiet)
     prepared = compile_data(
-        chosen_recipe(recipe, settings, text, text2, label, pretokenized),
+        chosen_recipe(recipe, settings, text, text2, label, pretokenized, target=target),
         data,
         vectors,
         dev=dev,

@@ -1,4 +1,4 @@
-"""The command `evaluate`: accuracy of a model on labelled data."""
+"""The command `evaluate`: results of a model on labelled data."""
 
 import dataclasses
 import json
@@ -27,7 +27,8 @@ def evaluate(
     task: Annotated[
         str | None,
         typer.Option(
-            help="snli, sst2, sst5, listops, sick, demo or table; default: as in training.",
+            help="snli, sst2, sst5, listops, sick, sick_relatedness, demo or table; default: as in "
+            "training.",
             autocompletion=completion.tasks,
         ),
     ] = None,
@@ -53,7 +54,11 @@ def evaluate(
     skip_bad: streams.SkipBad = False,
     quiet: streams.Quiet = False,
 ) -> None:
-    """Evaluate a model on labelled data: accuracy, confusion matrix and accuracy by length.
+    """Evaluate a model on labelled data.
+
+    For classes: accuracy, precision, recall and F1 of each class, the confusion matrix and accuracy
+    by length. For numbers: Pearson and Spearman correlation and mean squared error. For tags:
+    micro- and macro-averaged F1 and the scores of each tag.
 
     Examples for models trained on SNLI, on your own table, and on generated data:
 

@@ -68,10 +68,11 @@ def _settings(part: dict[str, Any], *omit: str) -> str:
     """Return a part's kind and settings; nested parts appear as their kinds."""
     shown = []
     for name, value in part.items():
-        if name in (*omit, "kind"):
+        if name in (*omit, "kind") or value is None:
             continue
         if isinstance(value, dict):
-            value = value["kind"]
+            entries = (f"{key} {x:g}" for key, x in value.items() if "kind" not in value)
+            value = value.get("kind") or " ".join(entries)
         elif isinstance(value, list | tuple):
             value = ", ".join(value)
         elif isinstance(value, float):

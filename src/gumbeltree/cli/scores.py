@@ -44,15 +44,20 @@ def recipe_of(
 
 
 def check_fit(model: "SentenceModel", task: Task) -> None:
-    """Raise unless the model can classify the examples of a task."""
+    """Raise unless the model reads the examples of a task and predicts its labels."""
     kinds = {True: "pairs", False: "single sentences"}
     pair = model.head.sentences == 2
     if pair != task.pair:
         raise ValueError(
-            f"the model classifies {kinds[pair]}, but the task {task.name} has {kinds[task.pair]}; "
+            f"the model reads {kinds[pair]}, but the task {task.name} has {kinds[task.pair]}; "
             "pass another model or --task"
         )
-    if not set(task.labels or ()) <= set(model.labels):
+    if task.labels and model.head.predicts == "number":
+        raise ValueError(
+            f"the model predicts numbers, but the task {task.name} has the labels "
+            f"{', '.join(task.labels)}; pass another model or --task"
+        )
+    if model.head.predicts != "tags" and not set(task.labels or ()) <= set(model.labels):
         raise ValueError(
             f"the task {task.name} has the labels {', '.join(task.labels or ())}, but the model "
             f"knows {', '.join(model.labels)}; pass another model or --task"

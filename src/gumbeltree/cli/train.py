@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text as RichText
 
 from gumbeltree.cli import completion
 from gumbeltree.cli.app import Json, app
@@ -20,6 +21,7 @@ from gumbeltree.settings import Settings
 
 if TYPE_CHECKING:
     from gumbeltree.config import Recipe
+    from gumbeltree.nn.heads.head import Head
 
 RecipeName = Annotated[
     str,
@@ -54,6 +56,23 @@ Encoder = Annotated[
         autocompletion=completion.one_of("tree", "lstm", "bag", "auto"),
     ),
 ]
+
+
+class TargetName(StrEnum):
+    """What the labels of a table are."""
+
+    classes = "classes"
+    number = "number"
+    tags = "tags"
+
+
+Target = Annotated[
+    TargetName | None,
+    typer.Option(
+        help="What the label column contains: one of several classes (the default), a number to "
+        "predict, or any number of tags, such as plot|music."
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -86,6 +105,7 @@ def train(
     text2: Text2 = None,
     label: Label = None,
     encoder: Encoder = None,
+    target: Target = None,
     dev: Dev = None,
     test: Test = None,
     pretokenized: Pretokenized = False,
@@ -135,6 +155,8 @@ def train(
 
       gumbeltree train text --data reviews.csv --text review --label stars --encoder auto
 
+      gumbeltree train text --data reviews.csv --text review --label score --target number
+
       gumbeltree train snli-300d --prepared snli.safetensors --seeds 3 --resume
 
       torchrun --nproc-per-node 2 -m gumbeltree train sst2 --prepared sst2.safetensors
@@ -162,7 +184,7 @@ def train(
     settings += [] if seed is None else [f"training.seed={seed}"]
 
     def with_encoder(encoder: str | None) -> "Recipe":
-        return chosen_recipe(recipe, settings, text, text2, label, pretokenized, encoder)
+        return chosen_recipe(recipe, settings, text, text2, label, pretokenized, encoder, target)
 
     auto = encoder == "auto"
     recipes = candidate_recipes(with_encoder) if auto else {}
@@ -253,7 +275,7 @@ def train(
         if auto:
             rows, best = result["candidates"], result["encoder"]
             Console().print(comparison(rows, best, chosen.model.head.kind))
-        show(result, folder, HEADS[chosen.model.head.kind].shown)
+        show(result, folder, HEADS[chosen.model.head.kind])
 
 
 def chosen_recipe(
@@ -264,22 +286,27 @@ def chosen_recipe(
     label: str | None,
     pretokenized: bool,
     encoder: str | None = None,
+    target: str | None = None,
 ) -> "Recipe":
     """Return a recipe with the changes from the command line."""
-    from gumbeltree.config import load_recipe, with_settings
+    from gumbeltree.config import load_recipe, with_settings, with_target
 
     options = {"text": text, "text2": text2, "label": label, "pretokenized": pretokenized or None}
     changes: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     recipe = load_recipe(name, encoder)
-    if changes and recipe.data.task != "table":
+    asked = [*changes, *(["target"] if target else [])]
+    if asked and recipe.data.task != "table":
         raise ValueError(
-            f"--{next(iter(changes))} is for your own files, but recipe {name} reads the data set "
+            f"--{asked[0]} is for your own files, but recipe {name} reads the data set "
             f"{recipe.data.task}; use the recipe text or text-pair"
         )
     if text2 is not None and HEADS[recipe.model.head.kind].sentences == 1:
         raise ValueError(f"recipe {name} takes single texts; for --text2 use the recipe text-pair")
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **changes))
-    return with_settings(recipe, settings or [])
+    recipe = with_settings(with_target(recipe, target) if target else recipe, settings or [])
+    # fail before reading the data, which can take minutes
+    HEADS[recipe.model.head.kind].metric(recipe.training.best_by)
+    return recipe
 
 
 def check_unchanged(option: str, asked: Settings, plain: Settings, actual: Settings) -> None:
@@ -300,14 +327,23 @@ def check_unchanged(option: str, asked: Settings, plain: Settings, actual: Setti
             )
 
 
-def show(result: dict[str, Any], folder: Path, score: Callable[[float], str]) -> None:
-    """Print the result of one run, or of several seeds; `score` formats the head's measure."""
+def show(result: dict[str, Any], folder: Path, head: "type[Head]") -> None:
+    """Print the result of one run, or of several seeds.
+
+    Args:
+        result: see `training.loop.train` and `training.seeds.summarize`.
+        folder: folder of the run or runs.
+        head: head of the model, which names and formats the metrics.
+    """
     runs = result.get("runs", [result])
     measure = runs[0].get("measure", "accuracy")
+    score = head.metric(measure).shown
     names = [f"dev_{measure}", f"test_{measure}"]
     table = Table()
-    for column in ("seed", "dev", "test", "best epoch", "steps", "time"):
-        table.add_column(column, justify="right")
+    splits = (f"{split} {measure}" for split in ("dev", "test"))
+    for column in ("seed", *splits, "best epoch", "steps", "time"):
+        # a label in the name of a metric can look like markup
+        table.add_column(RichText(column), justify="right")
     for run in runs:
         minutes, seconds = divmod(round(run["seconds"]), 60)
         table.add_row(
@@ -325,5 +361,12 @@ def show(result: dict[str, Any], folder: Path, score: Callable[[float], str]) ->
         folder = folder / f"seed-{runs[0]['seed']}"
     console = Console()
     console.print(table)
+    others = [name for name in (head.measure, *head.metrics) if name != measure]
+    for split in ("dev", "test"):
+        known = [name for name in others if f"{split}_{name}" in result]
+        if known:
+            shown = (head.metric(name).shown(result[f"{split}_{name}"]) for name in known)
+            line = ", ".join(map(" ".join, zip(known, shown, strict=True)))
+            console.print(f"{split}: {line}", highlight=False, markup=False, soft_wrap=True)
     place = f"The model is in {folder / 'model'}."
     console.print(place, highlight=False, markup=False, soft_wrap=True)

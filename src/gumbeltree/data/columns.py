@@ -1,12 +1,14 @@
 """Labelled texts in memory: lists, columns of data frames and data sets, arrays, iterators."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from gumbeltree.data.examples import Examples
+from gumbeltree.tasks.checks import checked_tags
 from gumbeltree.tasks.task import Example
 from gumbeltree.text.batches import as_list, as_texts, is_missing
-from gumbeltree.text.files import counted, shown
+from gumbeltree.text.files import MismatchError, counted, shown
 from gumbeltree.text.tokenizer import undo_ptb_escapes
 
 
@@ -16,6 +18,7 @@ def examples_of(
     second: Iterable[str] | None = None,
     *,
     pretokenized: bool = False,
+    tag_separator: str = "",
 ) -> Examples:
     """Return labelled sentences, or pairs of sentences, as examples.
 
@@ -24,13 +27,15 @@ def examples_of(
         labels: label of each sentence: a string, a whole number, a number or a truth value.
         second: second sentence of each pair.
         pretokenized: split texts at white space only, and undo Penn Treebank escapes.
+        tag_separator: separates tags in a string; if given, labels can also be lists of tags.
 
     Raises:
         TypeError: If a text is not a string, or a label is of another type.
         ValueError: If a text or label is missing, or the lengths differ.
     """
     columns = [as_texts(column) for column in (texts, second) if column is not None]
-    names = [_label(label, row) for row, label in enumerate(as_list(labels))]
+    read = partial(_tags, separator=tag_separator) if tag_separator else _label
+    names = [read(label, row) for row, label in enumerate(as_list(labels))]
     for column in columns:
         if len(column) != len(names):
             raise ValueError(
@@ -51,6 +56,16 @@ def _example(row: int, texts: Sequence[str], pretokenized: bool, label: str) -> 
     if pretokenized:
         stripped = tuple(" ".join(map(undo_ptb_escapes, text.split())) for text in stripped)
     return Example(stripped, label, (None,) * len(stripped))
+
+
+def _tags(label: Any, row: int, separator: str) -> str:
+    """Return the tags of a string, or of a list, tuple, set or array, joined by the separator."""
+    value = label.tolist() if hasattr(label, "tolist") else label
+    value = sorted(value) if isinstance(value, set | frozenset) else value
+    try:
+        return checked_tags(list(value) if isinstance(value, tuple) else value, None, separator)
+    except MismatchError as error:
+        raise ValueError(f"the label of row {row}: {error}") from error
 
 
 def _label(label: Any, row: int) -> str:

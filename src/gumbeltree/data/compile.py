@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers.trainers import WordLevelTrainer
 
-from gumbeltree.config import DataConfig, Recipe
+from gumbeltree.config import LABELS_FROM_DATA, DataConfig, Recipe
 from gumbeltree.data.examples import Examples
 from gumbeltree.data.labels import check_classes
 from gumbeltree.data.prepared import Prepared, Say
@@ -20,6 +20,7 @@ from gumbeltree.data.split import Split
 from gumbeltree.parts import HEADS
 from gumbeltree.registry import suggest
 from gumbeltree.tasks import TASKS
+from gumbeltree.tasks.checks import split_tags
 from gumbeltree.tasks.table import split as divide
 from gumbeltree.tasks.task import Task
 from gumbeltree.text.files import Report
@@ -34,9 +35,6 @@ from gumbeltree.text.tokenizer import (
 from gumbeltree.text.vectors import Coverage, first_words, read_vectors, text_files
 
 log = logging.getLogger(__name__)
-
-LABELS_FROM_DATA = ("?",)
-"""Placeholder in recipes whose labels come from the training data."""
 
 
 def prepare(
@@ -97,7 +95,7 @@ def prepare(
             "words": int(split.lengths.sum()),
             "unknown": int(unknown[split.sentences].sum()),
             "cut": reader.counts.cut,
-            "labels": dict(sorted(Counter(part.labels).items())) if has_classes(recipe) else {},
+            "labels": _count_labels(recipe, part),
             "dropped": dict(part.report.dropped),
             "bad": part.report.bad,
             "first_bad": part.report.first_bad,
@@ -120,7 +118,7 @@ def prepare(
         splits,
         final[settings.tokenizer]([*words, *extra], settings.lower),
         matrix,
-        (task.labels or ()) if has_classes(recipe) else (),
+        (task.labels or ()) if _has_labels(recipe) else (),
         task.pair,
         settings,
         recipe.model.max_words,
@@ -133,13 +131,39 @@ def has_classes(recipe: Recipe) -> bool:
     return hasattr(recipe.model.head, "labels")
 
 
-def _targets(recipe: Recipe, task: Task) -> tuple[Callable[[str], float], Any]:
+def has_tags(recipe: Recipe) -> bool:
+    """Return whether the head of a recipe predicts any number of labels per example."""
+    return bool(HEADS[recipe.model.head.kind].predicts == "tags")
+
+
+def _has_labels(recipe: Recipe) -> bool:
+    return has_classes(recipe) or has_tags(recipe)
+
+
+def _labels_in(recipe: Recipe, examples: Examples) -> list[str]:
+    """Return the class of each example, or all tags of all examples."""
+    if not has_tags(recipe):
+        return examples.labels
+    separator = recipe.model.head.tag_separator
+    return [tag for label in examples.labels for tag in split_tags(label, separator)]
+
+
+def _count_labels(recipe: Recipe, examples: Examples) -> dict[str, int]:
+    """Return the number of examples with each class or tag; empty for other targets."""
+    labels = _labels_in(recipe, examples) if _has_labels(recipe) else []
+    return dict(sorted(Counter(labels).items()))
+
+
+def _targets(recipe: Recipe, task: Task) -> tuple[Callable[[str], Any], Any]:
     """Return a function that maps labels to targets, and the dtype of the targets."""
+    config = recipe.model.head
     if has_classes(recipe):
         classes = {label: i for i, label in enumerate(task.labels or ())}
         return classes.__getitem__, np.int64
+    if has_tags(recipe):
+        config = dataclasses.replace(config, tags=task.labels)
     with torch.device("meta"):
-        head = HEADS[recipe.model.head.kind](recipe.model.head, 1)
+        head = HEADS[config.kind](config, 1)
     return head.target, head.target_type
 
 
@@ -152,7 +176,8 @@ def make_task(recipe: Recipe) -> Task:
             raise ValueError(
                 f"a table needs the names of its columns; pass {' and '.join(missing)}"
             )
-        labels = getattr(head, "labels", LABELS_FROM_DATA)
+        predicts = HEADS[head.kind].predicts
+        labels = getattr(head, "tags" if predicts == "tags" else "labels", LABELS_FROM_DATA)
         table: Task = TASKS["table"](
             settings.text,
             settings.text2 or None,
@@ -161,6 +186,8 @@ def make_task(recipe: Recipe) -> Task:
             settings.quotes,
             settings.pretokenized,
             settings.separator,
+            predicts,
+            getattr(head, "tag_separator", "|"),
         )
         return table
     task: Task = TASKS[settings.task]()
@@ -191,7 +218,8 @@ def read_splits(
             files[name] = Path(given)
     for name in ("train", "dev", "test"):
         if name in splits:
-            _check_labels(splits[name], task.labels, name)
+            separator = recipe.model.head.tag_separator if has_tags(recipe) else None
+            _check_labels(splits[name], task.labels, name, separator)
         elif name in files:
             say(f"reading {files[name]}")
             splits[name] = read_file(task, files[name], name, skip_bad)
@@ -200,8 +228,13 @@ def read_splits(
         classes = has_classes(recipe) and task.labels is None and not recipe.data.any_labels
         if name == "train" and classes:
             check_classes(splits[name].labels, say)
-        if name == "train" and task.labels is None and has_classes(recipe):
-            task.labels = tuple(sorted(set(splits[name].labels)))
+        if name == "train" and task.labels is None and _has_labels(recipe):
+            task.labels = tuple(sorted(set(_labels_in(recipe, splits[name]))))
+    if has_tags(recipe) and not task.labels:
+        raise ValueError(
+            "the training data needs at least one tag, but all labels are empty; check the label "
+            "column"
+        )
     if has_classes(recipe) and len(task.labels or ()) < 2:
         raise ValueError(
             "the training data needs at least two labels, but has only "
@@ -218,16 +251,26 @@ def read_splits(
     return {name: splits[name] for name in ("train", "dev", "test") if name in splits}
 
 
-def _check_labels(examples: Examples, labels: tuple[str, ...] | None, split: str) -> None:
-    """Raise for examples in memory whose label is not one of `labels`; None accepts any label."""
+def _check_labels(
+    examples: Examples, labels: tuple[str, ...] | None, split: str, separator: str | None
+) -> None:
+    """Raise for examples in memory with a label, or a tag, that is not one of `labels`.
+
+    Args:
+        examples: the examples.
+        labels: the known labels or tags; None accepts any.
+        split: name of the split, for messages.
+        separator: separates tags; None for classes.
+    """
     if not examples.rows:
         raise ValueError(f"{split}: there are no texts")
-    for row, label in enumerate(examples.labels):
-        if labels is not None and label not in labels:
-            raise ValueError(
-                f"{split}: the label of row {row} is {label!r}, but must be one of "
-                f"{', '.join(labels)}.{suggest(label, list(labels))}"
-            )
+    for row, text in enumerate(examples.labels):
+        for label in [text] if separator is None else split_tags(text, separator):
+            if labels is not None and label not in labels:
+                raise ValueError(
+                    f"{split}: the label of row {row} is {label!r}, but must be one of "
+                    f"{', '.join(labels)}.{suggest(label, list(labels))}"
+                )
 
 
 def read_file(task: Task, path: Path, split: str, skip_bad: bool) -> Examples:
@@ -387,27 +430,25 @@ def _width(path: Path, dim: int) -> int | None:
 
 
 def with_labels(recipe: Recipe, prepared: Prepared) -> Recipe:
-    """Return a recipe whose head has the labels of the data; raise if they do not match."""
+    """Return a recipe whose head has the labels of the data and whatever else it takes from it.
+
+    Raises:
+        ValueError: If the head or the metric of `training.best_by` does not match the data.
+    """
     head = recipe.model.head
     pair = HEADS[head.kind].sentences == 2
     if pair != prepared.pair:
         kinds = {True: "pairs", False: "single sentences"}
-        fitting = [name for name in HEADS if (HEADS[name].sentences == 2) == prepared.pair]
+        kind_of = HEADS[head.kind].predicts
+        fitting = [
+            name
+            for name in HEADS
+            if (HEADS[name].sentences == 2) == prepared.pair and HEADS[name].predicts == kind_of
+        ]
         raise ValueError(
             f"the recipe is for {kinds[pair]}, but the data consists of {kinds[prepared.pair]}; "
             f"use another recipe, or --set head.kind={fitting[0]}"
         )
-    if not has_classes(recipe):
-        return recipe
-    if not prepared.labels:
-        raise ValueError(
-            f"the head {head.kind!r} classifies, but the data was prepared for a head that does "
-            "not; prepare it again with this recipe"
-        )
-    if head.labels != LABELS_FROM_DATA and set(head.labels) != set(prepared.labels):
-        raise ValueError(
-            f"the recipe has the labels {', '.join(head.labels)}, but the data has "
-            f"{', '.join(prepared.labels)}; use --set head.labels to match the data"
-        )
-    head = dataclasses.replace(head, labels=prepared.labels)
+    HEADS[head.kind].metric(recipe.training.best_by, prepared.labels)
+    head = HEADS[head.kind].completed(head, prepared.labels, prepared.splits["train"].labels)
     return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, head=head))

@@ -50,12 +50,12 @@ class Examples:
         subset.report.examples = len(rows)
         return subset
 
-    def split(self, reader: TextReader, target: Callable[[str], float], dtype: Any) -> Split:
+    def split(self, reader: TextReader, target: Callable[[str], Any], dtype: Any) -> Split:
         """Convert sentences to ids and labels to targets.
 
         Args:
             reader: tokenises and truncates the sentences.
-            target: returns the target of a label, or raises ValueError.
+            target: returns the target of a label, a number or an array, or raises ValueError.
             dtype: dtype of the targets.
         """
         texts = list(self.sentences)
@@ -73,7 +73,7 @@ class Examples:
             self._targets(target, dtype),
         )
 
-    def _targets(self, target: Callable[[str], float], dtype: Any) -> NDArray[Any]:
+    def _targets(self, target: Callable[[str], Any], dtype: Any) -> NDArray[Any]:
         targets = {}
         for label in dict.fromkeys(self.labels):
             try:

@@ -35,7 +35,7 @@ class Prepared:
         splits: train, dev and, if available, test.
         tokenizer: converts plain text to the ids of `splits`.
         vectors: word vectors by id, float32 `[V, E]`; None to start from random ones.
-        labels: names of the classes.
+        labels: names of the classes or tags.
         pair: whether examples are pairs of sentences.
         data: settings of the data.
         max_words: maximum number of words per sentence; longer ones were truncated.
@@ -129,7 +129,7 @@ def save_prepared(prepared: Prepared, path: str | Path) -> None:
     for name in prepared.splits:
         # lengths compress better than offsets
         arrays[f"{name}.lengths"] = np.diff(arrays.pop(f"{name}.starts")).astype(np.uint32)
-        if prepared.labels:
+        if prepared.labels and arrays[f"{name}.labels"].ndim == 1:
             arrays[f"{name}.labels"] = arrays[f"{name}.labels"].astype(classes)
     arrays["tokenizer"] = np.frombuffer(prepared.tokenizer.to_str().encode(), dtype=np.uint8)
     about = {
@@ -184,7 +184,7 @@ def load_prepared(path: str | Path) -> Prepared:
                 arrays[f"{name}.sentences"],
                 # classes are stored in a smaller type than training uses
                 arrays[f"{name}.labels"].astype(np.int64)
-                if metadata["labels"]
+                if metadata["labels"] and arrays[f"{name}.labels"].ndim == 1
                 else arrays[f"{name}.labels"],
                 arrays.get(f"{name}.orders"),
             )

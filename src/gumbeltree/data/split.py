@@ -20,7 +20,7 @@ class Batch(NamedTuple):
         own: index of each sentence in its split, int64 `[columns * examples]`: the row of its
             example, plus the size of the split for second sentences.
         sentences: word ids; the first sentences of all examples, then the second ones.
-        targets: targets of the head, `[examples]`.
+        targets: targets of the head, `[examples, ...]`.
     """
 
     own: Tensor
@@ -36,7 +36,8 @@ class Split:
         words: concatenated ids of all distinct sentences, unsigned integers.
         starts: start of each sentence in `words`, and the end of the last, int64.
         sentences: sentences of each example, int32 `[examples, columns]`.
-        labels: target of each example, `[examples]`; int64 for classes.
+        labels: target of each example, `[examples]`; int64 for classes. For tags, 1 for each tag of
+            an example and 0 for all others, uint8 `[examples, C]`.
         orders: concatenated merges of all sentences, length - 1 each, if the data includes trees.
     """
 

@@ -1,17 +1,30 @@
 """NumPy versions of the heads: sentence vectors -> outputs."""
 
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from gumbeltree.answers import Prediction, class_answers
-from gumbeltree.config import HeadConfig
+from gumbeltree.answers import (
+    Answer,
+    BinsPrediction,
+    NumberPrediction,
+    Prediction,
+    TagsPrediction,
+    bin_answers,
+    bin_positions,
+    class_answers,
+    number_answers,
+    tag_answers,
+)
+from gumbeltree.config import BinsConfig, HeadConfig, NumberConfig, TagsConfig
 from gumbeltree.encoded import VECTORS, Keep
 from gumbeltree.light.arrays import Array, Shapes, Weights, within
 
 
-class LightHead:
-    """An MLP over features of the sentence vectors; see `nn.heads.classes.ClassHead`.
+class LightHead(ABC):
+    """An MLP over features of the sentence vectors; see `nn.heads.mlp.MLPHead`.
 
     Args:
         config: settings of the head.
@@ -25,10 +38,11 @@ class LightHead:
     """Width of the features in multiples of the sentence vector."""
     keep: ClassVar[Keep] = VECTORS
     """Optional parts of an encoding that the head reads."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes; empty if the head does not predict classes."""
 
-    def __init__(self, config: HeadConfig, vector_dim: int, weights: Weights) -> None:
+    def __init__(self, config: Any, vector_dim: int, weights: Weights) -> None:
         self.config = config
-        self.labels = config.labels
         self.hidden = [
             (weights[f"hidden.{i}.weight"].T, weights[f"hidden.{i}.bias"])
             for i in range(config.hidden_layers)
@@ -40,12 +54,16 @@ class LightHead:
         ]
 
     @classmethod
-    def outputs(cls, config: HeadConfig) -> int:
-        """Return the width of the output: one logit per class."""
-        return len(config.labels)
+    @abstractmethod
+    def outputs(cls, config: Any) -> int:
+        """Return the width of the output."""
+
+    @abstractmethod
+    def answers(self, output: Array) -> Sequence[Answer]:
+        """Return the prediction for each row of an output."""
 
     @classmethod
-    def shapes(cls, config: HeadConfig, vector_dim: int) -> Shapes:
+    def shapes(cls, config: Any, vector_dim: int) -> Shapes:
         """Return the names and shapes of the weights."""
         width, inputs, shapes = config.hidden_dim, vector_dim * cls.parts, Shapes()
         for name, size in {"batch_norm_in": inputs, "batch_norm_out": width}.items():
@@ -59,9 +77,9 @@ class LightHead:
         outputs = cls.outputs(config)
         return {**shapes, "output.weight": (outputs, width), "output.bias": (outputs,)}
 
+    @abstractmethod
     def features(self, *vectors: Array) -> Array:
         """Return the MLP's input `[B, parts * D]` from vectors `[B, D]`."""
-        return vectors[0]
 
     # some builds of BLAS raise floating-point flags on finite numbers
     @np.errstate(all="ignore")
@@ -83,17 +101,17 @@ class LightHead:
         scores: Array = x @ self.last[0] + self.last[1]
         return scores
 
-    def answers(self, output: Array) -> list[Prediction]:
-        """Return the most probable class of each row, with all probabilities."""
-        return class_answers(output, self.labels)
+
+class LightSentences(LightHead):
+    """An MLP over the vectors of single sentences."""
+
+    def features(self, *vectors: Array) -> Array:
+        """Return the sentence vectors."""
+        return vectors[0]
 
 
-class LightSingleHead(LightHead):
-    """Classifier of single sentences."""
-
-
-class LightPairHead(LightHead):
-    """Classifier of sentence pairs."""
+class LightPairs(LightHead):
+    """An MLP over features of sentence pairs."""
 
     sentences = 2
     parts = 4
@@ -102,6 +120,111 @@ class LightPairHead(LightHead):
         """Return [u; v; |u-v|; u*v]."""
         u, v = vectors
         return np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
+
+
+class LightClassHead(LightHead):
+    """Classifier; see `nn.heads.classes.ClassHead`."""
+
+    config: HeadConfig
+
+    def __init__(self, config: HeadConfig, vector_dim: int, weights: Weights) -> None:
+        super().__init__(config, vector_dim, weights)
+        self.labels = config.labels
+
+    @classmethod
+    def outputs(cls, config: HeadConfig) -> int:
+        """Return the number of classes."""
+        return len(config.labels)
+
+    @classmethod
+    def shapes(cls, config: HeadConfig, vector_dim: int) -> Shapes:
+        """Return the names and shapes of the weights, including those of the classes."""
+        shapes = super().shapes(config, vector_dim)
+        if isinstance(config.class_weights, dict):
+            shapes["class_weights"] = (len(config.labels),)
+        return shapes
+
+    def answers(self, output: Array) -> list[Prediction]:
+        """Return the most probable class of each row, with all probabilities."""
+        return class_answers(output, self.labels)
+
+
+class LightNumberHead(LightHead):
+    """Regression; see `nn.heads.numbers.NumberHead`."""
+
+    config: NumberConfig
+
+    @classmethod
+    def outputs(cls, config: NumberConfig) -> int:
+        """Return 1, for the standardised number."""
+        return 1
+
+    def answers(self, output: Array) -> list[NumberPrediction]:
+        """Return the number of each row."""
+        return number_answers(output, *self.config.scale)
+
+
+class LightBinsHead(LightHead):
+    """Distribution over bins; see `nn.heads.numbers.BinsHead`."""
+
+    config: BinsConfig
+
+    @classmethod
+    def outputs(cls, config: BinsConfig) -> int:
+        """Return the number of bins."""
+        return config.bins
+
+    def answers(self, output: Array) -> list[BinsPrediction]:
+        """Return mean and distribution of each row."""
+        return bin_answers(output, bin_positions(self.config.bins, *self.config.range))
+
+
+class LightTagsHead(LightHead):
+    """Any number of tags; see `nn.heads.tags.TagsHead`."""
+
+    config: TagsConfig
+
+    @classmethod
+    def outputs(cls, config: TagsConfig) -> int:
+        """Return the number of tags."""
+        return len(config.tags)
+
+    def answers(self, output: Array) -> list[TagsPrediction]:
+        """Return the tags of each row, with the probabilities of all."""
+        config = self.config
+        return tag_answers(output, config.tags, config.threshold, config.tag_separator)
+
+
+class LightSingleHead(LightSentences, LightClassHead):
+    """Classifier of single sentences."""
+
+
+class LightPairHead(LightPairs, LightClassHead):
+    """Classifier of sentence pairs."""
+
+
+class LightSingleNumberHead(LightSentences, LightNumberHead):
+    """Regression of single sentences."""
+
+
+class LightPairNumberHead(LightPairs, LightNumberHead):
+    """Regression of sentence pairs."""
+
+
+class LightSingleBinsHead(LightSentences, LightBinsHead):
+    """Regression of single sentences, by a distribution over bins."""
+
+
+class LightPairBinsHead(LightPairs, LightBinsHead):
+    """Regression of sentence pairs, by a distribution over bins."""
+
+
+class LightSingleTagsHead(LightSentences, LightTagsHead):
+    """Tags of single sentences."""
+
+
+class LightPairTagsHead(LightPairs, LightTagsHead):
+    """Tags of sentence pairs."""
 
 
 def _normalization(weights: Weights) -> tuple[Array, Array]:

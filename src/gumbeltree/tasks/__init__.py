@@ -10,6 +10,7 @@ TASKS = Registry(
         "sst5": "gumbeltree.tasks.sst:SST5",
         "listops": "gumbeltree.tasks.listops:ListOps",
         "sick": "gumbeltree.tasks.sick:SICK",
+        "sick_relatedness": "gumbeltree.tasks.sick:SICKRelatedness",
         "demo": "gumbeltree.tasks.demo:Demo",
         "table": "gumbeltree.tasks.table:Table",
     },

@@ -1,6 +1,7 @@
 """Validate the fields of a line; invalid fields raise `MismatchError`."""
 
 import json
+import math
 from typing import Any
 
 from gumbeltree.registry import suggest
@@ -45,6 +46,61 @@ def checked_label(label: object, labels: tuple[str, ...] | None) -> str:
         fix = f"correct the label, {SKIP}.{near}"
         raise MismatchError(f"one of the labels {', '.join(labels)}", shown(label), fix)
     return label
+
+
+def checked_number(label: object) -> str:
+    """Return a label, text or a JSON number, after checking that it is a finite number."""
+    text = str(label) if isinstance(label, int | float) and not isinstance(label, bool) else label
+    try:
+        if isinstance(text, str) and math.isfinite(float(text)):
+            return text.strip()
+    except ValueError:
+        pass
+    fix = "correct the label or remove the line, or train a classifier with --target classes"
+    if isinstance(text, str) and text.count(",") == 1 and "." not in text:
+        fix = f"write it with a decimal point: {text.replace(',', '.')}"
+    raise MismatchError("a number as label", shown(label), fix)
+
+
+def split_tags(label: str, separator: str) -> list[str]:
+    """Return the distinct tags in a label such as "plot|music", which may be none.
+
+    Example:
+        >>> split_tags("plot | music|plot", "|")
+        ['plot', 'music']
+    """
+    tags = (tag.strip() for tag in label.split(separator))
+    return [tag for tag in dict.fromkeys(tags) if tag]
+
+
+def checked_tags(label: object, tags: tuple[str, ...] | None, separator: str) -> str:
+    """Return the tags of a label, joined by the separator; an empty label has none.
+
+    Args:
+        label: text with separated tags, or a JSON list of tags.
+        tags: the tags that are allowed; None accepts any.
+        separator: separates the tags.
+    """
+    if isinstance(label, str):
+        found = split_tags(label, separator)
+    elif isinstance(label, list):
+        found = [checked_text(str(x) if type(x) is int else x, "tag") for x in label]
+        for tag in found:
+            if separator in tag:
+                raise MismatchError(
+                    f"tags without the separator {separator!r}",
+                    shown(tag),
+                    "choose a separator that no tag contains, with --set head.tag_separator=...",
+                )
+    else:
+        fix = f'write a list such as ["a", "b"] or text such as "a{separator}b"'
+        raise MismatchError("tags as label", shown(label), fix)
+    for tag in found:
+        if tags is None:
+            checked_text(tag, "tag")
+        else:
+            checked_label(tag, tags)
+    return separator.join(dict.fromkeys(found))
 
 
 def checked_columns(values: list[str], count: int) -> list[str]:

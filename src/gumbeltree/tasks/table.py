@@ -6,7 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gumbeltree.tasks.checks import checked_label, checked_object, checked_text
+from gumbeltree.tasks.checks import (
+    checked_label,
+    checked_number,
+    checked_object,
+    checked_tags,
+    checked_text,
+)
 from gumbeltree.tasks.table_file import ENDINGS, TableFile, check_columns, checked_separator
 from gumbeltree.tasks.task import Example, FileNames, Task
 from gumbeltree.text.files import Report
@@ -79,6 +85,8 @@ class Table(Task):
         quotes: bool = True,
         pretokenized: bool = False,
         separator: str = "",
+        target: str = "classes",
+        tag_separator: str = "|",
     ) -> None:
         """Describe a table.
 
@@ -92,6 +100,8 @@ class Table(Task):
             pretokenized: Whether texts are words separated by white space, possibly with Penn
                 Treebank escapes, which are undone.
             separator: Separator of a TSV or CSV file to try first; by default, it is recognised.
+            target: What the labels are: "classes", "number" or "tags".
+            tag_separator: Separates the tags in a label.
         """
         columns = {"text": text, "text2": second, "label": label}
         self.columns = {role: name for role, name in columns.items() if name is not None}
@@ -103,6 +113,8 @@ class Table(Task):
         self.quotes = quotes
         self.pretokenized = pretokenized
         self.separator = checked_separator(separator)
+        self.target = target
+        self.tag_separator = tag_separator
 
     def read(
         self, path: Path | str, split: str, report: Report, skip_bad: bool = False
@@ -136,4 +148,11 @@ class Table(Task):
         )
         if self.pretokenized:
             checked = tuple(" ".join(map(undo_ptb_escapes, text.split())) for text in checked)
-        return Example(checked, checked_label(label, self.labels), (None,) * len(checked))
+        return Example(checked, self._label(label), (None,) * len(checked))
+
+    def _label(self, label: object) -> str:
+        if self.target == "number":
+            return checked_number(label)
+        if self.target == "tags":
+            return checked_tags(label, self.labels, self.tag_separator)
+        return checked_label(label, self.labels)

@@ -122,7 +122,9 @@ def train_candidates(
             known = folder.read(RESULT)
             if rows == [{**row, "sentences_per_second": None} for row in known["candidates"]]:
                 return known
-        best = max(rows, key=lambda row: row["value"])["encoder"]
+        kind = next(iter(recipes.values())).model.head.kind
+        choose = min if HEADS[kind].metric(rows[0]["measure"]).lower else max
+        best = choose(rows, key=lambda row: row["value"])["encoder"]
         for row in rows:
             model = load(folder.path / row["encoder"], pick_device(device))
             row["sentences_per_second"] = round(_rate(model, prepared.splits["dev"]))
@@ -202,7 +204,7 @@ def comparison(rows: Iterable[Mapping[str, Any]], best: str, head: str) -> Table
         minutes, seconds = divmod(round(row["seconds"]), 60)
         table.add_row(
             f"{row['encoder']} *" if row["encoder"] == best else row["encoder"],
-            HEADS[head].shown(row["value"]),
+            HEADS[head].metric(row["measure"]).shown(row["value"]),
             f"{row['parameters']:,}",
             f"{row['bytes'] / 1e6:,.1f} MB",
             f"{minutes}:{seconds:02d}",

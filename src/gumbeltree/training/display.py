@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.progress import (
 )
 from torch import Tensor
 
-from gumbeltree.nn.heads.head import Head
+from gumbeltree.nn.heads.head import Metric
 
 
 def new_console() -> Console:
@@ -45,17 +44,19 @@ class Display:
         self.shown_at = 0.0
         self.since, self.examples = time.monotonic(), 0
         self.epochs, self.best = 0, math.nan
-        self.measure = ""
-        self.format: Callable[[float], str] = str
+        self.metric = Metric("", False, str)
 
     def say(self, text: str) -> None:
         """Print a line, unless quiet."""
         if not self.quiet:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def start(self, steps: int, epochs: int, done: int, best: float, head: Head) -> None:
-        """Start the display of a run of at most `steps` steps, of which `done` are complete."""
-        self.measure, self.format = head.measure, head.shown
+    def start(self, steps: int, epochs: int, done: int, best: float, metric: Metric) -> None:
+        """Start the display of a run of at most `steps` steps, of which `done` are complete.
+
+        `metric` is the one that selects the best model, and `best` its best value so far.
+        """
+        self.metric = metric
         self.since, self.examples = time.monotonic(), 0
         self.epochs, self.best = epochs, best
         if done:
@@ -90,19 +91,19 @@ class Display:
         self.shown_at = now
         status = f"{self._rate():,.0f}/s  loss {float(loss) / max(count, 1):.3f}"
         if not math.isnan(self.best):
-            status += f"  best {self.format(self.best)}"
+            status += f"  best {self.metric.shown(self.best)}"
         epochs = f"{self.title}epoch {epoch}/{self.epochs}"
         self.bar.update(task, description=epochs, status=status)
 
     def evaluated(self, record: dict[str, Any]) -> None:
         """Print the metrics of an evaluation."""
-        value = record[f"dev_{self.measure}"]
-        mark = " *" if math.isnan(self.best) or value > self.best else ""
-        self.best = record[f"best_{self.measure}"]
+        value = record[f"dev_{self.metric.name}"]
+        mark = " *" if self.metric.improves(value, self.best) else ""
+        self.best = record[f"best_{self.metric.name}"]
         self.say(
             f"{self.title}epoch {record['epoch']:6.2f}  step {record['step']:7,}  "
             f"{self._rate():7,.0f} examples/s  loss {record['train_loss']:.4f}  dev loss "
-            f"{record['dev_loss']:.4f}  dev {self.format(value)}{mark}"
+            f"{record['dev_loss']:.4f}  dev {self.metric.name} {self.metric.shown(value)}{mark}"
         )
         self.since, self.examples = time.monotonic(), 0
 

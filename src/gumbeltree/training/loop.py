@@ -170,11 +170,15 @@ class _Run:
         self.progress = Progress()
         dtype = torch.float64 if self.config.precision == "64" else torch.float32
         self.model = new_model(recipe.model, prepared, self.config.seed, init, dtype)
+        self.metric = self.model.head.metric(self.config.best_by)
         self.model.encoder.check_needs(self.splits["train"].batch([0]).sentences)
         optimizer = new_optimizer(self.config, self.model, fabric.device)
         module, self.optimizer = fabric.setup(self.model, optimizer)
         self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, "max", factor=0.5, patience=self.config.patience
+            optimizer,
+            "min" if self.metric.lower else "max",
+            factor=0.5,
+            patience=self.config.patience,
         )
         self.step = self._new_step(module, optimizer)
         self.best: SentenceModel | None = None
@@ -203,7 +207,7 @@ class _Run:
         """Train until the last epoch, early stopping, or a request to stop."""
         config, progress = self.config, self.progress
         steps = math.ceil(len(self.splits["train"]) / config.batch_size) * config.epochs
-        self.display.start(steps, config.epochs, progress.step, progress.best, self.model.head)
+        self.display.start(steps, config.epochs, progress.step, progress.best, self.metric)
         board = None
         if self.fabric.is_global_zero:
             # a resumed run can have new settings, and repeats the steps after its checkpoint
@@ -298,9 +302,10 @@ class _Run:
         evaluation = self._evaluation(self.dev_evaluator)
         if not math.isfinite(evaluation.loss):
             self._fail("the development loss is")
-        value, measure = evaluation.value, self.model.head.measure
+        scores = self._scores(evaluation)
+        value, measure = scores[self.metric.name], self.metric.name
         epoch = progress.epoch + progress.batch / batches
-        if math.isnan(progress.best) or value > progress.best:
+        if self.metric.improves(value, progress.best):
             progress.best, progress.worse = value, 0
             progress.best_step, progress.best_epoch = progress.step, epoch
             self._remember_best()
@@ -316,6 +321,7 @@ class _Run:
             f"dev_{measure}": value,
             f"best_{measure}": progress.best,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
+            **{f"dev_{name}": score for name, score in scores.items() if name != measure},
         }
         if self.config.anneal_rate:
             record["temperature"] = self.model.encoder.temperature
@@ -324,6 +330,12 @@ class _Run:
         self.step.norm.zero_()
         progress.examples = 0
         return record
+
+    def _scores(self, evaluation: Evaluation) -> dict[str, float]:
+        """Return the metric that selects the best model and the other ones, by name."""
+        head = self.model.head
+        names = dict.fromkeys([self.metric.name, head.measure, *head.metrics, "loss"])
+        return {name: head.value(evaluation, name) for name in names}
 
     def _evaluator(self, model: SentenceModel, name: str) -> Evaluator:
         """Return an evaluator of a model on this process's share of a split."""
@@ -412,7 +424,7 @@ class _Run:
             "recipe": settings["recipe"],
             "seed": self.config.seed,
             "metrics": {
-                f"dev_{self.model.head.measure}": progress.best,
+                f"dev_{self.metric.name}": progress.best,
                 "step": progress.best_step,
                 "epoch": round(progress.best_epoch, 4),
                 **scores,
@@ -431,21 +443,20 @@ class _Run:
         best = load(folder.path / MODEL, device)
         if self.config.precision == "64":
             best.double()
-        measure = best.head.measure
         result: dict[str, Any] = {
             "recipe": folder.settings["recipe_name"],
             "seed": self.config.seed,
             "best_epoch": round(self.progress.best_epoch, 4),
             "steps": self.progress.step,
             "seconds": round(self.progress.seconds, 1),
-            "measure": measure,
+            "measure": self.metric.name,
         }
-        scores = {}
+        scores: dict[str, float] = {}
         for name in ("dev", "test") if test else ("dev",):
             if name in self.splits:
                 evaluation = self._evaluation(self._evaluator(best, name))
-                scores[f"{name}_{measure}"] = result[f"{name}_{measure}"] = evaluation.value
-                result[f"{name}_loss"] = evaluation.loss
+                scores |= {f"{name}_{key}": x for key, x in self._scores(evaluation).items()}
+        result |= scores
         cpu = f"CPU, {get_threads()} threads"
         result |= {
             "labels": list(best.labels),

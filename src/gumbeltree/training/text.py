@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from gumbeltree.config import Recipe, load_recipe, with_settings
+from gumbeltree.config import Recipe, load_recipe, with_settings, with_target
 from gumbeltree.data.columns import examples_of
 from gumbeltree.data.compile import prepare
 from gumbeltree.data.examples import Examples
@@ -25,6 +25,7 @@ def train_text(
     second: Iterable[str] | None = None,
     *,
     vectors: str | Path | None = None,
+    target: str = "classes",
     encoder: str = "tree",
     dev: Sequence[Iterable[Any]] | None = None,
     test: Sequence[Iterable[Any]] | None = None,
@@ -52,9 +53,10 @@ def train_text(
 
     Args:
         texts: the texts.
-        labels: label of each text.
+        labels: label of each text: a class, a number or a list of tags; see `target`.
         second: the second texts, for pairs.
         vectors: a GloVe text file, plain, .gz or .zip. None starts from random word vectors.
+        target: what to predict: classes, number or tags.
         encoder: tree, lstm, bag or another kind of encoder; auto trains these three and returns the
             best model on the development split.
         dev: texts and labels, and the second texts for pairs, of the development split, which
@@ -81,7 +83,7 @@ def train_text(
     name, changes = "text" if second is None else "text-pair", [*settings, f"training.seed={seed}"]
 
     def with_encoder(encoder: str) -> Recipe:
-        return with_settings(load_recipe(name, encoder), changes)
+        return with_settings(with_target(load_recipe(name, encoder), target), changes)
 
     recipes = candidate_recipes(with_encoder) if encoder == "auto" else {}
     recipe = with_encoder("tree" if recipes else encoder)
@@ -94,6 +96,11 @@ def train_text(
         # fail before reading the data, which can take minutes
         check_free(Path(out), resume)
 
+    reading: dict[str, Any] = {
+        "pretokenized": recipe.data.pretokenized,
+        "tag_separator": getattr(recipe.model.head, "tag_separator", ""),
+    }
+
     def examples(columns: Sequence[Iterable[Any]] | None, split: str) -> Examples | None:
         if columns is None:
             return None
@@ -101,14 +108,14 @@ def train_text(
             wanted = "(texts, labels)" if second is None else "(texts, labels, second)"
             raise ValueError(f"`{split}` must be {wanted}; pass these columns as a tuple")
         try:
-            return examples_of(*columns, pretokenized=recipe.data.pretokenized)
+            return examples_of(*columns, **reading)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{split}: {error}") from error
 
     display = Display(quiet)
     prepared = prepare(
         recipe,
-        examples_of(texts, labels, second, pretokenized=recipe.data.pretokenized),
+        examples_of(texts, labels, second, **reading),
         vectors,
         dev=examples(dev, "dev"),
         test=examples(test, "test"),
@@ -132,7 +139,7 @@ def train_text(
             raise KeyboardInterrupt("training stopped; pass `out` to be able to resume") from stop
         model = load(folder)
     measure = result["measure"]
-    shown = HEADS[recipe.model.head.kind].shown
+    shown = HEADS[recipe.model.head.kind].metric(measure).shown
     scores = {split: result.get(f"{split}_{measure}") for split in ("dev", "test")}
     found = ", ".join(f"{split} {shown(x)}" for split, x in scores.items() if x is not None)
     display.say(f"best model, epoch {result['best_epoch']:.2f}: {measure} {found}")

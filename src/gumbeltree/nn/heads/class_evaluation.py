@@ -1,4 +1,4 @@
-"""Evaluation of a classifier: accuracy with an interval, confusion matrix, accuracy by length."""
+"""Evaluation of a classifier: accuracy, scores of each class, confusion matrix, lengths."""
 
 import dataclasses
 import math
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.answers import ResultTable
+from gumbeltree.nn.heads.label_scores import LabelScores
 
 LONGEST = (5, 10, 15, 20, 30, 40, 60)
 """Upper bounds of the length buckets; the last bucket is unbounded."""
@@ -35,7 +36,7 @@ class ClassEvaluation:
 
     Attributes:
         labels: names of the classes.
-        loss: mean cross entropy, NaN without examples.
+        loss: mean cross entropy, with the class weights of the head; NaN without examples.
         confusion: examples by gold class (rows) and predicted class (columns), int64 `[C, C]`.
         predictions: predicted class of each example of the split, int64 `[examples]`, -1 for
             examples not evaluated.
@@ -62,6 +63,35 @@ class ClassEvaluation:
     def accuracy(self) -> float:
         """Fraction of examples classified correctly, NaN without examples."""
         return self.correct / self.count if self.count else math.nan
+
+    @property
+    def scores(self) -> LabelScores:
+        """Precision, recall and F1 of each class."""
+        confusion = self.confusion
+        return LabelScores(self.labels, confusion.diagonal(), confusion.sum(0), confusion.sum(1))
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 of the classes that occur, NaN without examples; see `LabelScores`."""
+        return self._macro("f1")
+
+    @property
+    def macro_precision(self) -> float:
+        """Mean precision of the classes that occur, NaN without examples."""
+        return self._macro("precision")
+
+    @property
+    def macro_recall(self) -> float:
+        """Mean recall of the classes that occur, NaN without examples."""
+        return self._macro("recall")
+
+    def _macro(self, name: str) -> float:
+        return self.scores.macro(name) if self.count else math.nan
+
+    def metric(self, name: str) -> float:
+        """Return a metric by name, such as "macro_f1" or "recall:LABEL"."""
+        value: float = self.scores.of(name) if ":" in name else getattr(self, name)
+        return value
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -115,7 +145,12 @@ class ClassEvaluation:
             "accuracy": self.accuracy if self.count else None,
             "interval_95": list(self.interval),
             "loss": self.loss if self.count else None,
+            **{
+                f"macro_{name}": self._macro(name) if self.count else None
+                for name in ("f1", "precision", "recall")
+            },
             "labels": list(self.labels),
+            "classes": self.scores.as_dicts(),
             "confusion": self.confusion.tolist(),
             "by_length": [
                 {**bucket._asdict(), "accuracy": bucket.correct / bucket.examples}
@@ -124,15 +159,16 @@ class ClassEvaluation:
         }
 
     def summary(self) -> str:
-        """Return accuracy, interval and loss in one line."""
+        """Return accuracy, interval, macro-F1 and loss in one line."""
         low, high = (f"{100 * end:.2f}" for end in self.interval)
         return (
             f"accuracy {100 * self.accuracy:.2f} % (95 % interval {low} to {high} %), "
-            f"{self.correct:,} of {self.count:,} correct, loss {self.loss:.4f}"
+            f"{self.correct:,} of {self.count:,} correct, macro-F1 {100 * self.macro_f1:.2f} %, "
+            f"loss {self.loss:.4f}"
         )
 
     def tables(self) -> list[ResultTable]:
-        """Return the confusion matrix and accuracy by length."""
+        """Return the scores of each class, the confusion matrix and accuracy by length."""
         counts = zip(self.labels, self.confusion.tolist(), strict=True)
         lengths: list[tuple[str, ...]] = []
         for bucket in self.by_length:
@@ -140,6 +176,7 @@ class ClassEvaluation:
             share = f"{100 * bucket.correct / bucket.examples:.1f}"
             lengths.append((bucket.name, f"{bucket.examples:,}", share, f"{low} to {high}"))
         return [
+            self.scores.table("Scores of each class:", "class"),
             ResultTable(
                 "Confusion matrix (rows: gold labels, columns: predictions):",
                 ("", *self.labels),

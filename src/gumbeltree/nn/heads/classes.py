@@ -1,26 +1,23 @@
 """Classifiers of single sentences and of pairs: an MLP over sentence vectors (Eqs. 14-18)."""
 
-import itertools
-from typing import Any, ClassVar
+import dataclasses
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gumbeltree.answers import Prediction, class_answers
 from gumbeltree.config import HeadConfig
 from gumbeltree.nn.heads.class_evaluation import ClassEvaluation, buckets_of
-from gumbeltree.nn.heads.head import Head, Part
-from gumbeltree.ops.pair_features import pair_features
-from gumbeltree.states import Encoding
+from gumbeltree.nn.heads.head import Part
+from gumbeltree.nn.heads.mlp import MLPHead, OfPairs, OfSentences
 
 
-class ClassHead(Head):
+class ClassHead(MLPHead):
     """MLP over features of the sentence vectors, followed by a softmax.
-
-    Batch normalisation and then dropout are applied to the input and the output of the MLP, not
-    between its hidden layers.
 
     Args:
         config: see `HeadConfig`.
@@ -28,58 +25,31 @@ class ClassHead(Head):
     """
 
     Config = HeadConfig
+    predicts = "classes"
     measure = "accuracy"
+    metrics = ("macro_f1", "macro_precision", "macro_recall")
+    label_metrics = ("f1", "precision", "recall")
     target_type = np.int64
-    parts: ClassVar[int]
-    """Width of the features in multiples of the sentence vector."""
+    class_weights: Tensor | None
 
     def __init__(self, config: HeadConfig, vector_dim: int) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, vector_dim, len(config.labels))
         self.labels = config.labels
-        features = vector_dim * self.parts
-        widths = [features, *[config.hidden_dim] * config.hidden_layers]
-        normalize = nn.BatchNorm1d if config.batch_norm else lambda width: nn.Identity()
-        self.batch_norm_in = normalize(features)
-        self.hidden = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(widths))
-        self.batch_norm_out = normalize(config.hidden_dim)
-        self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(config.hidden_dim, len(config.labels))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Initialise the weights as in the paper's supplement."""
-        for layer in self.hidden:
-            assert isinstance(layer, nn.Linear)
-            nn.init.kaiming_normal_(layer.weight)
-            nn.init.zeros_(layer.bias)
-        nn.init.uniform_(self.output.weight, -self.config.output_range, self.config.output_range)
-        nn.init.zeros_(self.output.bias)
-
-    def forward(self, *encodings: Encoding) -> Tensor:
-        """Return logits `[B, C]`."""
-        if len(encodings) != self.sentences:
-            raise ValueError(
-                f"{type(self).__name__} takes {self.sentences} encoding(s), one per sentence of an "
-                f"example, got {len(encodings)}"
-            )
-        return self.classify(self.features(*(encoding.vector for encoding in encodings)))
-
-    def features(self, *vectors: Tensor) -> Tensor:
-        """Return the MLP's input `[B, parts * D]` from vectors `[B, D]`."""
-        raise NotImplementedError
-
-    def classify(self, features: Tensor) -> Tensor:
-        """Return logits `[B, C]` for inputs of the MLP."""
-        x = self.dropout(self.batch_norm_in(features))
-        for layer in self.hidden:
-            x = layer(x).relu()
-        scores: Tensor = self.output(self.dropout(self.batch_norm_out(x)))
-        return scores
+        weights = None
+        if isinstance(config.class_weights, dict):
+            weights = torch.tensor([config.class_weights.get(x, 1.0) for x in config.labels])
+        # a tensor, since a captured graph cannot read Python numbers
+        self.register_buffer("class_weights", weights)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the cross entropy of each example `[B]`; `target` holds classes, int64 `[B]`."""
-        return F.cross_entropy(output, target, reduction="none")
+        """Return the weighted cross entropy of each example `[B]`; `target`: classes, int64 `[B]`.
+
+        The mean over the examples is not divided by their weights.
+        """
+        weights = self.class_weights
+        if weights is not None:
+            weights = weights.to(output.dtype)
+        return F.cross_entropy(output, target, weights, reduction="none")
 
     def answers(self, output: NDArray[np.float32]) -> list[Prediction]:
         """Return the most probable class of each row, with all probabilities."""
@@ -103,6 +73,25 @@ class ClassHead(Head):
                 f"{targets.min()}..{targets.max()}; number the labels in the model's order"
             )
 
+    @classmethod
+    def completed(cls, config: Any, labels: tuple[str, ...], targets: NDArray[Any]) -> Any:
+        """Return settings with the labels of the data and the weight of each class."""
+        config = super().completed(config, labels, targets)
+        weights = config.class_weights
+        if isinstance(weights, dict):
+            if unknown := sorted(weights.keys() - set(labels)):
+                raise ValueError(
+                    f"`head.class_weights` has a weight for {unknown[0]!r}, which is not a label "
+                    f"of the data; the labels are {', '.join(labels)}"
+                )
+            weights = {label: weights.get(label, 1.0) for label in labels}
+        elif weights == "balanced":
+            counts = np.bincount(targets, minlength=len(labels))
+            # a label without training examples never counts in the loss
+            balanced = len(targets) / (len(labels) * np.maximum(counts, 1))
+            weights = dict(zip(labels, balanced.tolist(), strict=True))
+        return dataclasses.replace(config, class_weights=weights)
+
     def evaluation(self, part: Part) -> ClassEvaluation:
         """Return accuracy, confusion matrix and accuracy by length."""
         classes = len(self.labels)
@@ -115,25 +104,13 @@ class ClassHead(Head):
         return ClassEvaluation(self.labels, part.loss, confusion, predictions, buckets)
 
 
-class SingleHead(ClassHead):
+class SingleHead(OfSentences, ClassHead):
     """Classifier of single sentences (Eqs. 17-18)."""
 
-    sentences = 1
-    parts = 1
     capturable = True
 
-    def features(self, *vectors: Tensor) -> Tensor:
-        """Return the sentence vectors."""
-        return vectors[0]
 
-
-class PairHead(ClassHead):
+class PairHead(OfPairs, ClassHead):
     """Classifier of sentence pairs (Eqs. 14-16)."""
 
-    sentences = 2
-    parts = 4
     capturable = True
-
-    def features(self, *vectors: Tensor) -> Tensor:
-        """Return [u; v; |u-v|; u*v]."""
-        return pair_features(*vectors)

@@ -1,7 +1,8 @@
 """Base class of heads, which turn sentence encodings into predictions and evaluate them."""
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -9,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gumbeltree.answers import Answer, ResultTable
+from gumbeltree.config import LABELS_FROM_DATA
 from gumbeltree.encoded import VECTORS, Keep
+from gumbeltree.registry import suggest
 from gumbeltree.settings import PartConfig
 from gumbeltree.states import Encoding
 
@@ -19,7 +22,7 @@ class Part(NamedTuple):
 
     Attributes:
         output: output for each example, float64 `[n, ...]`.
-        target: target of each example, `[n]`.
+        target: target of each example, `[n, ...]`.
         loss: mean loss, NaN without examples.
         rows: indices of the examples in the split, int64 `[n]`.
         size: number of examples in the split.
@@ -65,6 +68,20 @@ class Evaluation(Protocol):
         """Return the prediction for each example as text, "" for examples not evaluated."""
 
 
+class Metric(NamedTuple):
+    """A metric that can select the best model."""
+
+    name: str
+    lower: bool
+    """Whether lower values are better."""
+    shown: Callable[[float], str]
+    """Formats a value as text."""
+
+    def improves(self, value: float, best: float) -> bool:
+        """Return whether `value` is better than `best`; any value is better than NaN."""
+        return best != best or (value < best if self.lower else value > best)
+
+
 class Head(nn.Module, ABC):
     """Turn the encodings of an example's sentences into an output, and interpret that output.
 
@@ -80,8 +97,17 @@ class Head(nn.Module, ABC):
     capturable: ClassVar[bool] = False
     """Whether forward pass and loss can be captured as a CUDA graph: they read nothing back from
     the device. Every subclass must set it; inherited values do not count."""
+    predicts: ClassVar[str] = ""
+    """classes, number or tags, which determines how labels in tables are checked; empty for any
+    others."""
     measure: ClassVar[str]
-    """Name of the metric that selects the best model."""
+    """Name of the main metric, which selects the best model by default."""
+    metrics: ClassVar[tuple[str, ...]] = ()
+    """Names of further metrics; evaluations need a method `metric` that returns their values."""
+    label_metrics: ClassVar[tuple[str, ...]] = ()
+    """Names of further metrics per label; `metric` takes them as "name:label"."""
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"loss"})
+    """Metrics whose lower values are better."""
     target_type: ClassVar[type[np.generic]]
     """NumPy type of the targets, such as int64 or float64."""
     labels: tuple[str, ...] = ()
@@ -93,15 +119,18 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of each example `[B]`; `target` is `[B]`."""
+        """Return the loss of each example `[B]`; `target` is `[B, ...]`."""
 
     @abstractmethod
     def answers(self, output: NDArray[np.float32]) -> Sequence[Answer]:
         """Return the prediction for each row of a finite output `[B, ...]`, on the host."""
 
     @abstractmethod
-    def target(self, label: str) -> float:
-        """Convert a label in the data to a target; raise ValueError if that is impossible."""
+    def target(self, label: str) -> Any:
+        """Convert a label in the data to a target; raise ValueError if that is impossible.
+
+        A target is a number, or an array if it has several.
+        """
 
     @abstractmethod
     def check_targets(self, targets: NDArray[Any]) -> None:
@@ -110,6 +139,65 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def evaluation(self, part: Part) -> Evaluation:
         """Evaluate outputs against targets."""
+
+    @classmethod
+    def completed(cls, config: Any, labels: tuple[str, ...], targets: NDArray[Any]) -> Any:
+        """Return settings with what the head takes from the training data, such as its labels.
+
+        Args:
+            config: settings of the head.
+            labels: labels of the data; empty if they are not classes or tags.
+            targets: targets of the training examples, `[n, ...]`.
+
+        Raises:
+            ValueError: If settings and data do not match.
+        """
+        if not hasattr(config, "labels"):
+            return config
+        if not labels or targets.ndim != 1:
+            raise ValueError(
+                f"the head {config.kind!r} classifies, but the data was prepared for a head that "
+                "does not; prepare it again with this recipe"
+            )
+        if config.labels != LABELS_FROM_DATA and set(config.labels) != set(labels):
+            raise ValueError(
+                f"the recipe has the labels {', '.join(config.labels)}, but the data has "
+                f"{', '.join(labels)}; use --set head.labels to match the data"
+            )
+        return dataclasses.replace(config, labels=labels)
+
+    @classmethod
+    def metric(cls, name: str = "", labels: Sequence[str] | None = None) -> Metric:
+        """Return a metric by name, by default the main one; raise ValueError if it is unknown.
+
+        Args:
+            name: such as "loss", "macro_f1" or "recall:LABEL".
+            labels: the known labels; None accepts any in "recall:LABEL".
+        """
+        name = name or cls.measure
+        known = [cls.measure, *cls.metrics, "loss"]
+        first, colon, label = name.partition(":")
+        if first in cls.label_metrics and colon:
+            if labels is not None and label not in labels:
+                raise ValueError(
+                    f"`training.best_by` is {name!r}, but {label!r} is not a label of the data, "
+                    f"which has {', '.join(labels)}.{suggest(label, list(labels))}"
+                )
+        elif name not in known:
+            more = [f"{each}:LABEL" for each in cls.label_metrics]
+            raise ValueError(
+                f"`training.best_by` must be one of {', '.join([*known, *more])}, got {name!r}."
+                f"{suggest(name, known)}"
+            )
+        shown = (lambda value: f"{value:.4f}") if name == "loss" else cls.shown
+        return Metric(name, name in cls.lower_is_better, shown)
+
+    @classmethod
+    def value(cls, evaluation: Any, name: str) -> float:
+        """Return a metric of an evaluation, by name."""
+        if name == cls.measure:
+            return float(evaluation.value)
+        return float(evaluation.loss if name == "loss" else evaluation.metric(name))
 
     def check_columns(self, columns: int) -> None:
         """Raise ValueError unless examples have as many sentences as this head reads."""

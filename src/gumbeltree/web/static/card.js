@@ -212,9 +212,15 @@ export class Card {
     return this.pair ? this.prediction : this.results[0].answer;
   }
 
+  /** The probabilities of the classes; null if the model does not classify. */
+  get #classes() {
+    if (!this.model.labels.length) return null;
+    return this.pair ? this.prediction?.probabilities : this.results[0].classes;
+  }
+
   #judge() {
     const { labels, name } = this.model;
-    const classes = this.pair ? this.prediction?.probabilities : this.results[0].classes;
+    const classes = this.#classes;
     if (classes) {
       const [label] = best(classes);
       this.verdict.replaceChildren(
@@ -518,7 +524,7 @@ export class Card {
     if (!this.results.length) return "";
     const trees = this.results.map((one) =>
       one.words.length > 60 ? `a tree over ${one.words.length} words` : one.brackets);
-    const classes = this.pair ? this.prediction?.probabilities : this.results[0].classes;
+    const classes = this.#classes;
     const other = this.#answer ? ` ${inWords(this.#answer)}.` : "";
     const answer = classes ? ` ${best(classes)[0]}, ${percent(best(classes)[1])}.` : other;
     return `${this.model.name}: ${trees.join("; ")}.${answer}`;

@@ -65,10 +65,15 @@ export function hue(label, labels) {
   return `hue-${known ?? OTHERS[labels.indexOf(label) % OTHERS.length]}`;
 }
 
-/** Format the fields of a prediction, for example "value 3.1416". */
+/** Format a prediction that is not a class, for example "value 3.1416" or "plot 93%, music 71%". */
 export function inWords(answer) {
+  if (Array.isArray(answer.labels)) {
+    const { labels, probabilities } = answer;
+    return labels.map((label) => `${label} ${percent(probabilities[label])}`).join(", ") || "no tags";
+  }
   const shown = (value) => (typeof value === "number" ? value.toFixed(4) : String(value));
-  return Object.entries(answer).map(([name, value]) => `${name} ${shown(value)}`).join(", ");
+  const simple = Object.entries(answer).filter(([, value]) => typeof value !== "object");
+  return simple.map(([name, value]) => `${name} ${shown(value)}`).join(", ");
 }
 
 /** Return the most probable label and its probability. */

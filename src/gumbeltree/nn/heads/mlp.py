@@ -1,0 +1,91 @@
+"""The MLP over sentence vectors that all built-in heads share (Eqs. 14-18)."""
+
+import itertools
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from gumbeltree.nn.heads.head import Head
+from gumbeltree.ops.pair_features import pair_features
+from gumbeltree.states import Encoding
+
+
+class MLPHead(Head):
+    """MLP over features of the sentence vectors.
+
+    Batch normalisation and then dropout are applied to the input and the output of the MLP, not
+    between its hidden layers.
+
+    Args:
+        config: see `MLPSettings`.
+        vector_dim: width of the sentence vectors.
+        outputs: number of outputs.
+    """
+
+    parts: ClassVar[int]
+    """Width of the features in multiples of the sentence vector."""
+
+    def __init__(self, config: Any, vector_dim: int, outputs: int) -> None:
+        super().__init__()
+        self.config = config
+        features = vector_dim * self.parts
+        widths = [features, *[config.hidden_dim] * config.hidden_layers]
+        normalize = nn.BatchNorm1d if config.batch_norm else lambda width: nn.Identity()
+        self.batch_norm_in = normalize(features)
+        self.hidden = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(widths))
+        self.batch_norm_out = normalize(config.hidden_dim)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(config.hidden_dim, outputs)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise the weights as in the paper's supplement."""
+        for layer in self.hidden:
+            assert isinstance(layer, nn.Linear)
+            nn.init.kaiming_normal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        nn.init.uniform_(self.output.weight, -self.config.output_range, self.config.output_range)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, *encodings: Encoding) -> Tensor:
+        """Return outputs `[B, outputs]`."""
+        if len(encodings) != self.sentences:
+            raise ValueError(
+                f"{type(self).__name__} takes {self.sentences} encoding(s), one per sentence of an "
+                f"example, got {len(encodings)}"
+            )
+        return self.classify(self.features(*(encoding.vector for encoding in encodings)))
+
+    def features(self, *vectors: Tensor) -> Tensor:
+        """Return the MLP's input `[B, parts * D]` from vectors `[B, D]`."""
+        raise NotImplementedError
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return outputs `[B, outputs]` for inputs of the MLP."""
+        x = self.dropout(self.batch_norm_in(features))
+        for layer in self.hidden:
+            x = layer(x).relu()
+        scores: Tensor = self.output(self.dropout(self.batch_norm_out(x)))
+        return scores
+
+
+class OfSentences(MLPHead):
+    """An MLP over the vectors of single sentences."""
+
+    sentences = 1
+    parts = 1
+
+    def features(self, *vectors: Tensor) -> Tensor:
+        """Return the sentence vectors."""
+        return vectors[0]
+
+
+class OfPairs(MLPHead):
+    """An MLP over features of sentence pairs."""
+
+    sentences = 2
+    parts = 4
+
+    def features(self, *vectors: Tensor) -> Tensor:
+        """Return [u; v; |u-v|; u*v]."""
+        return pair_features(*vectors)
