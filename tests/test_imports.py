@@ -104,6 +104,15 @@ def test_using_a_model_imports_declared_packages_only():
     assert not packages & UNWANTED
 
 
+def test_loading_a_model_does_not_import_the_compiler():
+    imported_by(
+        "import sys, gumbeltree.model\n"
+        "model = gumbeltree.model.load('sst2-100d')\n"
+        "model.predict(['i love this'])\n"
+        "assert not {'torch._dynamo', 'triton', 'sympy'} & sys.modules.keys()"
+    )
+
+
 @pytest.mark.parametrize("name", gumbeltree.__all__)
 def test_public_names_resolve(name):
     value = getattr(gumbeltree, name)

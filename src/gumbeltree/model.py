@@ -22,6 +22,7 @@ from gumbeltree.hub import CARD, PREFIX, check_id, fetch, upload
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.nn.evaluation_mode import in_evaluation_mode
+from gumbeltree.nn.initial_weights import SkipDraws
 from gumbeltree.packaged import packaged_folder
 from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import own
@@ -371,7 +372,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
     config, tokenizer, provenance = read_model(folder)
     weights = read_weights(folder / WEIGHTS)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), SkipDraws():
             model = SentenceModel(config, tokenizer)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{folder / CONFIG}: {error}") from error
@@ -380,6 +381,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
         weights.pop("encoder.query", None)
     model.to(restored(weights, folder / WEIGHTS))
     check_fit(model.state_dict(), weights, str(folder / WEIGHTS))
-    model.to_empty(device=device).load_state_dict(weights)
+    # copy, because the weights may be mapped from the file; `to_empty` would import sympy
+    copies = {name: x.to(device, copy=True) for name, x in weights.items()}
+    model.load_state_dict(copies, assign=True)
     model.provenance = provenance
     return model.eval()
