@@ -70,16 +70,23 @@ RUN_ANYWAY = {"push runs/sst2 ORG/NAME --license mit --language en --dry-run"}
 """Commands that begin as one of those and can be run."""
 
 OTHER_COMMANDS = {
+    "conda",
     "cp",
     "curl",
+    "docker",
+    "du",
     "export",
+    "git",
     "head",
     "hf",
     "iconv",
     "make",
     "mkdir",
     "pip",
+    "pipx",
+    "source",
     "tensorboard",
+    "uv",
 }
 """Programs that pages call and this test does not."""
 
@@ -213,17 +220,17 @@ def test_no_block_is_of_a_kind_that_nothing_runs() -> None:
             continue
         for line in lines(block):
             words = [word for word in shlex.split(line, comments=True) if "=" not in word]
-            if "gumbeltree" in line and words[0] != "pip":
+            if words[0] in ("pip", "pipx", "uv"):
+                for extra in re.findall(r"\[(.*?)\]", line):
+                    wanted = set(extra.split(","))
+                    assert wanted <= set(extras["optional-dependencies"]), line
+            elif "gumbeltree" in line or words[:2] == ["python", "-m"]:
                 continue
-            if words[0] == "python":
+            elif words[0] == "python":
                 script = ROOT / words[1]
                 source = script.read_text(encoding="utf-8")
                 for option in (word for word in words if word.startswith("--")):
                     assert f'"{option}"' in source, f"{block.page}: {line}"
-            elif words[0] == "pip":
-                for extra in re.findall(r"\[(.*?)\]", line):
-                    wanted = set(extra.split(","))
-                    assert wanted <= set(extras["optional-dependencies"]), line
             else:
                 assert words[0] in OTHER_COMMANDS, f"{block.page}: {line}"
 
