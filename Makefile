@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types browser unit slow wheel bench docs clean
+.PHONY: help demo test lint types browser unit slow wheel bench notebook docs clean
 
 help:
 	@echo "make demo    set up, train a small model and draw its trees"
 	@echo "make test    set up, lint, type-check, test, build and try the wheel"
 	@echo "make slow    run the slow tests, which must pass before a release"
 	@echo "make bench   measure speed and memory on the CPU (takes several minutes)"
+	@echo "make notebook  run the notebook of the documentation and store its outputs (takes minutes)"
 	@echo "make docs    build the documentation; then open site/index.html in a browser"
 	@echo "make clean   remove environments and build outputs"
 
@@ -50,6 +51,9 @@ wheel: $(READY)
 
 bench: $(READY)
 	$(BIN)/gumbeltree bench --device cpu --json benchmarks/results/cpu.json --plot docs/images/growth.png
+
+notebook: $(READY)
+	$(BIN)/python docs/notebook.py
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site

@@ -1,18 +1,20 @@
 """MkDocs hooks: add the files that pages link to, and control line breaks.
 
 Pages link to code and records by repository path, so that links also work on a code host. On the
-site, some of these files are pages of their own (`PAGES`); the others are shown verbatim under
-`source/`.
+site, some of these files are pages of their own (`PAGES`), among them the notebook with its
+outputs; the others are shown verbatim under `source/`.
 
 On narrow screens, lines must not break inside options, names and quantities, and the columns of
 tables need a width that fits their contents (see stylesheets/site.css).
 """
 
 import html
+import json
 import posixpath
 import re
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -22,8 +24,9 @@ PAGES = {
     "src/gumbeltree/ops/merge/README.md": "merge.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "docs/notebook.ipynb": "notebook.md",
 }
-"""Files of the repository outside `docs` that are pages of the site, with their names there."""
+"""Files of the repository that become pages of the site, with their names there."""
 
 SAME = {"README.md": "index.md"}
 """Files that another page replaces."""
@@ -72,11 +75,30 @@ def shown(root: Path, path: str) -> str:
     return f"{top}{fence}{LANGUAGES.get(source.suffix, 'text')}\n{content}\n{fence}\n"
 
 
+def notebook_page(notebook: dict[str, Any], name: str) -> str:
+    """Return the page that shows a notebook with its outputs."""
+    title, *parts = ("".join(notebook["cells"][0]["source"])).partition("\n")
+    parts = [f'<p><a href="{name}" download>Download this notebook</a></p>', *parts]
+    for cell in notebook["cells"][1:]:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if picture := "".join(data.get("image/svg+xml", ())):
+                parts.append(f'<div class="output">{picture}</div>')
+            else:
+                text = "".join(output.get("text") or data["text/plain"]).rstrip()
+                parts.append(f"```text\n{text}\n```")
+    return "\n\n".join([title, *parts])
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the repository's files that pages link to."""
     root = Path(config.config_file_path).parent
     for path, name in PAGES.items():
         content = (root / path).read_text(encoding="utf-8")
+        if path.endswith(".ipynb"):
+            content = notebook_page(json.loads(content), Path(path).name)
         files.append(File.generated(config, name, content=content))
     wanted = set()
     for file in files.documentation_pages():

@@ -228,6 +228,7 @@ def test_svg_is_accessible_and_follows_the_page():
     assert (italic.text, italic[0].text) == ("b", "b (unknown to the model)")
     assert "italic: unknown to the model" in texts(figure)
     assert figure._repr_svg_() == figure.svg()
+    assert repr(figure) == f"<Figure: {figure.scene.title}>"
 
 
 # files

@@ -529,6 +529,10 @@ def build(config: Path, out: Path) -> Path:
 def test_the_site_has_every_page(site: Path) -> None:
     for page in (ROOT / "docs").glob("*.md"):
         assert (site / f"{page.stem}.html").exists(), page.name
+    notebook = (site / "notebook.html").read_text(encoding="utf-8")
+    assert notebook.count('<div class="output"><svg') >= 6
+    assert re.search("<h1[^>]*>Learn trees from text", notebook)
+    assert (site / "notebook.ipynb").exists()
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
     assert {"math.html", "api.html", "draw.html"} <= found

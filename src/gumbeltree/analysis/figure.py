@@ -43,7 +43,7 @@ _RAMP = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (YELLOW, S
 _SWATCHES = 28
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Figure:
     """A picture or film of one or more trees, which notebooks display.
 
@@ -58,6 +58,9 @@ class Figure:
         return svg(self.scene)
 
     _repr_svg_ = svg
+
+    def __repr__(self) -> str:
+        return f"<Figure: {self.scene.title}>"
 
     def save(self, file: str | Path) -> None:
         """Write the figure to a file atomically.
