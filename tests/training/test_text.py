@@ -130,6 +130,33 @@ def test_takes_splits(tmp_path):
     assert found.provenance["metrics"]["test_accuracy"] == evaluation.accuracy
 
 
+def test_predicts_numbers():
+    texts, _ = data(200)
+    means = [sum(int(word[1:]) for word in x) / len(x) for x in map(str.split, texts)]
+    settings = [*SMALL, "epochs=8", "embedding.dropout=0", "head.dropout=0"]
+    found = train_text(
+        texts, means, target="number", encoder="bag", settings=settings, device="cpu", quiet=True
+    )
+    assert found.provenance["metrics"]["test_pearson"] > 0.8
+    assert gumbeltree.evaluate(found, texts, means).value > 0.8
+
+
+def test_predicts_tags():
+    texts, _ = data(200)
+    tags = [[word for word in ("w1", "w2") if word in text.split()] for text in texts]
+    options = {"encoder": "bag", "settings": [*SMALL, "epochs=8"], "device": "cpu", "quiet": True}
+    found = train_text(texts, tags, target="tags", **options)
+    assert found.config.head.tags == ("w1", "w2")
+    assert gumbeltree.evaluate(found, texts, tags).value > 0.8
+    joined = train_text(texts, map("|".join, tags), target="tags", **options)
+    assert joined.predict(texts[:9]) == found.predict(texts[:9])
+    dev = (["w1 w3"], [["w1", "w3"]])
+    with pytest.raises(ValueError, match=r"dev: the label of row 0 .*'w3'"):
+        train_text(texts, tags, target="tags", dev=dev, **options)
+    with pytest.raises(ValueError, match=r"unknown target 'tag'.*Did you mean 'tags'"):
+        train_text(texts, tags, target="tag")
+
+
 def test_auto_returns_the_best(tmp_path, capsys):
     texts, labels = data()
     out = tmp_path / "auto"
