@@ -119,6 +119,8 @@ class TreeSettings(EncoderSettings):
     """Composition cell."""
     attention: bool = False
     """Pool all tree nodes with attention instead of using the root."""
+    mean_max: bool = field(default=False, kw_only=True)
+    """Pool all tree nodes by the sum of their mean and their maximum instead of using the root."""
     impl: str = "auto"
     """Implementation of the merge: auto, fused, exact or reference."""
 
@@ -219,6 +221,8 @@ class HeadConfig(MLPSettings, LabelSettings):
     )
     """Weight of each class in the loss: none, balanced (inversely proportional to the number of
     training examples), or a table of weights by label, 1 for labels that it omits."""
+    label_smoothing: float = setting(0.0, low=0, high=1)
+    """In training, share of the target probability that is spread over all classes."""
 
 
 @dataclass(frozen=True)
@@ -323,6 +327,9 @@ class DataConfig(Settings):
     """Vectors of words without a pretrained vector: zero, random (from N(0, 0.01^2)), or parts (the
     mean over the parts between hyphens, slashes, full stops and apostrophes if all of them have a
     vector, else zero)."""
+    own_vectors: bool = False
+    """Without a vector file, start from word vectors computed from the training texts: words with
+    similar neighbours get similar vectors. If false, start from N(0, 0.01^2)."""
     pretokenized: bool = False
     """Split the texts of a table at white space only."""
     quotes: bool = True
@@ -375,6 +382,9 @@ class TrainingConfig(Settings):
     `stop_after`, such as accuracy, macro_f1 or recall:LABEL; by default the head's main metric."""
     stop_after: int = setting(0, low=0)
     """Stop after this many evaluations without improvement; 0 trains for all `epochs`."""
+    average: float = setting(0.0, low=0, high=1)
+    """Evaluate and save a running average of the weights with this decay per step; 0 evaluates the
+    weights themselves."""
     entropy: float = setting(0.0, low=0)
     """Weight of an entropy bonus for sampled trees; needs an estimator with log-probabilities."""
     losses: dict[str, float] = field(default_factory=dict, hash=False)

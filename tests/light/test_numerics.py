@@ -24,6 +24,8 @@ SETTINGS = [
     *({"estimator": kind, "temperature": 0.7} for kind in ESTIMATORS),
     *({"trees": trees, "leaf": leaf} for trees in TREES for leaf in ("affine", "bilstm")),
     {"trees": "balanced", "attention": True},
+    {"mean_max": True},
+    {"trees": "random", "mean_max": True},
     {"cell": {"kind": "treelstm", "forget_offset": 0.0}},
     {"encoder": "bag"},
     {"encoder": "lstm"},

@@ -247,6 +247,18 @@ def test_attention_by_hand(impl: str) -> None:
         assert (full.attention[b] > 0).sum() == 2 * L - 1
 
 
+@each_impl
+def test_mean_and_maximum_by_hand(impl: str) -> None:
+    e = encoder(impl=impl, mean_max=True).eval()
+    full = e(words(), LENGTHS, details=True)
+    for b, L in enumerate(LENGTHS.tolist()):
+        nodes = torch.cat([full.nodes.h[b, :L], full.nodes.h[b, 7 : 7 + L - 1]])
+        torch.testing.assert_close(full.vector[b], nodes.mean(0) + nodes.max(0).values)
+    assert full.attention is None
+    with pytest.raises(ValueError, match="`attention` and `mean_max` are both true"):
+        encoder(impl=impl, mean_max=True, attention=True)
+
+
 @each_leaf
 def test_leaves_equal_those_of_torch(leaf: str) -> None:
     e = encoder(leaf=leaf).eval()

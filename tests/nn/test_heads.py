@@ -288,3 +288,12 @@ def test_scores_of_classes_by_hand():
     }  # fmt: skip
     assert f"macro-F1 {100 * found.macro_f1:.2f} %" in found.summary()
     assert found.tables()[0].rows[1] == ("b", "6", "80.0", "66.7", "72.7")
+
+
+def test_label_smoothing_applies_to_training_alone():
+    head = head_of(HeadConfig("single", ("a", "b", "c"), 4, label_smoothing=0.3), 5)
+    output, target = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    logs = output.log_softmax(-1)
+    plain = -logs[torch.arange(6), target]
+    torch.testing.assert_close(head.loss(output, target), 0.7 * plain - 0.3 * logs.mean(1))
+    torch.testing.assert_close(head.eval().loss(output, target), plain)

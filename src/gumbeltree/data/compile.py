@@ -15,6 +15,7 @@ from tokenizers.trainers import WordLevelTrainer
 from gumbeltree.config import LABELS_FROM_DATA, DataConfig, Recipe
 from gumbeltree.data.examples import Examples
 from gumbeltree.data.labels import check_classes
+from gumbeltree.data.own_vectors import own_vectors
 from gumbeltree.data.prepared import Prepared, Say
 from gumbeltree.data.split import Split
 from gumbeltree.parts import HEADS
@@ -55,7 +56,8 @@ def prepare(
         recipe: `data` configures the task; `model` provides labels and the maximum length.
         data: the folder of the task's files, the training file, or training examples in memory.
             None generates the data, for tasks that can.
-        vectors: a GloVe text file, plain, .gz or .zip. None starts from random word vectors.
+        vectors: a GloVe text file, plain, .gz or .zip. If None, `own_vectors` configures
+            the initial word vectors.
         dev: the development file or examples, unless the file is in the folder.
         test: the test file or examples, unless the file is in the folder.
         more_vectors: a second vector file, of any width. A linear map, fitted on the words of both
@@ -113,6 +115,10 @@ def prepare(
         matrix, report["vectors"] = _word_vectors(
             recipe, Path(vectors), second, [*words, *extra], counts, say
         )
+    elif settings.own_vectors:
+        say("computing word vectors from the training texts")
+        size, dim = tokenizer.get_vocab_size(), recipe.model.encoder.embedding_dim
+        matrix = own_vectors(splits["train"], size, dim, settings.split_seed)
     final = {"whitespace": whitespace_tokenizer, "treebank": treebank_tokenizer}
     return Prepared(
         splits,

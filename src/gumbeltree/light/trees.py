@@ -73,8 +73,9 @@ class LightTree(LightEncoder):
         noise: Array | None = None,
     ) -> Encoded:
         """Return vectors and trees; see `LightEncoder.encode`."""
-        B, T, attention = len(lengths), int(lengths.max()), self.config.attention
-        out = Outputs(B, T, self.vector_dim, words.dtype, keep, attention)
+        B, T, config = len(lengths), int(lengths.max()), self.config
+        pools = config.attention or config.mean_max
+        out = Outputs(B, T, self.vector_dim, words.dtype, keep, pools)
         order = self.order_of(lengths, noise)
         noise = None if order is not None or noise is None else noise.astype(words.dtype)
         mixing = noise is not None and self.estimator.mixes
@@ -95,7 +96,10 @@ class LightTree(LightEncoder):
                     self.merger.merge_mixed(*states, row, out, noise, self.weigh)
                 else:
                     self.merger.merge_one(*states, row, out, noise, order)
-        vector = attend(out.nodes, lengths) if out.nodes is not None and attention else out.vector
+        vector = out.vector
+        if pools:
+            assert out.nodes is not None
+            vector = (attend if config.attention else mean_max)(out.nodes, lengths)
         return Encoded(vector, out.order, out.nodes if keep.nodes else None, out.scores)
 
 
@@ -171,11 +175,23 @@ def attend(h: Array, lengths: NDArray[np.int64]) -> Array:
     Returns:
         Vectors `[B, D]`.
     """
-    words = np.arange((h.shape[1] + 1) // 2) < lengths[:, None]
-    mask = np.concatenate([words, words[:, 1:]], axis=1)  # [B, 2T-1]
+    mask = node_mask(h, lengths)
     mean = h.sum(1) / (2 * lengths[:, None] - 1).astype(h.dtype)
     scores = np.where(mask, (h @ mean[:, :, None])[..., 0], -np.inf)
     weights = np.exp(scores - scores.max(1, keepdims=True))
     weights /= weights.sum(1, keepdims=True)
     pooled: Array = (weights[:, None] @ h)[:, 0]
     return pooled
+
+
+def mean_max(h: Array, lengths: NDArray[np.int64]) -> Array:
+    """Pool the nodes of each tree; see `nn.encoders.tree_encoder.mean_max` and `attend`."""
+    mean = h.sum(1) / (2 * lengths[:, None] - 1).astype(h.dtype)
+    pooled: Array = mean + np.where(node_mask(h, lengths)[..., None], h, -np.inf).max(1)
+    return pooled
+
+
+def node_mask(h: Array, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of the nodes `[B, 2T-1, D]` exist, bool `[B, 2T-1]`."""
+    words = np.arange((h.shape[1] + 1) // 2) < lengths[:, None]
+    return np.concatenate([words, words[:, 1:]], axis=1)

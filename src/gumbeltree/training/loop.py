@@ -33,6 +33,7 @@ from gumbeltree.nn.estimators.temperature import annealed_temperature
 from gumbeltree.nn.heads.head import Evaluation
 from gumbeltree.signals import StopRequest
 from gumbeltree.threads import get_threads
+from gumbeltree.training.average import WeightAverage
 from gumbeltree.training.display import Display
 from gumbeltree.training.folder import (
     CHECKPOINT,
@@ -181,9 +182,12 @@ class _Run:
             patience=self.config.patience,
         )
         self.step = self._new_step(module, optimizer)
+        self.average: WeightAverage | None = None
+        if self.config.average:
+            self.average = WeightAverage(self.model, self._copy(), self.config.average)
         self.best: SentenceModel | None = None
         self.best_is_saved = True
-        self.dev_evaluator = self._evaluator(self.model, "dev")
+        self.dev_evaluator = self._evaluator(self._candidate(), "dev")
         if folder.has(CHECKPOINT):
             self._load()
         if self.progress.code[-1:] != [code_version()] and not self.progress.finished:
@@ -256,6 +260,8 @@ class _Run:
         progress.examples += len(rows)
         progress.batch += 1
         progress.step += 1
+        if self.average is not None:
+            self.average.update(progress.step)
         progress.seconds = time.monotonic() - self.started
         if self._is_check_due():
             self._check_loss()
@@ -299,6 +305,8 @@ class _Run:
             # evaluate with the batch statistics of the first process, which are the ones saved
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
+        if self.average is not None:
+            self.average.copy_buffers()
         evaluation = self._evaluation(self.dev_evaluator)
         if not math.isfinite(evaluation.loss):
             self._fail("the development loss is")
@@ -353,14 +361,22 @@ class _Run:
         whole: Evaluation = functools.reduce(operator.add, shares)
         return whole
 
+    def _candidate(self) -> SentenceModel:
+        """Return the model that is evaluated and saved: the one trained, or its average."""
+        return self.model if self.average is None else self.average.model
+
+    def _copy(self) -> SentenceModel:
+        """Return a model with the settings and the device of the one trained."""
+        copy = new_model(self.recipe.model, self.prepared, self.config.seed)
+        return copy.to(self.fabric.device, self.model.embedding.weight.dtype)
+
     def _remember_best(self) -> None:
         """Copy the model; the next checkpoint writes the copy to disk."""
         if not self.fabric.is_global_zero:
             return
         if self.best is None:
-            self.best = new_model(self.recipe.model, self.prepared, self.config.seed)
-            self.best.to(self.fabric.device, self.model.embedding.weight.dtype)
-        self.best.load_state_dict(self.model.state_dict())
+            self.best = self._copy()
+        self.best.load_state_dict(self._candidate().state_dict())
         self.best_is_saved = False
 
     def _save(self) -> None:
@@ -379,6 +395,8 @@ class _Run:
                 "optimizer": self.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
             }
+            if self.average is not None:
+                state["average"] = self.average.model.state_dict()
             self.folder.save_checkpoint(state)
         self.saved_at = time.monotonic()
         self.fabric.barrier()
@@ -404,6 +422,8 @@ class _Run:
                     group[name] = own[name]
         self.optimizer.load_state_dict(optimizer)
         self.schedule.load_state_dict(state["schedule"])
+        if self.average is not None:
+            self.average.model.load_state_dict(state["average"])
         if self.fabric.is_global_zero:
             # the checkpoint stores the sum over all processes
             self.step.loss += progress.loss

@@ -30,6 +30,9 @@ class TreeEncoder(Encoder):
 
     def __init__(self, config: TreeSettings) -> None:
         super().__init__(config)
+        if config.attention and config.mean_max:
+            raise ValueError("`attention` and `mean_max` are both true; pool in one way only")
+        self.pools = config.attention or config.mean_max
         D = config.hidden_dim
         self.leaf = LEAVES[config.leaf.kind](config.embedding_dim, D, config.leaf)
         self.cell = CELLS[config.cell.kind](D, config.cell)
@@ -90,7 +93,7 @@ class TreeEncoder(Encoder):
                 draw.sampled,
                 draw.noise,
                 sentences.order,
-                Keep(keep.nodes or self.config.attention, keep.scores or weighed),
+                Keep(keep.nodes or self.pools, keep.scores or weighed),
                 operands,
             )
         )
@@ -99,6 +102,9 @@ class TreeEncoder(Encoder):
         if self.config.attention:
             assert mask is not None
             vector, weights = attend(result.nodes.h, mask)
+        elif self.config.mean_max:
+            assert mask is not None
+            vector = mean_max(result.nodes.h, mask)
         found = Encoding(vector, result.order)
         if weighed:
             log_prob, entropy = of_choices(result.scores, result.order)
@@ -123,6 +129,18 @@ def attend(h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     scores = (wide * mean[:, None]).sum(-1)
     weights = torch.softmax(scores.masked_fill(~mask, -torch.inf), dim=1)
     return (weights[..., None] * wide).sum(1).to(h.dtype), weights
+
+
+def mean_max(h: Tensor, mask: Tensor) -> Tensor:
+    """Return the sum of the mean and the maximum over the nodes of each tree, `[B, D]`.
+
+    Args:
+        h: nodes `[B, 2T-1, D]`, zero where there is no node.
+        mask: which nodes exist, bool `[B, 2T-1]`.
+    """
+    wide = h.to(torch.promote_types(h.dtype, torch.float32))
+    mean = wide.sum(1) / mask.sum(1)[:, None]
+    return (mean + wide.masked_fill(~mask[..., None], -torch.inf).amax(1)).to(h.dtype)
 
 
 def of_choices(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,10 +46,11 @@ class ClassHead(MLPHead):
 
         The mean over the examples is not divided by their weights.
         """
+        smoothing = self.config.label_smoothing if self.training else 0.0
         weights = self.class_weights
         if weights is not None:
             weights = weights.to(output.dtype)
-        return F.cross_entropy(output, target, weights, reduction="none")
+        return F.cross_entropy(output, target, weights, reduction="none", label_smoothing=smoothing)
 
     def answers(self, output: NDArray[np.float32]) -> list[Prediction]:
         """Return the most probable class of each row, with all probabilities."""
