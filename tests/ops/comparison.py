@@ -121,7 +121,7 @@ def run(
     encoder.to(dtype)
     words = inputs.words.to(dtype).requires_grad_()
     with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", enabled=autocast):
-        patch.setattr(exact_backward, "LEDGER_FROM", 0.0 if case.ledger else float("inf"))
+        patch.setattr(exact_backward, "use_ledger", lambda problem: case.ledger)
         encoding = encoder(
             words,
             inputs.lengths,

@@ -281,14 +281,18 @@ def test_records_no_tape_without_gradients(mode: type, monkeypatch: pytest.Monke
     [
         ([5] * 4, True, "Direct"),
         ([13] * 4, True, "Direct"),
-        ([16] * 4, True, "Ledger"),
+        ([16] * 16, True, "Ledger"),
         # the mean over all layers decides
-        ([40, *[2] * 10], True, "Ledger"),
+        ([40, *[2] * 10, *[39] * 5], True, "Ledger"),
         ([40, *[3] * 500], True, "Direct"),
+        # few candidates per layer: the number of operations decides
+        ([16] * 4, True, "Direct"),
+        ([64], True, "Direct"),
+        ([256], True, "Ledger"),
         ([60], False, None),
     ],
 )
-def test_method_is_chosen_by_length(
+def test_method_is_chosen_by_size(
     lengths: list[int], sample: bool, method: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = []

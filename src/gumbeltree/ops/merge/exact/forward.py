@@ -5,17 +5,22 @@ state of the chosen candidate becomes that of the new node, without a copy. Lege
 sorted by length, N words, C candidates, D state width, K candidates of a layer; a row of states is
 [h; c]. Candidate 0 is a dummy with score -inf and zero state, so missing neighbours need no special
 case.
+
+States and scores are tensors. Positions, nodes and candidates are NumPy arrays on the host, whose
+small operations take a fraction of the time.
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gumbeltree.noise import NoiseLayers
 from gumbeltree.ops.merge.argmax import first_best
-from gumbeltree.ops.merge.exact.tape import Recorder, Tape
+from gumbeltree.ops.merge.exact.tape import Integers, Recorder, Tape
 from gumbeltree.ops.merge.problem import TreeProblem
 
 
@@ -79,38 +84,43 @@ class Candidates:
         self.gates = leaves.new_empty((capacity if record else 0, width))
         self.score = leaves.new_empty(capacity)
         self.score[0] = -torch.inf
-        self.left = torch.full((capacity,), p.nodes, device=leaves.device)
-        self.right = self.left.clone()
-        self.node_state = torch.arange(p.nodes + 1, device=leaves.device)
+        self.left = np.full(capacity, p.nodes)
+        self.right = self.left.copy()
+        self.node_state = np.arange(p.nodes + 1)
         self.node_state[p.nodes] = p.N
+        self.device = leaves.device
         self.gates_l = leaves.new_empty((p.nodes, width))
         self.gates_r = leaves.new_empty((p.nodes, width))
         self.count = 1
 
-    def c_of(self, nodes: Tensor) -> Tensor:
+    def tensor(self, integers: NDArray[np.integer]) -> Tensor:
+        """Return integers as a tensor on the device of the states."""
+        return torch.from_numpy(integers).to(self.device)
+
+    def c_of(self, nodes: Integers) -> Tensor:
         """Return c of the nodes, `[n, D]`."""
-        return self.states[:, self.D :].index_select(0, self.node_state[nodes])
+        return self.states[:, self.D :].index_select(0, self.tensor(self.node_state[nodes]))
 
     def project(self, rows: slice) -> None:
         """Compute the products of new nodes; those of left children include the bias."""
-        h = self.states[:, : self.D].index_select(0, self.node_state[rows])
+        h = self.states[:, : self.D].index_select(0, self.tensor(self.node_state[rows]))
         self.product(h, self.weight_l, out=self.gates_l[rows]).add_(self.bias)
         self.product(h, self.weight_r, out=self.gates_r[rows])
 
-    def compose(self, left: Tensor, right: Tensor) -> Tensor:
+    def compose(self, left: Integers, right: Integers) -> Integers:
         """Compose (Eqs. 1-3) and score (Eq. 12) adjacent nodes; return the candidates `[n]`."""
         lo, hi = self.count, self.count + len(left)
         self.count = hi
         self.left[lo:hi], self.right[lo:hi] = left, right
         shape = (hi - lo, self.gates_l.shape[1])
         gates = self.gates[lo:hi] if self.record else self.gates_l.new_empty(shape)
-        torch.index_select(self.gates_l, 0, left, out=gates)
-        gates += self.gates_r.index_select(0, right)
+        torch.index_select(self.gates_l, 0, self.tensor(left), out=gates)
+        gates += self.gates_r.index_select(0, self.tensor(right))
         h, c = self.activate(gates, self.c_of(left), self.c_of(right))
         rows = self.states[self.p.N + lo : self.p.N + hi]
         rows[:, : self.D], rows[:, self.D :] = h, c
         torch.mv(h, self.query, out=self.score[lo:hi])
-        return torch.arange(lo, hi, device=left.device)
+        return np.arange(lo, hi)
 
 
 def forward(
@@ -135,74 +145,81 @@ def forward(
         product: Matrix product in the precision of the problem.
         record: Whether to record a tape for the backward pass.
     """
-    p, device = problem.layout, leaves.device
+    p = problem.layout
     N = p.N
     active = [*p.active, 0]
+    lengths = p.lengths.cpu().numpy()
     store = Candidates(leaves, weight, bias, query, problem, product, record)
     recorder = Recorder(problem, leaves) if record else None
-    order = torch.full((p.B, p.T - 1), -1, device=device)
+    order = np.full((p.B, p.T - 1), -1)
+    given = None
+    if problem.order is not None:
+        given = problem.order[p.sentence].cpu().numpy()
     scores = None
     if problem.keep.scores:
         scores = leaves.new_full((p.B, p.T - 1, p.T - 1), -torch.inf)
 
     # layer 0: node and candidate at each position; dummies past the end of a sentence
-    node = p.start[: p.steps] + torch.arange(p.B, device=device)[:, None]
-    node = torch.where(p.valid(p.steps), node, p.nodes)[: active[1]]  # [n, steps]
+    places, lines = np.arange(p.steps), np.arange(p.B)[:, None]
+    node = np.where(places < lengths[:, None], np.array(p.starts[:-1]) + lines, p.nodes)
+    node = node[: active[1]]  # [n, steps]
     store.project(slice(0, N))
-    pairs = p.valid(p.steps - 1, shorter=1)[: active[1]].t()  # [K, n]
-    first = store.compose(node[:, :-1].t()[pairs], node[:, 1:].t()[pairs])
-    candidate = torch.zeros_like(node[:, 1:])
-    candidate.t()[pairs] = first  # [n, K]
+    pairs = (places[:-1, None] < lengths - 1)[:, : active[1]]  # [K, n]
+    first = store.compose(node[:, :-1].T[pairs], node[:, 1:].T[pairs])
+    candidate = np.zeros_like(node[:, 1:])
+    candidate.T[pairs] = first  # [n, K]
 
     size = store.query.norm()
     for t in range(p.steps - 1):
         n, K = active[t + 1], p.steps - 1 - t
-        logits = score = store.score[candidate]
+        rows = store.tensor(candidate)
+        logits = score = store.score[rows]
         if scores is not None:
             scores[:n, t, :K] = logits
         if noise is not None:
-            score = logits + noise(t, candidate, logits.dtype)
-        k = first_best(score, size) if problem.order is None else problem.order[p.sentence[:n], t]
+            score = logits + noise(t, rows, logits.dtype)
+        k = first_best(score, size).cpu().numpy() if given is None else given[:n, t]
         order[:n, t] = k
-        merged = candidate.gather(1, k[:, None])[:, 0]  # [n]
-        new = torch.arange(N + p.merged[t], N + p.merged[t] + n, device=device)
-        store.node_state[new] = N + merged
+        merged = candidate[lines[:n, 0], k]  # [n]
+        made = slice(N + p.merged[t], N + p.merged[t] + n)
+        store.node_state[made] = N + merged
         if recorder is not None:
             recorder.merge(candidate, k, merged, logits)
         n = active[t + 2]
         if n == 0:
             break
         # in sentences that continue, everything right of the new node moves left by one
-        k, new, column = k[:n], new[:n], k[:n, None]
-        store.project(slice(N + p.merged[t], N + p.merged[t] + n))
-        place = torch.arange(K, device=device)
-        node = node[:n].gather(1, place + (place > column)).scatter_(1, column, new[:, None])
+        k, new, column = k[:n], np.arange(made.start, made.start + n), k[:n, None]
+        store.project(slice(made.start, made.start + n))
+        place, line = places[:K], lines[:n]
+        node = node[line, place + (place > column)]
+        node[line[:, 0], k] = new
         place = place[:-1]
-        candidate = candidate[:n].gather(1, place + (place >= column))
+        candidate = candidate[line, place + (place >= column)]
         # the new candidates, where the new node has a left (a) or right (b) neighbour
-        a = (k > 0).nonzero()[:, 0]
-        b = (k < p.lengths[:n] - 2 - t).nonzero()[:, 0]
+        a, b = np.flatnonzero(k > 0), np.flatnonzero(k < lengths[:n] - 2 - t)
         created = store.compose(
-            torch.cat([node[a, k[a] - 1], new[b]]), torch.cat([new[a], node[b, k[b] + 1]])
+            np.concatenate([node[a, k[a] - 1], new[b]]), np.concatenate([new[a], node[b, k[b] + 1]])
         )
         candidate[a, k[a] - 1] = created[: len(a)]
         candidate[b, k[b]] = created[len(a) :]
         if recorder is not None:
             recorder.create(a, b, created)
 
+    node_state = store.tensor(store.node_state)
     nodes = tape = None
     if problem.keep.nodes:
-        nodes = store.states.index_select(0, store.node_state[:-1])
+        nodes = store.states.index_select(0, node_state[:-1])
     if recorder is not None:
         tape = recorder.tape(
             store.states[: N + store.count],
             store.gates[: store.count],
-            store.left[: store.count],
-            store.right[: store.count],
-            store.node_state,
+            store.tensor(store.left[: store.count]),
+            store.tensor(store.right[: store.count]),
+            node_state,
         )
-    root = store.states[store.node_state[p.root_rows()], : store.D]
-    return Outcome(root, order, nodes, scores, tape)
+    root = store.states[node_state[p.root_rows()], : store.D]
+    return Outcome(root, store.tensor(order), nodes, scores, tape)
 
 
 class SortedNoise:

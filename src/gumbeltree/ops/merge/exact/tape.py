@@ -1,12 +1,15 @@
 """The record of a forward pass that the backward pass of `exact` reads."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from gumbeltree.ops.merge.problem import TreeProblem
+
+Integers: TypeAlias = NDArray[np.int64]
 
 
 class Tape(NamedTuple):
@@ -44,16 +47,14 @@ class Recorder:
         positions = sum(n * (p.steps - t) for t, n in enumerate(p.active[1:], 1))
         S = p.N - p.B
         self.sample = problem.sample
-        self.rows = torch.empty(positions, dtype=torch.int32, device=leaves.device)
+        self.device = leaves.device
+        self.rows = np.empty(positions, np.int32)
         self.logits = leaves.new_empty(positions if problem.sample else 0)
-        self.chosen = torch.empty(S, dtype=torch.int64, device=leaves.device)
-        self.position = torch.empty_like(self.chosen)
-        self.created = self.chosen.new_zeros((S, 2))
-        self.window = self.chosen.new_zeros((S, 5))
-        self.around = torch.arange(5, device=leaves.device)
+        self.chosen, self.position = np.empty(S, np.int64), np.empty(S, np.int64)
+        self.created, self.window = np.zeros((S, 2), np.int64), np.zeros((S, 5), np.int64)
         self.first = self.merges = self.layers = 0
 
-    def merge(self, candidate: Tensor, k: Tensor, merged: Tensor, logits: Tensor) -> None:
+    def merge(self, candidate: Integers, k: Integers, merged: Integers, logits: Tensor) -> None:
         """Record the merges of one step.
 
         Args:
@@ -64,15 +65,18 @@ class Recorder:
         """
         self.first, self.merges = self.merges, self.merges + len(k)
         step = slice(self.first, self.merges)
-        layer = slice(self.layers, self.layers + candidate.numel())
+        layer = slice(self.layers, self.layers + candidate.size)
         self.layers = layer.stop
         self.chosen[step], self.position[step] = merged, k
-        self.window[step] = F.pad(candidate, (2, 2)).gather(1, k[:, None] + self.around)
-        self.rows[layer].view_as(candidate).copy_(candidate)
+        n, K = candidate.shape
+        padded = np.zeros((n, K + 4), np.int64)
+        padded[:, 2:-2] = candidate
+        self.window[step] = padded[np.arange(n)[:, None], k[:, None] + np.arange(5)]
+        self.rows[layer] = candidate.ravel()
         if self.sample:
             self.logits[layer].view_as(logits).copy_(logits)
 
-    def create(self, a: Tensor, b: Tensor, created: Tensor) -> None:
+    def create(self, a: Integers, b: Integers, created: Integers) -> None:
         """Record new candidates: left of the new nodes of sentences a, right of those of b."""
         self.created[self.first + a, 0] = created[: len(a)]
         self.created[self.first + b, 1] = created[len(a) :]
@@ -81,16 +85,20 @@ class Recorder:
         self, states: Tensor, gates: Tensor, left: Tensor, right: Tensor, node_state: Tensor
     ) -> Tape:
         """Return the tape, completed with tensors of `Candidates`."""
+
+        def tensor(integers: NDArray[np.integer]) -> Tensor:
+            return torch.from_numpy(integers).to(self.device)
+
         return Tape(
             states,
             gates,
             left,
             right,
             node_state,
-            self.chosen,
-            self.position,
-            self.created,
-            self.window,
-            self.rows,
+            tensor(self.chosen),
+            tensor(self.position),
+            tensor(self.created),
+            tensor(self.window),
+            tensor(self.rows),
             self.logits,
         )
