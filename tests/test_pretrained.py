@@ -138,7 +138,7 @@ def test_commands_accept_a_name(single, tmp_path):
     assert labels == [prediction.label for prediction in single.predict(TEXTS)]
     out = tmp_path / "vectors.npy"
     assert run("encode", "sst2-100d", *TEXTS, "--out", out).code == 0
-    assert np.array_equal(np.load(out), single.encode(TEXTS))
+    np.testing.assert_allclose(np.load(out), single.encode(TEXTS), atol=1e-5)
     rows = "".join(f"{text}\t{label}\n" for text, label in zip(TEXTS, labels, strict=True))
     Path("table.tsv").write_text("text\tlabel\n" + rows, encoding="utf-8")
     options = ("--data", "table.tsv", "--text", "text", "--label", "label", "--json")

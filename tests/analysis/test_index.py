@@ -28,6 +28,7 @@ from gumbeltree.analysis.index import (
     write_index,
 )
 from gumbeltree.text.ids import TextCounts
+from gumbeltree.text_model import TextModel
 from tests.commands import run
 from tests.models import TEXTS as SENTENCES
 from tests.models import tiny_model
@@ -406,7 +407,7 @@ def test_sigterm_leaves_no_part_of_an_index(models, tmp_path, monkeypatch):
         signal.raise_signal(signal.SIGTERM)
         raise AssertionError("the signal was not noticed")
 
-    monkeypatch.setattr(gumbeltree.SentenceModel, "encode", encode)
+    monkeypatch.setattr(TextModel, "encode", encode)
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
         result = run("index", models / "pair", "--out", tmp_path / "x.index", stdin=b"a dog\n")
@@ -438,7 +439,7 @@ def test_neighbours_command_reads_a_file_and_prints_json(built, tmp_path, monkey
         rows, scores = index.search(MODEL.encode([answer["text"]]), 5)
         near = answer["neighbours"]
         assert [neighbour["row"] for neighbour in near] == rows[0].tolist()
-        assert [neighbour["score"] for neighbour in near] == scores[0].tolist()
+        assert [neighbour["score"] for neighbour in near] == pytest.approx(scores[0], abs=1e-5)
         assert [neighbour["text"] for neighbour in near] == index.texts(rows[0])
 
 

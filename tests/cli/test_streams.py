@@ -64,7 +64,7 @@ def test_training_handles_signals_itself(deaf, monkeypatch):
     # a process that waits for others inside torch never runs a Python handler
     heard = []
 
-    def load(name):
+    def load(*arguments):
         heard.append(signal.getsignal(signal.SIGTERM))
         raise ValueError("no recipe")
 
