@@ -535,7 +535,9 @@ def _set(data: dict[str, Any], name: str, text: str) -> None:
                 value = {**entries, entry: value}
             owner[last] = value
             return
-    keys = list(_leaves(data))
+    # labels and losses are not settings
+    tables = ("model.head.class_weights.", "training.losses.")
+    keys = [key for key in _leaves(data) if not key.startswith(tables)]
     matches = [key for key in keys if key == name or key.endswith("." + name)]
     matches = matches or [key for key in keys if f".{key}".endswith(f".{name}.kind")]
     if not matches:

@@ -133,3 +133,18 @@ def test_draws_one_evaluation_and_undefined_numbers_to_png(tmp_path):
     result = run("plot", one, undefined, "--out", out, "-q")
     assert (result.code, result.err) == (0, "")
     assert out.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.parametrize("metric", ["loss", "mse", "recall:a_b", "macro_f1"])
+def test_draws_the_metric_that_selects_the_best_model(tmp_path, metric):
+    lines = [
+        {**{k: v for k, v in line.items() if k != "best_accuracy"}, f"dev_{metric}": 0.25,
+         f"best_{metric}": 0.25}
+        for line in TWO
+    ]  # fmt: skip
+    path = make_run(tmp_path / "run", lines)
+    assert curves.read_run(path).measure == metric
+    picture = tmp_path / "a.svg"
+    curves.draw([path], picture)
+    unit = ", %" if metric in ("recall:a_b", "macro_f1") else ""
+    assert f"development {metric}{unit}" in picture.read_text("utf-8")

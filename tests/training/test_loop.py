@@ -46,7 +46,9 @@ def accuracies(monkeypatch, *values):
     left = list(values)
 
     def fake(model, split, **options):
-        return lambda: SimpleNamespace(value=left.pop(0) if left else 0.0, loss=1.0)
+        return lambda: SimpleNamespace(
+            value=left.pop(0) if left else 0.0, loss=1.0, metric=lambda name: 0.5
+        )
 
     monkeypatch.setattr(loop, "Evaluator", fake)
 

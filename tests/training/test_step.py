@@ -3,6 +3,7 @@
 On a CPU nothing is captured, and the kernels run in Triton's interpreter, in float64.
 """
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -17,6 +18,8 @@ from gumbeltree.config import BagConfig, ModelConfig, TrainingConfig
 from gumbeltree.data.split import Split
 from gumbeltree.device.graphs import Graphs
 from gumbeltree.model import SentenceModel
+from gumbeltree.parts import HEADS
+from gumbeltree.registry import own
 from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import CapturedStep, Step, clip, make_state, why_not_captured
@@ -42,6 +45,17 @@ def split_of(columns, lengths=LENGTHS, examples=8, seed=0):
         .astype(np.int32),
         generator.integers(0, 2, examples),
     )  # fmt: skip
+
+
+def with_targets(split, kind):
+    """Return a split with the targets of a head."""
+    generator, shape = np.random.default_rng(1), (len(split), 3)
+    targets = {
+        "number": generator.normal(2, 3, len(split)),
+        "bins": generator.uniform(0, 6, len(split)),
+        "tags": generator.integers(0, 2, shape).astype(np.uint8),
+    }
+    return dataclasses.replace(split, labels=targets.get(kind.partition("_")[2], split.labels))
 
 
 @pytest.fixture(autouse=True)
@@ -83,10 +97,13 @@ class Update:
         clip=0.0,
         frozen=False,
         batch_norm=True,
+        class_weights=None,
         **encoder,
     ):
         impl = "fused" if captured else "exact"
         self.model = tiny_model(kind, impl=impl, **encoder).double().train()
+        if class_weights is not None:
+            self.model.head.class_weights = torch.tensor(class_weights, dtype=torch.float64)
         self.model.embedding.weight.requires_grad_(not frozen)
         if not batch_norm:
             self.model.head.batch_norm_in = self.model.head.batch_norm_out = nn.Identity()
@@ -94,7 +111,7 @@ class Update:
             if isinstance(module, nn.Dropout):
                 module.p = dropout
         self.optimizer = optimizer([p for p in self.model.parameters() if p.requires_grad])
-        split = split or split_of(2 if kind == "pair" else 1)
+        split = split or with_targets(split_of(2 if kind.startswith("pair") else 1), kind)
         config = TrainingConfig(seed=3, clip=clip)
         fabric = Fabric(accelerator="cpu", devices=1)
         module, wrapped = fabric.setup(self.model, self.optimizer)
@@ -193,6 +210,16 @@ def test_captured_equals_eager(settings):
     unchanged = {name for name, x in both.captured.state.items() if torch.equal(x, start[name])}
     assert not unchanged
     assert all(p.grad is None for p in both.captured.model.parameters())
+
+
+@interpreted
+@pytest.mark.parametrize("kind", [*(name for name in HEADS if "_" in name), "weighted"])
+def test_captured_equals_eager_for_every_head(kind):
+    weights = {"class_weights": [3.0, 0.25]} if kind == "weighted" else {}
+    both = Both(kind="single" if weights else kind, trees="balanced", leaf="affine", **weights)
+    both(BATCHES[0])
+    assert both.captured.step.loss > 0
+    assert own(both.captured.model.head, "capturable")
 
 
 @interpreted

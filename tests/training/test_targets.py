@@ -266,3 +266,22 @@ def test_recipes_for_every_target(name, target):
     assert recipe.model.head.dropout == plain.dropout
     with pytest.raises(ValueError, match=r"known: classes, number, tags\. Did you mean 'number'"):
         with_target(recipe, "numbers")
+
+
+def test_training_in_one_call():
+    texts = ["w1 w2", "w3", "w2 w2 w1", "w3 w4"] * 10
+    options = {"settings": ["encoder.kind=bag", "epochs=2", "extra_words=0"], "quiet": True}
+    model = gumbeltree.train_text(texts, [1.5, 7, 2, 6.25] * 10, target="number", **options)
+    assert model.config.head.kind == "single_number"
+    assert 1.5 < model.config.head.mean < 7
+    tags = [["a", "b"], [], ("b",), {"a"}] * 10
+    dev = (texts[:4], ["a|b", "", ["b"], np.array(["a"])])
+    model = gumbeltree.train_text(texts, tags, target="tags", dev=dev, **options)
+    assert model.config.head.tags == ("a", "b")
+    assert evaluate(model, *dev).count == 4
+    with pytest.raises(ValueError, match="dev: the label of row 1 is 'c', but must be one of a, b"):
+        gumbeltree.train_text(texts, tags, target="tags", dev=(texts[:2], ["a", "b|c"]), **options)
+    with pytest.raises(ValueError, match="the label of row 0: expected tags as label, got 3"):
+        gumbeltree.train_text(texts, [3] * 40, target="tags", **options)
+    with pytest.raises(ValueError, match=r"'high' is not a finite number"):
+        gumbeltree.train_text(texts, ["high"] * 40, target="number", **options)
