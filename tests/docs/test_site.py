@@ -46,6 +46,7 @@ ONLY_PARSED = {
     "train snli-": SNLI,
     "train sst2": SST,
     "train sst5": SST,
+    "train sick-relatedness": "needs SICK and GloVe, and trains for long",
     "data prepare snli-300d": SNLI,
     "data prepare sst2-100d": SST,
     "data get snli": NETWORK,
@@ -260,6 +261,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "plain.csv").write_text("\n".join(plain), encoding="utf-8")
     pairs = [f"who wrote it ?\t{text}\t{label}" for text, label in rows]
     (folder / "pairs.tsv").write_text("\n".join(["question\tanswer\tfits", *pairs]))
+    for name, header, values in (
+        ("scores.csv", "review,score", ("4.5", "1.25", "3")),
+        ("topics.csv", "review,topics", ("cast|music", "", "plot")),
+        ("mails.csv", "body,kind", ("spam", "mail", "mail")),
+    ):
+        lines = [f'"{text}",{values[i % 3]}' for i, text in enumerate(texts)]
+        (folder / name).write_text("\n".join([header, *lines]), encoding="utf-8")
+    similar = [f"{text}\t{texts[i // 2]}\t{1 + i % 5}" for i, text in enumerate(texts)]
+    (folder / "similar.tsv").write_text("\n".join(["first\tsecond\tsimilarity", *similar]))
     for name in ("sentences.txt", "queries.txt", "reviews.txt"):
         (folder / name).write_text("\n".join(texts[:20]) + "\n", encoding="utf-8")
 

@@ -758,3 +758,20 @@ def test_every_control_has_a_name(visit):
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
     assert len(ids) == len(set(ids))
     assert page.get_by_role("heading", level=1).count() == 1
+
+
+def test_numbers_and_tags(browser):
+    kinds = ("single_number", "single_bins", "single_tags", "pair_number", "pair_tags")
+    models = {kind: tiny_model(kind) for kind in kinds}
+    first, second = "the dog sleeps now .", "one dog"
+    with serving(models) as address:
+        visit = Visit(browser, address)
+        page = visit.open(text=first, second=second, model=kinds)
+        for kind, model in models.items():
+            (answer,) = model.predict([(first, second)] if kind.startswith("pair") else [first])
+            shown = card(page, kind).locator(".verdict .answer")
+            if hasattr(answer, "value"):
+                expect(shown).to_have_text(f"value {answer.value:.4f}")
+            else:
+                expect(shown).to_contain_text(answer.labels[0] if answer.labels else "no tags")
+        visit.close()

@@ -40,6 +40,9 @@ def predict(
 ) -> None:
     """Print the label, its probability and the text of each sentence or pair, separated by tabs.
 
+    Models that predict numbers print the number instead of label and probability; models that
+    predict tags print all tags and their probabilities.
+
     For a model that classifies pairs, pass two arguments per pair, lines with two texts separated
     by a tab, or a table with two columns of texts. With --out FILE.csv, the file has all columns
     of the input, followed by `predicted` and `probability`.

@@ -125,7 +125,7 @@ class ModelInfo(BaseModel):
     """A model that is served."""
 
     name: str
-    kind: str = Field(description='Its head: "single", "pair" or a custom one.')
+    kind: str = Field(description='Its head, such as "single", "pair_number" or a custom one.')
     sentences: int = Field(description="Sentences per prediction, 1 or 2.")
     labels: list[str]
     trees: str = Field(
@@ -158,7 +158,12 @@ class Models(BaseModel):
 
 
 class Predicted(BaseModel):
-    """The prediction for a sentence or pair; models with a custom head return other fields."""
+    """The prediction for a sentence or pair.
+
+    Models that predict numbers return `value`, and `bins` with positions and probabilities if they
+    have bins; those that predict tags return `labels` and `probabilities`. Models with a custom
+    head return other fields.
+    """
 
     model_config = ConfigDict(extra="allow")
 
