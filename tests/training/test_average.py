@@ -87,3 +87,18 @@ def test_a_resumed_run_equals_one_without_a_stop(data, tmp_path, step):
         for folder in ("straight", "run")
     )
     assert resumed == whole
+
+
+def test_a_run_with_earlier_settings_is_told_apart_and_resumed(data, tmp_path):
+    recipe, _ = data
+    path = tmp_path / "train.tsv"
+    rows = [f"the dog w{i % 7} sleeps\t{'ab'[i % 2]}" for i in range(60)]
+    path.write_text("\n".join(["text\tlabel", *rows, ""]))
+    earlier = with_settings(recipe, ["average=0", "own_vectors=false", "epochs=1"])
+    train(earlier, prepare(earlier, path), tmp_path / "run", quiet=True)
+    # the data differ as well, but only because of the setting
+    with pytest.raises(ValueError, match=r"its `data.own_vectors` is False, not True; pass"):
+        train(recipe, prepare(recipe, path), tmp_path / "run", quiet=True, resume=True)
+    more = with_settings(earlier, ["epochs=2"])
+    again = train(more, prepare(more, path), tmp_path / "run", quiet=True, resume=True)
+    assert again["steps"] == 6
