@@ -45,8 +45,6 @@ SETS = (*CHOSEN_ON, *KEPT_BACK, "sick")
 OURS = ("tree", "lstm", "bag", "before")
 METHODS = (*OURS, "bilstm", "tfidf", "fasttext")
 
-EPOCHS = {"text": "epochs=8", "text-pair": "epochs=10"}
-"""Limit of all runs but those with earlier settings, below that of the recipes, to save time."""
 BEFORE = (
     *("embedding.dropout=0.2", "head.dropout=0.2", "head.hidden_dim=200", "label_smoothing=0"),
     *("cell.init=he", "score=dot", "mean_max=false", "own_vectors=false", "average=0"),
@@ -280,7 +278,7 @@ def recipe_of(case: Case) -> tuple[str, Recipe]:
         return name, with_settings(load_recipe(name), BEFORE)
     encoder = case.method if case.method in ("lstm", "bag") else None
     own = "false" if case.method == "bilstm" else "true"
-    return name, with_settings(load_recipe(name, encoder), [EPOCHS[name], f"own_vectors={own}"])
+    return name, with_settings(load_recipe(name, encoder), [f"own_vectors={own}"])
 
 
 def prepared_file(case: Case, options: Options) -> Path:

@@ -487,8 +487,12 @@ def test_rejects_a_run_with_other_settings(demo, finished, tmp_path, setting, me
     assert files(folder) == before
 
 
-def test_rejects_a_run_with_other_data(finished):
+def test_rejects_a_run_with_other_data(demo, finished):
     other = prepare(small("epochs=1", "data.generate=281"))
+    with pytest.raises(ValueError, match=r"`data.generate` is \d+, not 281"):
+        train(small("epochs=1"), other, finished, resume=True)
+    # the same settings, as if the file had changed
+    other = dataclasses.replace(other, data=demo.data)
     with pytest.raises(ValueError, match="its data are different"):
         train(small("epochs=1"), other, finished, resume=True)
 
