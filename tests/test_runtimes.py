@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 import gumbeltree
 from gumbeltree.analysis.index import model_digest
@@ -61,6 +62,23 @@ def test_runtimes_agree_on_the_digest_of_a_model(tmp_path, half):
     save(tiny_model("single"), tmp_path / "model", half_embeddings=half)
     torch_model, light = both(tmp_path / "model")
     assert model_digest(light) == model_digest(torch_model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_runtimes_agree_on_the_digest_in_every_precision(tmp_path, dtype):
+    save(tiny_model("single").to(dtype), tmp_path / "model")
+    torch_model, light = both(tmp_path / "model")
+    assert model_digest(light) == model_digest(torch_model)
+
+
+def test_digest_is_that_of_the_loaded_weights(tmp_path):
+    save(tiny_model("single"), tmp_path / "model")
+    light = load(tmp_path / "model", runtime="numpy")
+    before = model_digest(light)
+    other = tiny_model("single")
+    other.embedding.weight.data += 1
+    save(other, tmp_path / "model")
+    assert model_digest(light) == before
 
 
 def test_public_load_uses_torch_if_installed(folder):
@@ -154,12 +172,19 @@ def test_python_without_torch(tmp_path):
         "import gumbeltree\n"
         f"model = gumbeltree.load({str(tmp_path / 'model')!r})\n"
         "print(type(model).__name__, model.encode(['i love this']).shape)\n"
+        f"gumbeltree.load({str(tmp_path / 'model')!r}, 'cpu')\n"
+        "for name in ('cuda', 'cpu'):\n"
+        "    try:\n"
+        f"        gumbeltree.load({str(tmp_path / 'model')!r}, name, 'torch')\n"
+        "    except ImportError as error:\n        print(error)\n"
         "try:\n    gumbeltree.train\n"
         "except ImportError as error:\n    print(error)"
     )
     result = without_torch(code=code)
     assert result.returncode == 0, result.stderr
-    first, second = result.stdout.splitlines()
+    first, *loads, second = result.stdout.splitlines()
+    assert len(loads) == 2
+    assert all("PyTorch" in line for line in loads)
     assert first.startswith("LightModel (1, ")
     assert "gumbeltree.train needs PyTorch" in second
 

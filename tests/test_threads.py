@@ -131,6 +131,31 @@ def test_overlapping_limits_of_python_threads_are_restored():
     assert get_threads() == 3
 
 
+def test_overlapping_limits_hold_for_numpy_until_the_last_one_ends():
+    blas = threads._libraries().get("openblas")
+    if blas is None:
+        pytest.skip("this NumPy does not come with OpenBLAS")
+    before = blas.get()
+    blas.set(2)
+    inside, leave, seen = threading.Event(), threading.Event(), []
+
+    def other():
+        with limited(1):
+            inside.set()
+            leave.wait(30)
+            seen.append(blas.get())
+
+    thread = threading.Thread(target=other)
+    with limited(1):
+        thread.start()
+        assert inside.wait(30)
+    leave.set()
+    thread.join()
+    assert seen == [1]
+    assert blas.get() == 2
+    blas.set(before)
+
+
 # several batches at once
 
 

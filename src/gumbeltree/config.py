@@ -282,6 +282,11 @@ class TagsConfig(MLPSettings):
     """Tags of at least this probability are predicted."""
     kind: str = kind_of("single_tags")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.tag_separator:
+            raise ValueError("`head.tag_separator` must not be empty; the default is '|'")
+
 
 @dataclass(frozen=True)
 class EmbeddingConfig(Settings):

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from gumbeltree import plugins
-from gumbeltree.extras import install_command
+from gumbeltree.extras import install_command, torch_is_missing
 
 
 def suggest(name: str, known: list[str]) -> str:
@@ -64,20 +64,17 @@ class Registry(Mapping[str, Any]):
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise self._needs_torch(name) from None
+            raise NeedsTorchError(torch_is_missing(f"the {self.kind} {name!r}")) from None
 
     def light_version(self, name: str) -> Any:
         """Return the NumPy version of a part; raise if it has none."""
         self._check_known(name)
         if name not in self.light:
-            raise self._needs_torch(name)
+            raise NeedsTorchError(
+                f"the {self.kind} {name!r} is not available in the NumPy runtime; install torch to "
+                f"use it: {install_command('torch')}"
+            )
         return found_at(self.light[name])
-
-    def _needs_torch(self, name: str) -> "NeedsTorchError":
-        return NeedsTorchError(
-            f"the {self.kind} {name!r} is not available in the NumPy runtime; install torch to "
-            f"use it: {install_command('torch')}"
-        )
 
     def _check_known(self, name: str) -> None:
         if name not in self.table:

@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from gumbeltree.extras import has_torch
+from gumbeltree.extras import has_torch, torch_is_missing
 from gumbeltree.light.model import is_light
 from gumbeltree.light.model import load as load_light
 from gumbeltree.store import find_model, model_config
@@ -31,11 +31,13 @@ def load(folder: str | Path, device: str | None = None, runtime: str = "auto") -
     """
     check_runtime(runtime)
     if runtime == "auto":
-        runtime = "torch" if device is not None or has_torch() else "numpy"
+        runtime = "torch" if device not in (None, "cpu") or has_torch() else "numpy"
     if runtime == "numpy":
         if device not in (None, "cpu"):
             raise ValueError(f"the NumPy runtime computes on the CPU, not on {device}")
         return load_light(folder)
+    if not has_torch():
+        raise ImportError(torch_is_missing("this model or device"))
     from gumbeltree.model import load as load_torch
 
     return load_torch(folder, device or "cpu")

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 _chosen: int | None = None
 _lock = threading.Lock()
 _local = threading.local()
-_blocks = 0
+_active: list[int] = []
 _outside: dict[str, int] = {}
 
 
@@ -53,7 +53,7 @@ def set_threads(count: int | None) -> None:
             loaded, otherwise OMP_NUM_THREADS or the number of available CPU cores.
     """
     global _chosen
-    if count is not None and (not isinstance(count, int) or count < 1):
+    if count is not None and (type(count) is not int or count < 1):
         raise ValueError(f"the number of threads must be a positive integer or None, got {count!r}")
     _chosen = count
 
@@ -79,14 +79,13 @@ def limited(count: int) -> Iterator[None]:
 
     Can be nested, and used in several Python threads at once.
     """
-    global _blocks
     outer = getattr(_local, "count", None)
     if outer == count:
         yield
         return
     with _lock:
         libraries = _libraries()
-        _blocks += 1
+        _active.append(count)
         for name, library in libraries.items():
             # in a new Python thread, torch returns the number that another block has set
             _outside.setdefault(name, library.get())
@@ -97,10 +96,12 @@ def limited(count: int) -> Iterator[None]:
     finally:
         _local.count = outer
         with _lock:
-            _blocks -= 1
+            _active.remove(count)
             for name, library in libraries.items():
-                library.set(outer or _outside[name])
-            if not _blocks:
+                # torch counts threads per Python thread, OpenBLAS per process
+                others = _active if name == "openblas" else [outer] if outer else []
+                library.set(min(others, default=_outside[name]))
+            if not _active:
                 _outside.clear()
 
 

@@ -100,6 +100,9 @@ def test_predict_writes_all_columns_to_a_table(models, table, tmp_path):
     assert run("predict", models / "single", "--input", out, "--out", again).code == 0
     header = again.read_text("utf-8").splitlines()[0]
     assert header == "id,review,stars,predicted,probability,new_predicted,new_probability"
+    assert run("predict", models / "single", "--input", again, "--out", out).code == 0
+    header = out.read_text("utf-8").splitlines()[0].split(",")
+    assert len(set(header)) == len(header) == 9
 
 
 def test_predict_writes_texts_to_a_table(models, tmp_path):

@@ -230,7 +230,7 @@ def test_a_part_that_imports_torch_is_refused_by_name_without_torch(monkeypatch,
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(LEAVES.table, "own", "needs_torch:Leaf")
     monkeypatch.setitem(LEAVES.table, "other", "needs_more:Leaf")
-    with pytest.raises(NeedsTorchError, match=r"the leaf 'own' .* install torch .*\[torch\]"):
+    with pytest.raises(NeedsTorchError, match=r"the leaf 'own' needs PyTorch.*\[torch\]"):
         LEAVES["own"]
     with pytest.raises(ModuleNotFoundError, match="not_installed"):
         LEAVES["other"]

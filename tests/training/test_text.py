@@ -197,7 +197,7 @@ def test_shows_progress_unless_quiet(capsys):
         ({"labels": [i / 7 for i in range(100)]}, "look like measurements.*--target number"),
         ({"settings": "epochs=1"}, r"pass \['epochs=1'\]"),
         ({"settings": ["epoch=1"]}, "unknown key 'epoch'"),
-        ({"settings": ["tuned=false"]}, "pass `vectors`"),
+        ({"settings": ["tuned=false", "own_vectors=false"]}, "pass `vectors`"),
         ({"encoder": "forest"}, "unknown encoder 'forest'"),
     ],
 )

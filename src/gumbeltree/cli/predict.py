@@ -96,7 +96,9 @@ def _header(source: streams.TextSource, count: int) -> list[str]:
     header = list(source.header)
     for name in ANSWER_COLUMNS[:count]:
         # an input that has predictions already keeps them
-        header.append(f"new_{name}" if name in header else name)
+        while name in header:
+            name = f"new_{name}"
+        header.append(name)
     return header
 
 

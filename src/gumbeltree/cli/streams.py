@@ -145,12 +145,12 @@ class Columns(NamedTuple):
 
 def columns_of(model: "TextModel", text: str | None, text2: str | None = None) -> Columns:
     """Return the columns of the options, or by default those of a model's training data."""
-    trained = data_settings(model)
+    # a folder may contain anything
+    trained = {key: str(value) for key, value in data_settings(model).items()}
     options = {"text": text, "text2": text2}
     names = {role: name or trained.get(role) or role for role, name in options.items()}
     given = next((role for role, name in options.items() if name is not None), "")
-    separator, quotes = trained.get("separator", ""), trained.get("quotes", True)
-    return Columns(names, given, str(separator), bool(quotes))
+    return Columns(names, given, trained.get("separator", ""), trained.get("quotes") != "False")
 
 
 def data_settings(model: "TextModel") -> dict[str, Any]:

@@ -218,7 +218,8 @@ def train(
         compiled = load_prepared(prepared)
         check_unchanged("--prepared", chosen.data, plain.data, compiled.data)
         vectors = prepared if compiled.vectors is not None else None
-    if vectors is None and start is None and not chosen.model.embedding.tuned:
+    given = vectors is not None or start is not None or chosen.data.own_vectors
+    if not given and not chosen.model.embedding.tuned:
         raise ValueError(
             "this recipe does not train the word vectors, which would stay random; pass --vectors, "
             "or --set tuned=true"

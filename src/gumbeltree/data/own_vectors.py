@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from gumbeltree.data.split import Split
+from gumbeltree.threads import limited
 
 WINDOW = 4
 """Maximum distance of neighbours, in words."""
@@ -22,6 +23,7 @@ PLACES = 16
 """Fractional bits that are kept: the last ones depend on the CPU and the number of threads."""
 
 
+@limited(1)  # faster than several threads, and their number must not change the result
 def own_vectors(split: Split, size: int, dim: int, seed: int) -> NDArray[np.float32] | None:
     """Return word vectors, float32 `[size, dim]`; None if no two words are neighbours.
 
@@ -33,12 +35,15 @@ def own_vectors(split: Split, size: int, dim: int, seed: int) -> NDArray[np.floa
     """
     words = split.words.astype(np.int64)
     sentence = np.repeat(np.arange(len(split.starts) - 1), np.diff(split.starts))
-    pairs = []
+    cells, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for distance in range(1, WINDOW + 1):
         left, right = words[:-distance], words[distance:]
         same = sentence[:-distance] == sentence[distance:]
-        pairs += [left[same] * size + right[same], right[same] * size + left[same]]
-    cells, counts = np.unique(np.concatenate(pairs), return_counts=True)
+        for first, second in ((left, right), (right, left)):
+            found, times = np.unique(first[same] * size + second[same], return_counts=True)
+            # merged one by one, which bounds memory
+            cells, place = np.unique(np.concatenate([cells, found]), return_inverse=True)
+            counts = np.bincount(place, np.concatenate([counts, times])).astype(np.int64)
     row, column = np.divmod(cells, size)
     total = counts.sum()
     word = np.bincount(row, counts, size)

@@ -31,9 +31,8 @@ class LightModel(TextModel):
     def __init__(
         self, folder: Path, config: ModelConfig, tokenizer: Tokenizer, provenance: dict[str, Any]
     ) -> None:
-        self.path = folder / WEIGHTS
         self.config, self.tokenizer, self.provenance = config, tokenizer, provenance
-        self.network = Network.read(self.path, config, tokenizer.get_vocab_size())
+        self.network = Network.read(folder / WEIGHTS, config, tokenizer.get_vocab_size())
         self.encoder, self.head = self.network.encoder, self.network.head
 
     @limited(1)
@@ -71,7 +70,7 @@ class LightModel(TextModel):
 
     def weight_bytes(self) -> Iterator[tuple[str, str, NDArray[np.uint8]]]:
         """Yield the bytes of each weight; see `TextModel.weight_bytes`."""
-        return weight_bytes(self.path)
+        return weight_bytes(self.network.weights, self.network.stored_dtype)
 
 
 def load(name: str | Path) -> LightModel:

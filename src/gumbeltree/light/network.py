@@ -22,6 +22,7 @@ class Network:
     Args:
         config: settings of the model.
         weights: weights of the model.
+        dtype: dtype of the model in its file.
 
     Attributes:
         encoder: the encoder.
@@ -29,9 +30,9 @@ class Network:
         vectors: word vectors as stored, `[V, E]`.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, dtype: str = "float32") -> None:
         encoder = within(weights, "encoder")
-        self.config = config
+        self.config, self.weights, self.stored_dtype = config, weights, dtype
         self.vectors = weights[WORD_VECTORS]
         self.dtype = next(iter(encoder.values())).dtype
         self.encoder: LightEncoder = ENCODERS.light_version(config.encoder.kind)(
@@ -63,7 +64,7 @@ class Network:
         }
         # version 1 saved a query vector with fixed trees, too
         unused = ("encoder.query",) if encoder.trees == "fixed" else ()
-        return cls(config, read_weights(path, shapes, unused))
+        return cls(config, *read_weights(path, shapes, unused))
 
     # some builds of BLAS raise floating-point flags on finite numbers
     @np.errstate(all="ignore")

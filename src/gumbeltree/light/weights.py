@@ -9,7 +9,7 @@ import safetensors
 from numpy.typing import NDArray
 
 from gumbeltree.fit import Stored, check_stored, damaged, model_dtype, not_finite
-from gumbeltree.light.arrays import Array, Shapes
+from gumbeltree.light.arrays import Array, Shapes, Weights
 from gumbeltree.store import WORD_VECTORS
 
 DTYPES = {
@@ -20,7 +20,9 @@ DTYPES = {
 """Names of the dtypes in a file."""
 
 
-def read_weights(path: Path, shapes: Shapes, unused: Container[str] = ()) -> dict[str, Array]:
+def read_weights(
+    path: Path, shapes: Shapes, unused: Container[str] = ()
+) -> tuple[dict[str, Array], str]:
     """Read the weights of a model, in float64 if they are stored so, otherwise in float32.
 
     Word vectors stored as float16 stay so, since only those of a few words are needed at a time.
@@ -29,6 +31,9 @@ def read_weights(path: Path, shapes: Shapes, unused: Container[str] = ()) -> dic
         path: a file of weights.
         shapes: names and shapes of the weights that the model needs.
         unused: names of further weights that the file may contain.
+
+    Returns:
+        The weights by name, and the dtype of the model in the file.
 
     Raises:
         ValueError: If the file is damaged, or does not match the model, or a weight is not finite.
@@ -55,24 +60,25 @@ def read_weights(path: Path, shapes: Shapes, unused: Container[str] = ()) -> dic
             raise not_finite(str(path), name)
         if x.dtype == np.float16 and name != WORD_VECTORS:
             weights[name] = x.astype(np.float32)
-    return weights
+    return weights, dtype
 
 
-def weight_bytes(path: Path) -> Iterator[tuple[str, str, NDArray[np.uint8]]]:
-    """Yield the bytes of each weight as the torch model holds them; see `TextModel.weight_bytes`.
+def weight_bytes(weights: Weights, dtype: str) -> Iterator[tuple[str, str, NDArray[np.uint8]]]:
+    """Yield the bytes of each weight as a torch model holds them; see `TextModel.weight_bytes`.
 
-    That model converts word vectors stored as float16 to its own dtype.
+    Args:
+        weights: weights returned by `read_weights`.
+        dtype: dtype of the model in its file. A torch model keeps it and converts word vectors
+            stored as float16 to it.
     """
-    stored = dict(safetensors.deserialize(path.read_bytes()))
-    found = {
-        name: Stored(tuple(part["shape"]), DTYPES[part["dtype"]]) for name, part in stored.items()
-    }
-    dtype = model_dtype(found, path)
-    for name in sorted(stored):
-        data, kind = np.frombuffer(stored[name]["data"], np.uint8), found[name].dtype
-        if name == WORD_VECTORS and kind != dtype:
-            data, kind = data.view(np.float16).astype(dtype).view(np.uint8), dtype
-        yield name, f"{kind} {list(found[name].shape)}", data
+    for name, x in sorted(weights.items()):
+        kind = dtype if x.dtype.kind == "f" else str(x.dtype)
+        if kind == "bfloat16":
+            # the upper half of a float32
+            stored = (np.ascontiguousarray(x).view(np.uint32) >> 16).astype(np.uint16)
+        else:
+            stored = np.ascontiguousarray(x, kind)
+        yield name, f"{kind} {list(x.shape)}", stored.reshape(-1).view(np.uint8)
 
 
 def _expected(shapes: Shapes, found: Mapping[str, Stored], dtype: str) -> dict[str, Stored]:

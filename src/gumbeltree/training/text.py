@@ -55,7 +55,7 @@ def train_text(
         texts: the texts.
         labels: label of each text: a class, a number or a list of tags; see `target`.
         second: the second texts, for pairs.
-        vectors: a GloVe text file, plain, .gz or .zip. None starts from random word vectors.
+        vectors: a GloVe text file, plain, .gz or .zip. None computes word vectors from `texts`.
         target: what to predict: classes, number or tags.
         encoder: tree, lstm, bag or another kind of encoder; auto trains these three and returns the
             best model on the development split.
@@ -87,7 +87,7 @@ def train_text(
 
     recipes = candidate_recipes(with_encoder) if encoder == "auto" else {}
     recipe = with_encoder("tree" if recipes else encoder)
-    if vectors is None and not recipe.model.embedding.tuned:
+    if vectors is None and not recipe.model.embedding.tuned and not recipe.data.own_vectors:
         raise ValueError(
             "the settings do not train the word vectors, which would stay random; pass `vectors`, "
             "or the setting tuned=true"
