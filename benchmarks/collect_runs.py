@@ -51,9 +51,9 @@ def settings(recipe: dict[str, Any]) -> dict[str, Any]:
 def changes(recipe: dict[str, Any], base: dict[str, Any]) -> list[str]:
     """Return the `--set` values that turn the recipe `base` into `recipe`."""
     ours, theirs = settings(recipe), settings(base)
-    if theirs["model.head.labels"] == ["?"]:
+    if theirs.get("model.head.labels") == ["?"]:
         # placeholder for the labels of the data
-        theirs["model.head.labels"] = ours["model.head.labels"]
+        theirs["model.head.labels"] = ours.get("model.head.labels")
     changed = {
         key: value
         for key, value in sorted(ours.items())
