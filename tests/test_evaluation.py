@@ -248,7 +248,8 @@ def test_one_transfer_from_the_device(monkeypatch):
     split = made(1, [3, 1, 5, 6, 10], 2)
     assert len(list(data.by_length(split, 10))) > 2
     evaluate(SINGLE, split, words=10)
-    assert len(moved) == 1
+    # the merge itself may move the positions of merges, which have one dimension
+    assert [shape for shape in moved if len(shape) > 1] == [(5, 2)]
 
 
 # repeated evaluation

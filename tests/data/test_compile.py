@@ -766,7 +766,8 @@ def test_fit_ignores_columns_and_fractions(small, folder):
     check_fit(small, text_recipe("data.text=other", "dev_fraction=0.5", "split_seed=3"))
     # any width fits data without vectors
     path = table(folder)
-    check_fit(prepare(text_recipe(), path, dev=path), text_recipe("embedding_dim=7"))
+    prepared = prepare(text_recipe("own_vectors=false"), path, dev=path)
+    check_fit(prepared, text_recipe("embedding_dim=7"))
 
 
 @pytest.mark.parametrize(
