@@ -1,6 +1,17 @@
-"""`python -m gumbeltree`: the command line from a source tree or an installation."""
+"""Entry point of the command `gumbeltree` and of `python -m gumbeltree`."""
 
-from gumbeltree.cli import main
+import sys
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C ends it without a traceback, even while it is imported."""
+    try:
+        from gumbeltree.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

@@ -346,3 +346,18 @@ def test_a_closed_pipe_ends_the_program_quietly(model, tmp_path):
         running.stdout.close()
         assert running.stderr.read() == b""
     assert running.returncode != 0
+
+
+def test_ctrl_c_during_imports_prints_no_traceback():
+    program = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from gumbeltree.__main__ import main\n"
+        "main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")

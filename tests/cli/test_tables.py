@@ -105,6 +105,36 @@ def test_predict_writes_all_columns_to_a_table(models, table, tmp_path):
     assert len(set(header)) == len(header) == 9
 
 
+@pytest.mark.parametrize(("ending", "separator"), [(".csv", ","), (".tsv", "\t")])
+def test_predict_quotes_line_breaks_and_separators(models, tmp_path, ending, separator):
+    rows = [["the dog", "x\ny"], ["a\rdog", "p\tq,r"], ['"now"', "\r\n"]]
+    source, out = tmp_path / "in.jsonl", tmp_path / f"out{ending}"
+    lines = [json.dumps(dict(zip(("text", "note"), row, strict=True))) for row in rows]
+    source.write_text("\n".join(lines), encoding="utf-8")
+    assert (
+        run("predict", models / "single", "--input", source, "--text", "text", "--out", out).code
+        == 0
+    )
+    with out.open(encoding="utf-8", newline="") as file:
+        header, *found = csv.reader(file, delimiter=separator)
+    assert header == ["text", "note", "predicted", "probability"]
+    assert [row[:2] for row in found] == rows
+
+
+@pytest.mark.parametrize("arguments", [["x.parquet"], ["x.json"], ["x.csv", "--json"]])
+def test_predict_rejects_files_it_cannot_write(models, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    result = run("predict", models / "single", "the dog", "--out", *arguments)
+    assert "FILE.csv" in result.refused()
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_predict_writes_json_lines(models, tmp_path):
+    out = tmp_path / "out.jsonl"
+    assert run("predict", models / "single", "the dog", "--out", out).code == 0
+    assert json.loads(out.read_text("utf-8"))["text"] == "the dog"
+
+
 def test_predict_writes_texts_to_a_table(models, tmp_path):
     out = tmp_path / "out.csv"
     assert run("predict", models / "single", "a dog, now", "--out", out).code == 0

@@ -49,7 +49,7 @@ def test_rejects_texts_as_labels():
         # a tiny file, which is rejected for other reasons
         ["a", "b", "c"],
         [f"intent {number}" for number in range(150)] * 2,
-        ["nan", "inf"] * 20,
+        ["inf", "-inf"] * 20,
     ],
 )
 def test_accepts_classes(labels):
@@ -65,8 +65,13 @@ def test_mentions_many_whole_numbers_and_spellings():
 
 
 def test_mentions_labels_with_a_single_example():
-    (said,) = remarks(["good", "bad"] * 10 + ["NA"])
-    assert "single example, which cannot be learned: 'NA'" in said
+    (said,) = remarks(["good", "bad"] * 10 + ["fair"])
+    assert "single example, which cannot be learned: 'fair'" in said
+
+
+def test_mentions_labels_that_stand_for_missing_ones():
+    (message,) = remarks(["good", "bad", "NaN"] * 10)
+    assert "10 rows have the label 'NaN'" in message
 
 
 def test_training_data_is_checked(tmp_path):

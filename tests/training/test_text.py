@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import gumbeltree
 from gumbeltree.answers import Prediction
@@ -42,6 +43,14 @@ def _temporary(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def model():
     return train_text(*data(), settings=SETTINGS, device="cpu", quiet=True)
+
+
+def test_random_numbers_of_the_caller_do_not_change():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    train_text(*data(), settings=SETTINGS, device="cpu", quiet=True)
+    assert torch.rand(1) == expected
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from gumbeltree.text.lines import Line
 
 ANSWER_COLUMNS = ("predicted", "probability")
+TABLES = {".csv": ",", ".tsv": "\t"}
+"""Separators of the tables that the command can write."""
+OTHER_TABLES = (".json", ".parquet", ".xlsx", ".xls", ".gz")
 
 
 @app.command()
@@ -44,8 +48,8 @@ def predict(
     predict tags print all tags and their probabilities.
 
     For a model that classifies pairs, pass two arguments per pair, lines with two texts separated
-    by a tab, or a table with two columns of texts. With --out FILE.csv, the file has all columns
-    of the input, followed by `predicted` and `probability`.
+    by a tab, or a table with two columns of texts. With --out FILE.csv or FILE.tsv, the file has
+    all columns of the input, followed by `predicted` and `probability`.
 
     Examples (after running `gumbeltree demo`):
 
@@ -58,11 +62,17 @@ def predict(
     from gumbeltree.runtimes import load_for_use
 
     streams.check_out(out)
+    separator = TABLES.get(_suffix(out), "")
+    if _suffix(out) in OTHER_TABLES or (as_json and separator):
+        raise ValueError(
+            f"predict cannot write {'JSON to ' if separator else ''}{out}; pass --out FILE.csv or "
+            "FILE.tsv for a table, FILE.jsonl for JSON lines, or FILE.txt for plain lines"
+        )
     loaded = load_for_use(model, device, runtime)
     pair = loaded.head.sentences == 2
     if text2_column is not None and not pair:
         raise ValueError("this model classifies single sentences; omit --text2")
-    show = _json_line if as_json else _text_line
+    show = _json_line if as_json or _suffix(out) == ".jsonl" else _text_line
     columns = streams.columns_of(loaded, text_column, text2_column)
     with streams.open_texts(
         text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns
@@ -75,21 +85,27 @@ def predict(
                 )
                 yield from zip(chunk, loaded.predict(texts, **source.options), strict=True)
 
-        if out is not None and out.suffix.lower() == ".csv" and not as_json:
-            streams.write_lines(out, _table(source, answers()))
+        if separator:
+            streams.write_lines(out, _table(source, answers(), separator))
         else:
             streams.write_lines(out, (show(line, answer) for line, answer in answers()))
 
 
-def _table(source: streams.TextSource, answers: Iterator[tuple["Line", "Answer"]]) -> Iterator[str]:
-    """Yield the rows of a CSV file: all columns of the input, then those of the answers."""
+def _suffix(path: Path | None) -> str:
+    return "" if path is None else path.suffix.lower()
+
+
+def _table(
+    source: streams.TextSource, answers: Iterator[tuple["Line", "Answer"]], separator: str
+) -> Iterator[str]:
+    """Yield the rows of a table: all columns of the input, then those of the answers."""
     count = 0
     for count, (line, answer) in enumerate(answers, 1):
         if count == 1:
-            yield _csv_line(_header(source, len(answer.cells())))
-        yield _csv_line([*(line.cells or line.texts), *answer.cells()])
+            yield _row(_header(source, len(answer.cells())), separator)
+        yield _row([*(line.cells or line.texts), *answer.cells()], separator)
     if not count:
-        yield _csv_line(_header(source, len(ANSWER_COLUMNS)))
+        yield _row(_header(source, len(ANSWER_COLUMNS)), separator)
 
 
 def _header(source: streams.TextSource, count: int) -> list[str]:
@@ -102,10 +118,11 @@ def _header(source: streams.TextSource, count: int) -> list[str]:
     return header
 
 
-def _csv_line(cells: Sequence[Any]) -> str:
+def _row(cells: Sequence[Any], separator: str) -> str:
     file = io.StringIO()
-    csv.writer(file, lineterminator="").writerow(cells)
-    return file.getvalue()
+    # fields are quoted if they contain a character of the line ending
+    csv.writer(file, delimiter=separator, lineterminator="\r\n").writerow(cells)
+    return file.getvalue().removesuffix("\r\n")
 
 
 def _text_line(line: "Line", answer: "Answer") -> str:

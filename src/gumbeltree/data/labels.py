@@ -10,6 +10,8 @@ MANY = 20
 """Up to so many examples or labels are never questioned."""
 MOST_FRACTIONS = 12
 """Number of distinct labels up to which numbers such as 3.5 can be classes."""
+MISSING = ("nan", "null", "na", "n/a", "<na>")
+"""Labels that often stand for missing ones."""
 ANYWAY = "to train one class per label all the same, pass --set any_labels=true"
 
 
@@ -39,6 +41,10 @@ def check_classes(labels: Sequence[str], say: Callable[[str], None]) -> None:
             f"{shown(distinct[-1])}; check the column passed with --label. If they are classes, "
             f"most have too few examples to be learned; {ANYWAY}"
         )
+    for label, number in Counter(labels).items():
+        if label.casefold() in MISSING:
+            rows = f"{number:,} rows have" if number > 1 else "one row has"
+            say(f"{rows} the label {label!r}, a class like any other; remove missing labels")
     singles = [label for label, number in Counter(labels).items() if number == 1]
     if singles and len(labels) > MANY:
         names = ", ".join(map(shown, singles[:5])) + (", ..." if len(singles) > 5 else "")

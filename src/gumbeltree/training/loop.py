@@ -136,6 +136,9 @@ def train(
     display = display or Display(quiet or not fabric.is_global_zero)
     with contextlib.ExitStack() as stack:
         stack.callback(display.close)
+        # every step sets a seed; the caller's random numbers must not change
+        gpus = range(torch.cuda.device_count() if fabric.device.type == "cuda" else 0)
+        stack.enter_context(torch.random.fork_rng(devices=gpus))
         folder = RunFolder(out, settings, resume)
         if fabric.is_global_zero:
             stack.enter_context(folder)
