@@ -1,6 +1,7 @@
 """Atomic replacement of files."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,10 @@ def test_keeps_the_old_file_if_writing_fails(tmp_path: Path) -> None:
         replace_file(path, write)
     assert path.read_text() == "old"
     assert [x.name for x in tmp_path.iterdir()] == ["file"]
+
+
+def test_names_a_file_that_cannot_be_created(tmp_path: Path) -> None:
+    path = tmp_path / "no" / "file"
+    message = f"{path} cannot be created: No such file or directory; choose another place"
+    with pytest.raises(OSError, match=f"^{re.escape(message)}$"):
+        replace_file(path, lambda temporary: None)

@@ -4,6 +4,7 @@ import dataclasses
 import doctest
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -387,6 +388,12 @@ def test_rejects_models_of_the_numpy_runtime():
     model = gumbeltree.load("sst2-100d", runtime="numpy")
     with pytest.raises(TypeError, match='load it with runtime="torch"'):
         evaluate(model, TEXTS[:1], ["positive"])
+
+
+@pytest.mark.parametrize("name", ["sst2-100d", Path("sst2-100d")])
+def test_rejects_names_of_models(name):
+    with pytest.raises(TypeError, match=r"pass gumbeltree\.load\('sst2-100d'\)"):
+        evaluate(name, TEXTS[:1], ["positive"])
 
 
 def test_the_example_runs():

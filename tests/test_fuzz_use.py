@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import gumbeltree
 from gumbeltree.model import SentenceModel
+from gumbeltree.text.ids import max_characters
 from gumbeltree.text.tokenizer import treebank_tokenizer
 from tests.commands import Result, run
 from tests.models import WORDS, tiny_config
@@ -129,14 +130,22 @@ def test_encode_any_bytes(models, tmp_path_factory, stdin):
         assert list(out.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("unit", ["the dog ", "x", '"'], ids=["words", "one word", "quotes"])
-def test_line_of_3_megabytes(models, tmp_path, unit):
+@pytest.mark.parametrize(
+    ("unit", "limit"),
+    [
+        ("the dog ", f"{MAX_WORDS} words"),
+        ("x", f"{max_characters(MAX_WORDS):,} characters"),
+        ('"', f"{MAX_WORDS} words"),
+    ],
+    ids=["words", "one word", "quotes"],
+)
+def test_line_of_3_megabytes(models, tmp_path, unit, limit):
     line = (unit * (3_000_000 // len(unit))).encode()
     result = run("parse", models / "single", stdin=b"now\n" + line + b"\none\n")
     assert result.code == 0
     assert result.out.startswith("now\n")
     assert result.out.endswith("\none\n")
-    assert f"1 text truncated to {MAX_WORDS} words" in result.err
+    assert f"1 text truncated to {limit}\n" in result.err
     assert len(result.out) < 100_000
     path = tmp_path / "x.txt"
     path.write_bytes(b"now\n" + line + b"\none\n")

@@ -17,6 +17,10 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     try:
         # some writers restrict permissions to the owner; use those of an ordinary new file
         temporary.touch()
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(f"{path} cannot be created: {reason}; choose another place") from error
+    try:
         mode = temporary.stat().st_mode
         try:
             write(temporary)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,6 +65,9 @@ def evaluate(
         The evaluation. `summary()` returns the main metrics in one line, `as_dict()` all of them,
         and `tables()` details such as the confusion matrix.
     """
+    if isinstance(model, str | Path):
+        name = str(model)
+        raise TypeError(f"evaluation needs a model, got {name!r}; pass gumbeltree.load({name!r})")
     if not isinstance(model, SentenceModel):
         raise TypeError(
             f"evaluation needs a torch model, got {type(model).__name__}; load it with "

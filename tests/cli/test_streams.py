@@ -60,6 +60,18 @@ def test_sigterm_leaves_no_partial_file(tmp_path, deaf, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is deaf
 
 
+def test_reports_ctrl_c(monkeypatch, capsys):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(streams, "check_out", interrupted)
+    monkeypatch.setattr(sys, "argv", ["gumbeltree", "parse", "sst2-100d", "a"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "gumbeltree: interrupted\n"
+
+
 def test_training_handles_signals_itself(deaf, monkeypatch):
     # a process that waits for others inside torch never runs a Python handler
     heard = []

@@ -3,6 +3,8 @@
 import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -282,6 +284,8 @@ def test_does_not_overwrite_a_run(run):
     before = contents("runs/demo")
     assert "pass --resume" in run("demo").refused()
     assert "`training.seed` is 0, not 3" in run("demo", "--resume", "--seed", 3).err
+    other = run("demo", "--resume", "--encoder", "lstm").err
+    assert "`model.encoder.kind` is 'gumbel_tree', not 'lstm'" in other
     assert contents("runs/demo") == before
 
 
@@ -294,6 +298,28 @@ def test_an_interrupted_run_ends_with_the_status_of_the_signal(run, monkeypatch)
     assert result.code == 130
     assert "runs/demo" in result.err.splitlines()[-1]
     assert "--resume" in result.err
+
+
+@pytest.mark.parametrize("option", ["data", "vectors", "more-vectors", "dev", "test"])
+def test_rejects_missing_files_before_importing_torch(option):
+    code = "import sys; sys.modules['torch'] = None; from gumbeltree.cli import main; main()"
+    command = [sys.executable, "-c", code, "train", "text", f"--{option}", "no"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "gumbeltree: error: no does not exist; check the path\n"
+
+
+def test_names_the_settings_that_split_the_data(run, tmp_path):
+    rows = ["review,stars", *(f"{'good' if row % 2 else 'bad'} film,{row % 2}" for row in range(8))]
+    for name, lines in (("few.csv", rows[:-1]), ("enough.csv", rows)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    default = [f"{split}_fraction=0.1" for split in ("dev", "test")]
+    result = run("text", "--data", "few.csv", *TEXT, "--out", "few", settings=default)
+    assert "7 examples cannot be split: nothing is left for dev" in result.err
+    for name in ("--dev", "--test", "--set dev_fraction", "test_fraction"):
+        assert name in result.err.splitlines()[-1]
+    result = run("text", "--data", "enough.csv", *TEXT, "--out", "enough", settings=default)
+    assert result.code == 0
 
 
 def test_rejects_data_with_a_single_label(run, tmp_path):

@@ -379,7 +379,8 @@ def test_evaluate_a_table_as_trained(models, table):
     assert {key: result[key] for key in expected} == expected
     assert (result["task"], result["split"]) == ("table", None)
     assert result["file"].endswith("films.tsv")
-    assert result["texts"] == {"texts": 6, "words": 20, "unknown": 2, "cut": 0, "max_words": 1024}
+    texts = {"texts": 6, "words": 20, "unknown": 2}
+    assert result["texts"] == {**texts, "cut": 0, "max_words": 1024, "cut_characters": 0}
     assert err.endswith(f"6 examples read; 0 dropped; 0 bad lines skipped\n{SUMMARY}")
 
 

@@ -542,6 +542,13 @@ def test_table_quoted_newlines(tmp_path):
     assert "line 7: " in report.first_bad[1]
 
 
+def test_table_long_fields(write):
+    path = write("a.csv", "text,label", f"{'x' * 131_073},1")
+    pattern = "at most 131,072 characters, got .*shorten it, or pass --skip-bad$"
+    with pytest.raises(BadLineError, match=pattern):
+        read(Table(text="text"), path)
+
+
 def test_table_stray_quotes(write):
     lines = ["text\tlabel", '"a\t1', "b\t1", '"c" d\t0', "e\t0"]
     path = write("a.tsv", *lines)
@@ -549,6 +556,7 @@ def test_table_stray_quotes(write):
         read(Table(text="text"), path)
     examples, report = read(Table(text="text"), path, skip_bad=True)
     assert [example.texts[0] for example in examples] == ["b", "e"]
+    assert "train with --set quotes=false" in report.first_bad[0]
     assert report.bad == 2
     examples, _ = read(Table(text="text", quotes=False), path)
     assert [example.texts[0] for example in examples] == ['"a', "b", '"c" d', "e"]

@@ -412,6 +412,8 @@ def test_serve_finishes_running_requests_on_ctrl_c(started):
     process, _ = started
     port = process.port()
     assert request(port, "GET", "/")[0] == 404
+    # so the command also prints addresses that answer
+    assert f"http://127.0.0.1:{port}/api/health" in process.running.stdout.readline()
     # slow enough to be running when the signal arrives
     texts = [f"{' '.join(['dog'] * 100)} secret{number}" for number in range(2)]
     with ThreadPoolExecutor(1) as pool:

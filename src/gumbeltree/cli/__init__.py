@@ -14,6 +14,9 @@ from gumbeltree.cli.app import app
 from gumbeltree.threads import prepare_environment
 from gumbeltree.training.stopping import InterruptedRunError
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
 
 def main() -> None:
     """Run the command line; report user errors with a message and status 1, not a traceback."""
@@ -23,6 +26,10 @@ def main() -> None:
     except InterruptedRunError as error:
         sys.stderr.write(f"gumbeltree: {error}\n")
         sys.exit(error.status)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            sys.stderr.write("gumbeltree: interrupted\n")
+        raise
     except ModuleNotFoundError as error:
         from gumbeltree.extras import TORCH_PACKAGES, torch_is_missing
 

@@ -66,6 +66,7 @@ def draw(
     from gumbeltree.analysis.film import draw_film
     from gumbeltree.analysis.trace import check_temperature, trace
     from gumbeltree.runtimes import load_for_use
+    from gumbeltree.text.files import counted
 
     *models, text = arguments
     _check_arguments(models, text)
@@ -93,7 +94,8 @@ def draw(
             raise ValueError(f"{name}: {error}") from error
         traces.append((name, found))
         if found.cut:
-            streams.say(f"{name}: text truncated to {len(found.tree):,} words", quiet)
+            words = counted(len(found.tree), "word")
+            streams.say(f"{name}: text truncated to {words}", quiet)
     if out is None and film is None:
         width = shutil.get_terminal_size().columns
         texts = ("\n".join(printed(name, found, width)) for name, found in traces)

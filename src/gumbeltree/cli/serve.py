@@ -153,6 +153,8 @@ def run_server(
         what = "Explorer running at" if plan.settings.page else "Serving at"
         how = f" with {workers} processes" if workers > 1 else ""
         typer.echo(f"{what} {address}{how} (press Ctrl-C to stop)")
+        if not plan.settings.page:
+            typer.echo(f"Status: {address}api/health, API description: {address}api/openapi.json")
         if browser:
             # in a thread, because a text browser would block the server
             threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()

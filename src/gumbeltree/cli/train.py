@@ -161,6 +161,14 @@ def train(
 
       torchrun --nproc-per-node 2 -m gumbeltree train sst2 --prepared sst2.safetensors
     """
+    if context.args:
+        extra = context.args[0]
+        option = "--set" if "=" in extra else "--data"
+        raise ValueError(f"unexpected argument {extra!r}; did you mean {option} {extra}?")
+    # fail before importing torch, which can take seconds
+    for path in (data, vectors, more_vectors, dev, test):
+        if prepared is None and path is not None and not path.exists():
+            raise FileNotFoundError(f"{path} does not exist; check the path")
     from gumbeltree.config import load_recipe
     from gumbeltree.data.compile import prepare
     from gumbeltree.data.prepared import load_prepared
@@ -175,10 +183,6 @@ def train(
     from gumbeltree.training.seeds import train_seeds
     from gumbeltree.training.start import known_words, leave_processes, start_from
 
-    if context.args:
-        extra = context.args[0]
-        option = "--set" if "=" in extra else "--data"
-        raise ValueError(f"unexpected argument {extra!r}; did you mean {option} {extra}?")
     settings = list(settings or ())
     settings += [] if precision is None else [f"training.precision='{precision}'"]
     settings += [] if seed is None else [f"training.seed={seed}"]

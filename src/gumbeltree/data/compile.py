@@ -24,7 +24,7 @@ from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.checks import split_tags
 from gumbeltree.tasks.table import split as divide
 from gumbeltree.tasks.task import Task
-from gumbeltree.text.files import Report
+from gumbeltree.text.files import Report, counted
 from gumbeltree.text.ids import TextReader
 from gumbeltree.text.missing_vectors import add_parts, borrow, parts
 from gumbeltree.text.tokenizer import (
@@ -332,8 +332,9 @@ def _divide(splits: dict[str, Examples], settings: DataConfig) -> dict[str, Exam
     for name, rows in zip(shares, parts, strict=True):
         if not rows:
             raise ValueError(
-                f"{len(whole.rows)} examples are too few to take a fraction of {shares[name]:g} "
-                f"for {name}; pass more data or other fractions"
+                f"{counted(len(whole.rows), 'example')} cannot be split: nothing is left for "
+                f"{name}, a fraction of {shares[name]:g}; pass more data, your own splits with "
+                "--dev and --test, or other fractions with --set dev_fraction and test_fraction"
             )
         divided[name] = whole.subset(rows)
     divided["train"].report = whole.report

@@ -360,8 +360,15 @@ def _unreadable(text: str, error: csv.Error) -> MismatchError:
             actual,
             "convert the line endings, for example with tr '\\r' '\\n'",
         )
+    if "limit" in str(error):
+        return MismatchError(
+            f"fields of at most {csv.field_size_limit():,} characters",
+            actual,
+            "close the quotes of the field, shorten it, or pass --skip-bad",
+        )
     return MismatchError(
-        f"fields of at most {csv.field_size_limit():,} characters with matching quotes",
+        "fields with matching quotes",
         actual,
-        "double the quotes inside fields, or disable quoting with --set quotes=false",
+        "double the quotes inside fields; if quotes are ordinary characters in your files, train "
+        "with --set quotes=false",
     )

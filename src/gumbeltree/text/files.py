@@ -44,7 +44,8 @@ class MismatchError(ValueError):
     """Raised for a malformed line; `BadLines` adds the file and the line number."""
 
     def __init__(self, expected: str, actual: str, fix: str) -> None:
-        super().__init__(f"expected {expected}, got {actual}; {fix}")
+        self.problem, self.fix = f"expected {expected}, got {actual}", fix
+        super().__init__(f"{self.problem}; {fix}")
 
 
 class BadLineError(ValueError):
@@ -67,12 +68,13 @@ class BadLines:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if not isinstance(error, MismatchError):
             return False
-        message = f"{self.path}, {self.unit} {self.number}: {error}"
+        place = f"{self.path}, {self.unit} {self.number}"
         if not self.skip_bad:
-            raise BadLineError(message) from error
+            raise BadLineError(f"{place}: {error}") from error
         self.report.bad += 1
         if len(self.report.first_bad) < 3:
-            self.report.first_bad.append(message)
+            advice = "" if "--skip-bad" in error.fix else f"; {error.fix}"
+            self.report.first_bad.append(f"{place}: {error.problem}{advice}")
         return True
 
 

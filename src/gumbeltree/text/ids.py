@@ -21,6 +21,7 @@ class TextCounts:
         unknown: number of out-of-vocabulary words among them.
         cut: number of texts that were truncated.
         max_words: the length they were truncated to.
+        cut_characters: number of truncated texts with too many characters, but not too many words.
     """
 
     texts: int = 0
@@ -28,6 +29,7 @@ class TextCounts:
     unknown: int = 0
     cut: int = 0
     max_words: int = 0
+    cut_characters: int = 0
 
     def __str__(self) -> str:
         parts = [counted(self.texts, "text")]
@@ -37,10 +39,20 @@ class TextCounts:
             percent = 100 * self.unknown / self.words
             share = f"{percent:.1f} %" if percent >= 0.05 else "below 0.1 %"
             parts.append(f"{self.unknown:,} unknown ({share})")
-        if self.cut:
-            words = counted(self.max_words, "word")
-            parts.append(f"{counted(self.cut, 'text')} truncated to {words}")
+        limits = {
+            counted(self.max_words, "word"): self.cut - self.cut_characters,
+            counted(max_characters(self.max_words), "character"): self.cut_characters,
+        }
+        for limit, texts in limits.items():
+            if texts:
+                parts.append(f"{counted(texts, 'text')} truncated to {limit}")
         return ", ".join(parts)
+
+
+def max_characters(max_words: int) -> int:
+    """Return how many characters of a text are read to find its first `max_words` words."""
+    # tokenising 10 MB can take half a minute, and nearly all of it would be discarded
+    return 64 * max_words + 2**16
 
 
 class Sentence(NamedTuple):
@@ -79,8 +91,7 @@ class TextReader:
         self.tokenizer = text_tokenizers.pretokenized(tokenizer) if pretokenized else tokenizer
         self.pretokenized = pretokenized
         self.max_words = max_words
-        # tokenising 10 MB can take half a minute, and nearly all of it would be discarded
-        self.max_characters = 64 * max_words + 2**16
+        self.max_characters = max_characters(max_words)
         self.counts = TextCounts() if counts is None else counts
         name = getattr(tokenizer.model, "unk_token", None)
         unknown = None if name is None else tokenizer.token_to_id(name)
@@ -106,6 +117,7 @@ class TextReader:
                     f"text {first + number} must contain at least one word, got "
                     f"{shown(texts[number])}; remove empty texts"
                 )
+            self.counts.cut_characters += cut and len(ids) <= self.max_words
             cut = cut or len(ids) > self.max_words
             ids = ids[: self.max_words]
             self.counts.texts += 1

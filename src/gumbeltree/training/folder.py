@@ -138,8 +138,9 @@ class RunFolder:
             "data_digest": "its data are different; pass the original files",
             "init_digest": "it started from another model; pass the original --init",
         }
-        # settings first: a setting that changes the data explains why they are different
-        for key in sorted(old.keys() | new.keys(), key=lambda key: (key in special, key)):
+        # first what explains other differences: the encoder, then settings, then the data
+        kind = "recipe.model.encoder.kind"
+        for key in sorted(old.keys() | new.keys(), key=lambda x: (x in special, x != kind, x)):
             name = key.removeprefix("recipe.")
             if old.get(key) != new.get(key) and name not in (*CHANGEABLE, "format_version"):
                 values = f"its `{name}` is {old.get(key)!r}, not {new.get(key)!r}"
