@@ -279,6 +279,7 @@ def test_option_applies_to_one_command(cli, tmp_path, monkeypatch):
 
 def test_environment_of_the_command_line(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
     threads.prepare_environment()
     # too late for torch, which is already imported
@@ -287,6 +288,7 @@ def test_environment_of_the_command_line(monkeypatch):
     monkeypatch.delitem(sys.modules, "numpy")
     threads.prepare_environment()
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
+    assert int(os.environ["GOMP_SPINCOUNT"]) > 0
     assert os.environ["OPENBLAS_NUM_THREADS"] == "4"
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
     threads.prepare_environment()

@@ -136,11 +136,15 @@ def for_step(sentences: int, width: int) -> int:
 def prepare_environment() -> None:
     """Set environment variables for libraries that the command line imports later.
 
-    OpenMP threads sleep while they wait, and OpenBLAS, NumPy's library, uses one thread. Variables
-    that are already set, and libraries that are already imported, are left alone.
+    OpenMP threads sleep while they wait, after a busy loop of some microseconds in GNU's OpenMP,
+    and OpenBLAS, NumPy's library, uses one thread. Variables that are already set, and libraries
+    that are already imported, are left alone.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        # two threads, 300D, quiet and beside a busy core: 1.37 and 0.96 of the speed of one thread
+        # without a loop, 1.58 and 0.88 with 1,000 rounds, 1.82 and 0.37 with 30,000
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if "numpy" not in sys.modules:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
