@@ -1,7 +1,7 @@
-"""Encodings as NumPy arrays, the common form of all runtimes."""
+"""What all runtimes share: encodings as NumPy arrays, and properties of encoders."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,3 +33,34 @@ class Encoded:
     """h of each node `[B, 2T-1, D]`: word i at i, the node created at step t at T + t."""
     scores: NDArray[np.floating[Any]] | None = None
     """Validity scores without noise, `[B, T-1, T-1]` (layer, position); -inf outside a sentence."""
+
+
+class EncoderTraits:
+    """Properties of an encoder that do not depend on what computes it."""
+
+    config: Any
+    """Settings of the encoder."""
+    trees: ClassVar[str] = "none"
+    """Which trees it builds: "none"; "given" with the data; "fixed", regardless of the words; or
+    "sampled", chosen by score."""
+
+    @property
+    def vector_dim(self) -> int:
+        """Width of the sentence vectors."""
+        width: int = self.config.hidden_dim
+        return width
+
+    @property
+    def builds_trees(self) -> bool:
+        """Whether encodings have an `order`."""
+        return self.trees != "none"
+
+    @property
+    def shape_of_trees(self) -> str:
+        """The kind of trees in one word; empty if it builds none."""
+        return {"none": "", "sampled": "learned"}.get(self.trees, self.trees)
+
+    @property
+    def draws_trees(self) -> bool:
+        """Whether trees depend on noise."""
+        return self.trees == "sampled"

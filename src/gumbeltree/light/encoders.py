@@ -1,24 +1,21 @@
 """Base class of the NumPy encoders."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gumbeltree.encoded import VECTORS, Encoded, Keep
+from gumbeltree.encoded import VECTORS, Encoded, EncoderTraits, Keep
 from gumbeltree.light.arrays import Array, Shapes, Weights
 
 
-class LightEncoder:
+class LightEncoder(EncoderTraits):
     """Turns word vectors into sentence vectors. Subclasses define `shapes` and `encode`.
 
     Args:
         config: settings of the encoder.
         weights: its weights, by name.
     """
-
-    trees: ClassVar[str] = "none"
-    """Which trees it builds; see `nn.encoders.encoder.Encoder`."""
 
     def __init__(self, config: Any, weights: Weights) -> None:
         self.config = config
@@ -27,27 +24,6 @@ class LightEncoder:
     def shapes(config: Any) -> Shapes:
         """Return the names and shapes of the weights."""
         raise NotImplementedError
-
-    @property
-    def vector_dim(self) -> int:
-        """Width of the sentence vectors."""
-        width: int = self.config.hidden_dim
-        return width
-
-    @property
-    def builds_trees(self) -> bool:
-        """Whether encodings have an `order`."""
-        return self.trees != "none"
-
-    @property
-    def shape_of_trees(self) -> str:
-        """The kind of trees in one word; empty if it builds none."""
-        return {"none": "", "sampled": "learned"}.get(self.trees, self.trees)
-
-    @property
-    def draws_trees(self) -> bool:
-        """Whether trees depend on noise."""
-        return self.trees == "sampled"
 
     def encode(
         self,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gumbeltree.config import EncoderSettings
+from gumbeltree.encoded import EncoderTraits
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.inputs import (
     check_finite,
@@ -22,7 +23,7 @@ from gumbeltree.registry import own
 from gumbeltree.states import VECTORS, Draw, Encoding, Keep
 
 
-class Encoder(nn.Module, ABC):
+class Encoder(EncoderTraits, nn.Module, ABC):
     """Base class of all encoders. Subclasses define `encode`.
 
     Args:
@@ -31,9 +32,6 @@ class Encoder(nn.Module, ABC):
 
     Config: ClassVar[type[EncoderSettings]] = EncoderSettings
     """Class of its settings."""
-    trees: ClassVar[str] = "none"
-    """Which trees it builds: "none"; "given" with the data; "fixed", regardless of the words; or
-    "sampled", chosen by score."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Inputs required in addition to the words, such as "order"."""
     capturable: ClassVar[bool] = False
@@ -44,27 +42,6 @@ class Encoder(nn.Module, ABC):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
-
-    @property
-    def vector_dim(self) -> int:
-        """Width of the sentence vectors."""
-        width: int = self.config.hidden_dim
-        return width
-
-    @property
-    def builds_trees(self) -> bool:
-        """Whether encodings have an `order`."""
-        return self.trees != "none"
-
-    @property
-    def shape_of_trees(self) -> str:
-        """The kind of trees in one word; empty if it builds none."""
-        return {"none": "", "sampled": "learned"}.get(self.trees, self.trees)
-
-    @property
-    def draws_trees(self) -> bool:
-        """Whether trees depend on noise."""
-        return self.trees == "sampled"
 
     @abstractmethod
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
