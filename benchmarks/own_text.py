@@ -50,7 +50,7 @@ BEFORE = (
     *("cell.init=he", "score=dot", "mean_max=false", "own_vectors=false", "average=0"),
     *("learning_rate=1e-3", "pool=100", "epochs=20", "patience=6", "stop_after=20"),
 )
-"""Settings of the recipes in version 0.2."""
+"""Earlier settings of the recipes, for comparison."""
 BILSTM: dict[str, dict[str, Any]] = {
     "text": {"learning_rate": 2e-3, "embedding_dropout": 0.5, "head_dropout": 0.2},
     "text-pair": {"learning_rate": 1e-3, "embedding_dropout": 0.2, "head_dropout": 0.1},

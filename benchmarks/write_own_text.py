@@ -26,7 +26,7 @@ METHODS = {
     "tree": "**tree, the recipe's default**",
     "lstm": "`--encoder lstm`",
     "bag": "`--encoder bag`",
-    "before": "tree, settings of version 0.2",
+    "before": "tree, earlier settings",
     "bilstm": "BiLSTM, max-pooling",
     "fasttext": "fastText",
     "tfidf": "TF-IDF, logistic regression",
