@@ -46,6 +46,12 @@ TARGETS = {
 }
 """Heads for single sentences and for pairs, by what they predict."""
 
+LSTM_INITS = ("orthogonal", "he", "uniform")
+"""Initialisations of an LSTM; see `LSTMLeafConfig`."""
+
+POOLINGS = ("root", "max", "mean_max")
+"""How the nodes of a tree become its vector."""
+
 WIDEST = 2**20
 """Upper limit of all widths; a square weight matrix of this width would need terabytes."""
 
@@ -54,8 +60,9 @@ WIDEST = 2**20
 class TreeLSTMConfig(Settings):
     """The binary Tree-LSTM cell."""
 
-    init: str = setting("he", choices=("he", "orthogonal"))
-    """Initialisation of the weight: he (paper) or orthogonal (reference)."""
+    init: str = setting("he", choices=("he", "orthogonal", "uniform"))
+    """Initialisation of the weight: he (paper), orthogonal (reference), or uniform, as in
+    `torch.nn.Linear`."""
     forget_offset: float = setting(1.0, low=-math.inf)
     """Added to the forget gates before the sigmoid: 1 in the authors' code, 0 in the paper."""
     kind: str = kind_of("treelstm")
@@ -72,8 +79,9 @@ class AffineLeafConfig(Settings):
 class LSTMLeafConfig(Settings):
     """An LSTM over the words (Eq. 13)."""
 
-    init: str = setting("orthogonal", choices=("orthogonal", "he"))
-    """Initialisation: orthogonal W_hh and forget bias 1 (the authors' code), or he (paper)."""
+    init: str = setting("orthogonal", choices=LSTM_INITS)
+    """Initialisation: orthogonal W_hh and forget bias 1 (the authors' code), he (paper), or
+    uniform, as in `torch.nn.LSTM`."""
     kind: str = kind_of("lstm")
 
 
@@ -119,8 +127,9 @@ class TreeSettings(EncoderSettings):
     """Composition cell."""
     attention: bool = False
     """Pool all tree nodes with attention instead of using the root."""
-    mean_max: bool = field(default=False, kw_only=True)
-    """Pool all tree nodes by the sum of their mean and their maximum instead of using the root."""
+    pooling: str = field(default="root", kw_only=True, metadata={"choices": POOLINGS})
+    """The vector of a tree: root, max (maximum over all nodes) or mean_max (their mean plus their
+    maximum). Attention replaces it."""
     impl: str = "auto"
     """Implementation of the merge: auto, fused, exact or reference."""
 
@@ -179,7 +188,7 @@ class BagConfig(EncoderSettings):
 class LSTMConfig(EncoderSettings):
     """An LSTM without a tree."""
 
-    init: str = setting("orthogonal", choices=("orthogonal", "he"))
+    init: str = setting("orthogonal", choices=LSTM_INITS)
     """Initialisation; see `LSTMLeafConfig`."""
     impl: str = setting("auto", choices=("auto", "fused", "exact", "reference"))
     """Triton kernels where available (auto, fused), or torch operations (exact, reference)."""

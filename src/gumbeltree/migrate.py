@@ -96,9 +96,9 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
     """
     now = dict(encoder)
     kind = now.pop("kind")
-    if not now.get("mean_max"):
+    if now.get("pooling") == "root":
         # version 1 did not know it
-        now.pop("mean_max", None)
+        del now["pooling"]
     # a string names a part, a table also contains its settings
     leaf, cell, estimator = (
         now.pop(name) if isinstance(now.get(name), Mapping) else {}

@@ -170,7 +170,7 @@ def test_initial_weights_of_a_bag():
     assert (word.bias == 0).all()
 
 
-@pytest.mark.parametrize("init", ["orthogonal", "he"])
+@pytest.mark.parametrize("init", ["orthogonal", "he", "uniform"])
 def test_initial_weights_of_an_lstm(init):
     torch.manual_seed(1)
     leaf = LEAVES["lstm"](5, 6, LSTMLeafConfig(init))
@@ -178,6 +178,11 @@ def test_initial_weights_of_an_lstm(init):
     encoder = LSTMEncoder(LSTMConfig(5, 6, init=init))
     for ours, theirs in zip(encoder.leaf.parameters(), leaf.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+    if init == "uniform":
+        torch.manual_seed(1)
+        theirs = torch.nn.LSTM(5, 6).parameters()
+        for ours, own in zip(leaf.parameters(), theirs, strict=True):
+            assert torch.equal(ours, own)
 
 
 # In a model

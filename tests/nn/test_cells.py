@@ -70,6 +70,10 @@ def test_initial_weights_of_treelstm() -> None:
     assert not he.bias.any()
     orthogonal = TreeLSTMCell(D, TreeLSTMConfig("orthogonal")).weight
     torch.testing.assert_close(orthogonal.T @ orthogonal, torch.eye(2 * D), atol=1e-4, rtol=0)
+    torch.manual_seed(1)
+    uniform = TreeLSTMCell(D, TreeLSTMConfig("uniform")).weight
+    torch.manual_seed(1)
+    torch.testing.assert_close(uniform, torch.nn.Linear(2 * D, 5 * D).weight)
 
 
 def test_forget_offset() -> None:

@@ -248,15 +248,19 @@ def test_attention_by_hand(impl: str) -> None:
 
 
 @each_impl
-def test_mean_and_maximum_by_hand(impl: str) -> None:
-    e = encoder(impl=impl, mean_max=True).eval()
+@pytest.mark.parametrize("pooling", ["max", "mean_max"])
+def test_maximum_by_hand(impl: str, pooling: str) -> None:
+    e = encoder(impl=impl, pooling=pooling).eval()
     full = e(words(), LENGTHS, details=True)
     for b, L in enumerate(LENGTHS.tolist()):
         nodes = torch.cat([full.nodes.h[b, :L], full.nodes.h[b, 7 : 7 + L - 1]])
-        torch.testing.assert_close(full.vector[b], nodes.mean(0) + nodes.max(0).values)
+        wanted = nodes.max(0).values
+        if pooling == "mean_max":
+            wanted = wanted + nodes.mean(0)
+        torch.testing.assert_close(full.vector[b], wanted)
     assert full.attention is None
-    with pytest.raises(ValueError, match="`attention` and `mean_max` are both true"):
-        encoder(impl=impl, mean_max=True, attention=True)
+    with pytest.raises(ValueError, match=f"`attention` is true and `pooling` is '{pooling}'"):
+        encoder(impl=impl, pooling=pooling, attention=True)
 
 
 @each_leaf

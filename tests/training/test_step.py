@@ -187,6 +187,7 @@ def test_computes_the_loss_in_float32_under_autocast(monkeypatch):
         {"kind": "pair", "leaf": "bilstm", "attention": True, "score": "scaled_dot"},
         {"kind": "single", "trees": "random"},
         {"kind": "pair", "trees": "balanced", "attention": True},
+        {"kind": "single", "pooling": "max"},
         *(
             pytest.param(settings, marks=pytest.mark.slow)
             for settings in (

@@ -74,7 +74,7 @@ class LightTree(LightEncoder):
     ) -> Encoded:
         """Return vectors and trees; see `LightEncoder.encode`."""
         B, T, config = len(lengths), int(lengths.max()), self.config
-        pools = config.attention or config.mean_max
+        pools = config.attention or config.pooling != "root"
         out = Outputs(B, T, self.vector_dim, words.dtype, keep, pools)
         order = self.order_of(lengths, noise)
         noise = None if order is not None or noise is None else noise.astype(words.dtype)
@@ -99,7 +99,7 @@ class LightTree(LightEncoder):
         vector = out.vector
         if pools:
             assert out.nodes is not None
-            vector = (attend if config.attention else mean_max)(out.nodes, lengths)
+            vector = POOL["attention" if config.attention else config.pooling](out.nodes, lengths)
         return Encoded(vector, out.order, out.nodes if keep.nodes else None, out.scores)
 
 
@@ -184,11 +184,21 @@ def attend(h: Array, lengths: NDArray[np.int64]) -> Array:
     return pooled
 
 
+def maximum(h: Array, lengths: NDArray[np.int64]) -> Array:
+    """Return the maximum over the nodes of each tree; see `attend`."""
+    highest: Array = np.where(node_mask(h, lengths)[..., None], h, -np.inf).max(1)
+    return highest
+
+
 def mean_max(h: Array, lengths: NDArray[np.int64]) -> Array:
-    """Pool the nodes of each tree; see `nn.encoders.tree_encoder.mean_max` and `attend`."""
+    """Return the mean plus the maximum over the nodes of each tree; see `attend`."""
     mean = h.sum(1) / (2 * lengths[:, None] - 1).astype(h.dtype)
-    pooled: Array = mean + np.where(node_mask(h, lengths)[..., None], h, -np.inf).max(1)
+    pooled: Array = mean + maximum(h, lengths)
     return pooled
+
+
+POOL = {"attention": attend, "max": maximum, "mean_max": mean_max}
+"""Functions that turn the nodes of trees into vectors, by setting."""
 
 
 def node_mask(h: Array, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:

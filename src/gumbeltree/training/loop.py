@@ -504,7 +504,7 @@ def new_optimizer(
     parameters = [p for p in model.parameters() if p.requires_grad]
     rate, cuda = config.learning_rate, device.type == "cuda"
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, capturable=cuda, fused=cuda or None)
+        return torch.optim.Adam(parameters, lr=rate, capturable=cuda, fused=True)
     return torch.optim.Adadelta(parameters, lr=rate, rho=0.9, eps=1e-6, capturable=cuda)
 
 

@@ -1,5 +1,7 @@
 """The binary Tree-LSTM cell (Eqs. 1-3), forward and backward."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,6 +37,9 @@ class TreeLSTMCell(nn.Module):
         """Initialise the weights; the bias is zero."""
         if self.init == "orthogonal":
             orthogonal_(self.weight)
+        elif self.init == "uniform":
+            limit = 1 / math.sqrt(self.weight.shape[1])
+            nn.init.uniform_(self.weight, -limit, limit)
         else:
             nn.init.kaiming_normal_(self.weight)
         nn.init.zeros_(self.bias)

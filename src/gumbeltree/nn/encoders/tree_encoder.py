@@ -30,9 +30,11 @@ class TreeEncoder(Encoder):
 
     def __init__(self, config: TreeSettings) -> None:
         super().__init__(config)
-        if config.attention and config.mean_max:
-            raise ValueError("`attention` and `mean_max` are both true; pool in one way only")
-        self.pools = config.attention or config.mean_max
+        if config.attention and config.pooling != "root":
+            raise ValueError(
+                f"`attention` is true and `pooling` is {config.pooling!r}; pool in one way only"
+            )
+        self.pools = config.attention or config.pooling != "root"
         D = config.hidden_dim
         self.leaf = LEAVES[config.leaf.kind](config.embedding_dim, D, config.leaf)
         self.cell = CELLS[config.cell.kind](D, config.cell)
@@ -102,9 +104,9 @@ class TreeEncoder(Encoder):
         if self.config.attention:
             assert mask is not None
             vector, weights = attend(result.nodes.h, mask)
-        elif self.config.mean_max:
+        elif self.pools:
             assert mask is not None
-            vector = mean_max(result.nodes.h, mask)
+            vector = maximum(result.nodes.h, mask, self.config.pooling == "mean_max")
         found = Encoding(vector, result.order)
         if weighed:
             log_prob, entropy = of_choices(result.scores, result.order)
@@ -131,16 +133,19 @@ def attend(h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return (weights[..., None] * wide).sum(1).to(h.dtype), weights
 
 
-def mean_max(h: Tensor, mask: Tensor) -> Tensor:
-    """Return the sum of the mean and the maximum over the nodes of each tree, `[B, D]`.
+def maximum(h: Tensor, mask: Tensor, plus_mean: bool) -> Tensor:
+    """Return the maximum over the nodes of each tree, `[B, D]`.
 
     Args:
         h: nodes `[B, 2T-1, D]`, zero where there is no node.
         mask: which nodes exist, bool `[B, 2T-1]`.
+        plus_mean: add the mean over the nodes.
     """
+    highest = h.masked_fill(~mask[..., None], -torch.inf).amax(1)
+    if not plus_mean:
+        return highest
     wide = h.to(torch.promote_types(h.dtype, torch.float32))
-    mean = wide.sum(1) / mask.sum(1)[:, None]
-    return (mean + wide.masked_fill(~mask[..., None], -torch.inf).amax(1)).to(h.dtype)
+    return (wide.sum(1) / mask.sum(1)[:, None] + highest).to(h.dtype)
 
 
 def of_choices(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.answers import ResultTable
+from gumbeltree.nn.heads.head import combined_loss
 from gumbeltree.nn.heads.label_scores import LabelScores
 
 LONGEST = (5, 10, 15, 20, 30, 40, 60)
@@ -103,20 +104,7 @@ class ClassEvaluation:
 
     def __add__(self, other: "ClassEvaluation") -> "ClassEvaluation":
         """Combine two parts of one split, for example from two processes."""
-        if self.predictions.shape != other.predictions.shape:
-            raise ValueError(
-                f"cannot add evaluations of different splits ({len(self.predictions)} and "
-                f"{len(other.predictions)} examples)"
-            )
-        twice = np.flatnonzero((self.predictions >= 0) & (other.predictions >= 0))
-        if len(twice):
-            raise ValueError(
-                f"cannot add evaluations that share example {twice[0]}; pass different `rows` to "
-                "`evaluate`"
-            )
-        # a part without examples has no loss
-        losses = [part.loss * part.count for part in (self, other) if part.count]
-        count = self.count + other.count
+        loss = combined_loss(self, other, self.predictions >= 0, other.predictions >= 0)
         buckets: dict[tuple[int, int | None], Bucket] = {}
         for bucket in sorted(self.by_length + other.by_length):
             before = buckets.get(bucket[:2], Bucket(*bucket[:2], 0, 0))
@@ -125,7 +113,7 @@ class ClassEvaluation:
             )
         return ClassEvaluation(
             self.labels,
-            sum(losses) / count if count else math.nan,
+            loss,
             self.confusion + other.confusion,
             np.maximum(self.predictions, other.predictions),
             list(buckets.values()),

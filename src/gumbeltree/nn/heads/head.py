@@ -1,6 +1,7 @@
 """Base class of heads, which turn sentence encodings into predictions and evaluate them."""
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -66,6 +67,30 @@ class Evaluation(Protocol):
 
     def answers(self) -> list[str]:
         """Return the prediction for each example as text, "" for examples not evaluated."""
+
+
+def combined_loss(one: Evaluation, other: Evaluation, *evaluated: NDArray[np.bool_]) -> float:
+    """Return the mean loss of two parts of one split; raise ValueError if they are not.
+
+    Args:
+        one: one part.
+        other: the other part.
+        evaluated: for each part, which examples of the split it contains, bool `[n]`.
+    """
+    mine, others = evaluated
+    if mine.shape != others.shape:
+        raise ValueError(
+            f"cannot add evaluations of different splits ({len(mine)} and {len(others)} examples)"
+        )
+    if len(twice := np.flatnonzero(mine & others)):
+        raise ValueError(
+            f"cannot add evaluations that share example {twice[0]}; pass different `rows` to "
+            "`evaluate`"
+        )
+    # a part without examples has no loss
+    losses = [part.loss * part.count for part in (one, other) if part.count]
+    count = one.count + other.count
+    return sum(losses) / count if count else math.nan
 
 
 class Metric(NamedTuple):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.answers import ResultTable, number
+from gumbeltree.nn.heads.head import combined_loss
 
 TENTHS = 10
 """Number of groups of examples in the table of `NumberEvaluation`."""
@@ -64,23 +65,9 @@ class NumberEvaluation:
 
     def __add__(self, other: "NumberEvaluation") -> "NumberEvaluation":
         """Combine two parts of one split, for example from two processes."""
-        if self.gold.shape != other.gold.shape:
-            raise ValueError(
-                f"cannot add evaluations of different splits ({len(self.gold)} and "
-                f"{len(other.gold)} examples)"
-            )
         mine = ~np.isnan(self.gold)
-        twice = np.flatnonzero(mine & ~np.isnan(other.gold))
-        if len(twice):
-            raise ValueError(
-                f"cannot add evaluations that share example {twice[0]}; pass different `rows` to "
-                "`evaluate`"
-            )
-        # a part without examples has no loss
-        losses = [part.loss * part.count for part in (self, other) if part.count]
-        count = self.count + other.count
         return NumberEvaluation(
-            sum(losses) / count if count else math.nan,
+            combined_loss(self, other, mine, ~np.isnan(other.gold)),
             np.where(mine, self.predictions, other.predictions),
             np.where(mine, self.gold, other.gold),
         )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.answers import ResultTable
+from gumbeltree.nn.heads.head import combined_loss
 from gumbeltree.nn.heads.label_scores import LabelScores
 
 
@@ -84,23 +85,9 @@ class TagEvaluation:
 
     def __add__(self, other: "TagEvaluation") -> "TagEvaluation":
         """Combine two parts of one split, for example from two processes."""
-        if self.gold.shape != other.gold.shape:
-            raise ValueError(
-                f"cannot add evaluations of different splits ({len(self.gold)} and "
-                f"{len(other.gold)} examples)"
-            )
-        twice = np.flatnonzero(self._there() & other._there())
-        if len(twice):
-            raise ValueError(
-                f"cannot add evaluations that share example {twice[0]}; pass different `rows` to "
-                "`evaluate`"
-            )
-        # a part without examples has no loss
-        losses = [part.loss * part.count for part in (self, other) if part.count]
-        count = self.count + other.count
         return TagEvaluation(
             self.tags,
-            sum(losses) / count if count else math.nan,
+            combined_loss(self, other, self._there(), other._there()),
             np.maximum(self.predictions, other.predictions),
             np.maximum(self.gold, other.gold),
             self.separator,

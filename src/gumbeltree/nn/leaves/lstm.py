@@ -1,5 +1,7 @@
 """LSTM leaf transformations (Eq. 13)."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,7 +22,8 @@ class LSTMLeaf(nn.Module):
         hidden_dim: width D of the states.
         config: initialisation. "orthogonal" follows the authors' code: W_ih He normal, W_hh
             orthogonal, biases zero except for ones in the forget part of b_ih. "he" follows the
-            paper: both matrices He normal, biases zero.
+            paper: both matrices He normal, biases zero. "uniform" is that of `torch.nn.LSTM`:
+            everything between -1/sqrt(D) and 1/sqrt(D).
         reverse: whether to read from the last word to the first.
     """
 
@@ -45,6 +48,11 @@ class LSTMLeaf(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialise the weights."""
+        D = self.weight_hh.shape[1]
+        if self.init == "uniform":
+            for p in self.parameters():
+                nn.init.uniform_(p, -1 / math.sqrt(D), 1 / math.sqrt(D))
+            return
         nn.init.kaiming_normal_(self.weight_ih)
         nn.init.zeros_(self.bias_ih)
         nn.init.zeros_(self.bias_hh)
@@ -52,7 +60,6 @@ class LSTMLeaf(nn.Module):
             nn.init.kaiming_normal_(self.weight_hh)
             return
         orthogonal_(self.weight_hh)
-        D = self.weight_hh.shape[1]
         nn.init.ones_(self.bias_ih[D : 2 * D])
 
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
