@@ -378,6 +378,8 @@ def test_evaluates_pretokenized_texts():
 def test_rejects_texts_without_labels_and_splits_with_labels():
     with pytest.raises(ValueError, match="needs `labels`"):
         evaluate(SINGLE, TEXTS)
+    with pytest.raises(ValueError, match="no texts to evaluate the model on"):
+        evaluate(SINGLE, [], [])
     with pytest.raises(ValueError, match="omit `labels`"):
         evaluate(SINGLE, made(1, [3], 2), ["good"])
     with pytest.raises(ValueError, match=r"'ugly'.*bad, good"):

@@ -84,6 +84,8 @@ def evaluate(
         separator = getattr(model.config.head, "tag_separator", "")
         examples = examples_of(columns[0], labels, *columns[1:], tag_separator=separator)
         split = split_of(model, examples, pretokenized)
+        if not len(split):
+            raise ValueError("there are no texts to evaluate the model on; pass at least one")
     return Evaluator(model, split, words, rows)()
 
 

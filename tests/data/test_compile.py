@@ -364,6 +364,10 @@ def test_rejects_empty_and_missing_files(folder):
         prepare(text_recipe(), folder / "no.csv")
     with pytest.raises(FileNotFoundError, match=r"no\.csv"):
         prepare(text_recipe(), path, dev=folder / "no.csv")
+    said: list[str] = []
+    with pytest.raises(FileNotFoundError, match=r"no\.txt does not exist; check the path"):
+        prepare(text_recipe(), path, folder / "no.txt", say=said.append)
+    assert not said
     with pytest.raises(FileNotFoundError, match=r"train\.tsv"):
         prepare(text_recipe(), folder / "..")
 

@@ -72,6 +72,10 @@ def prepare(
             f"--more-vectors {more_vectors} only fills gaps in another vector file; pass that file "
             "with --vectors"
         )
+    # reading the texts can take minutes
+    for path in (data, dev, test, vectors, more_vectors):
+        if isinstance(path, str | Path) and not Path(path).exists():
+            raise FileNotFoundError(f"{path} does not exist; check the path")
     task = make_task(recipe)
     examples = read_splits(task, recipe, data, dev, test, skip_bad, say)
     say("building the vocabulary")

@@ -24,6 +24,10 @@ from gumbeltree.nn.heads.mlp import MLPHead, OfPairs, OfSentences
 from gumbeltree.nn.heads.number_evaluation import NumberEvaluation
 
 
+LARGEST = 1e100
+"""Largest target; squares of larger numbers could overflow."""
+
+
 class RegressionHead(MLPHead):
     """Base class of heads that predict a number."""
 
@@ -64,6 +68,11 @@ class RegressionHead(MLPHead):
             raise ValueError(
                 f"the head {config.kind!r} predicts numbers, but the data was prepared for a head "
                 "that predicts labels; prepare it again with this recipe"
+            )
+        if max(abs(targets.min()), abs(targets.max())) > LARGEST:
+            raise ValueError(
+                f"targets must lie between -{LARGEST:g} and {LARGEST:g}, got {targets.min():g} to "
+                f"{targets.max():g}; check the label column, or scale the numbers"
             )
         if targets.min() == targets.max():
             raise ValueError(
