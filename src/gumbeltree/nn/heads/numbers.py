@@ -23,7 +23,6 @@ from gumbeltree.nn.heads.head import Part
 from gumbeltree.nn.heads.mlp import MLPHead, OfPairs, OfSentences
 from gumbeltree.nn.heads.number_evaluation import NumberEvaluation
 
-
 LARGEST = 1e100
 """Largest target; squares of larger numbers could overflow."""
 
