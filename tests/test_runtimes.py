@@ -9,7 +9,8 @@ import torch
 
 import gumbeltree
 from gumbeltree.analysis.index import model_digest
-from gumbeltree.analysis.trace import span_probabilities, trace_many
+from gumbeltree.analysis.samples import span_probabilities
+from gumbeltree.analysis.trace import trace_many
 from gumbeltree.light.model import LightModel
 from gumbeltree.model import SentenceModel, save
 from gumbeltree.parts import LEAVES

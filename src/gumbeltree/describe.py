@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,49 @@ def describe(name: str) -> dict[str, Any]:
         "model": dataclasses.asdict(config),
         **_implementation(config),
     }
+
+
+def measured(provenance: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the model's own result on the test split, or else the dev split; None if unknown.
+
+    Args:
+        provenance: The origin of a model; its first metric is the one that selected the model.
+
+    Returns:
+        "metric", "value" and "split"; "data", the task; "examples" of the split and "trained_on",
+        the number of training examples, each None if not recorded.
+    """
+    metrics, splits = section(provenance, "metrics"), section(section(provenance, "data"), "splits")
+    name = next((key[4:] for key in metrics if key.startswith("dev_")), None)
+    for split in ("test", "dev"):
+        value = metrics.get(f"{split}_{name}")
+        if isinstance(value, float) and math.isfinite(value):
+            task = section(section(provenance, "recipe"), "data").get("task")
+            return {
+                "metric": name,
+                "value": value,
+                "split": split,
+                "data": task if isinstance(task, str) else None,
+                "examples": _examples(splits, split),
+                "trained_on": _examples(splits, "train"),
+            }
+    return None
+
+
+def without_published(description: str) -> str:
+    """Remove the paper's result from the description of a recipe, such as "(Table 1: 82.6 %)"."""
+    return re.sub(r"\s*\(Table \d+: [^)]*\)", "", description)
+
+
+def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a dictionary in a provenance, which may have any content; empty if there is none."""
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _examples(splits: Mapping[str, Any], split: str) -> int | None:
+    count = section(splits, split).get("examples")
+    return count if isinstance(count, int) else None
 
 
 def _implementation(config: ModelConfig) -> dict[str, Any]:

@@ -8,10 +8,18 @@ import pytest
 import torch
 
 from gumbeltree.analysis import trace as trace_module
-from gumbeltree.analysis.trace import span_probabilities, trace, trace_many
+from gumbeltree.analysis.samples import span_probabilities
+from gumbeltree.analysis.trace import (
+    NEAR_TIE,
+    GivenTreeError,
+    _layers_and_nodes,
+    trace,
+    trace_many,
+)
 from gumbeltree.config import BagConfig, ModelConfig
-from gumbeltree.model import SentenceModel
+from gumbeltree.model import SentenceModel, save
 from gumbeltree.noise import gumbel_noise
+from gumbeltree.runtimes import load
 from gumbeltree.tree import Tree
 from tests.models import tiny_model
 
@@ -54,6 +62,103 @@ def test_layers_match_the_encoder(model):
             assert layer.runner_up is None
         else:
             assert layer.runner_up == np.argsort(scores)[-2]
+
+
+def test_lead_is_the_difference_to_the_runner_up(model):
+    for traced in (trace(model, TEXT), trace(model, TEXT, seed=1, temperature=50.0)):
+        for layer in traced.layers[:-1]:
+            assert layer.lead == layer.scores[layer.choice] - layer.scores[layer.runner_up]
+            odds = layer.probabilities[layer.choice] / layer.probabilities[layer.runner_up]
+            temperature = 50.0 if traced.sampled else 1.0
+            assert np.log(odds) == pytest.approx(layer.lead / temperature, abs=1e-9)
+            assert layer.near_tie == (abs(layer.lead) < NEAR_TIE)
+        # the last merge has no alternative
+        assert (traced.layers[-1].lead, traced.layers[-1].near_tie) == (None, False)
+    assert all(layer.lead >= 0 for layer in trace(model, TEXT).layers[:-1])
+    assert any(layer.lead < 0 for layer in traced.layers[:-1])
+    leads = [layer.lead for layer in trace(model, TEXT).layers[:-1]]
+    assert min(leads) < NEAR_TIE < max(leads)
+
+
+def test_a_near_tie_is_nearly_a_coin_toss():
+    (layer, _), _ = _layers_and_nodes(
+        Tree("a b c", [0, 0]), np.array([[NEAR_TIE, 0.0], [0.0, 0.0]]), 1.0, [None] * 5
+    )
+    assert layer.probabilities[1] == pytest.approx(0.45, abs=5e-4)
+
+
+def both_runtimes(model, tmp_path):
+    save(model, tmp_path / "model")
+    return [load(tmp_path / "model", runtime=runtime) for runtime in ("torch", "numpy")]
+
+
+@pytest.mark.parametrize("shape", ["left", "right", "balanced", "brackets"])
+@pytest.mark.parametrize("estimator", ["st_gumbel", "soft"])
+def test_follows_a_given_tree(model, tmp_path, shape, estimator):
+    model = tiny_model("single", estimator=estimator)
+    words = TEXT.split()
+    wanted = {
+        "left": Tree.left_branching(words),
+        "right": Tree.right_branching(words),
+        "balanced": Tree.balanced(words),
+        "brackets": Tree.random(words, 5),
+    }[shape]
+    # a model whose trees have this shape has the same weights
+    same = {"left": "left", "right": "right", "balanced": "balanced"}.get(shape)
+    for runtime in both_runtimes(model, tmp_path):
+        given = str(wanted) if shape == "brackets" else shape
+        for options in ({}, {"seed": 1}):
+            traced = trace(runtime, TEXT, tree=given, **options)
+            assert traced.tree == wanted
+            assert not traced.sampled
+            assert traced.greedy == (wanted == runtime.parse(TEXT))
+            if same:
+                fixed = tiny_model("single", trees=same)
+                fixed.load_state_dict(
+                    {k: x for k, x in model.state_dict().items() if k != "encoder.query"}
+                )
+                assert np.allclose(traced.vector, fixed.encode([TEXT])[0], atol=1e-5)
+                assert traced.answer.label == fixed.predict([TEXT])[0].label
+        # the greedy tree gives the greedy vector
+        greedy = trace(runtime, TEXT, tree=str(runtime.parse(TEXT)))
+        assert greedy.greedy
+        assert np.allclose(greedy.vector, runtime.encode([TEXT])[0], atol=1e-5)
+
+
+def test_prefix_forces_the_first_merges_only(model, tmp_path):
+    for runtime in both_runtimes(model, tmp_path):
+        greedy = trace(runtime, TEXT)
+        for step in range(len(greedy.layers) - 1):
+            before = list(greedy.tree.order[:step])
+            other = greedy.layers[step].runner_up
+            traced = trace(runtime, TEXT, prefix=[*before, other])
+            assert list(traced.tree.order[: step + 1]) == [*before, other]
+            assert all(
+                layer.choice == np.argmax(layer.scores) for layer in traced.layers[step + 1 :]
+            )
+            assert traced.layers[step].lead == pytest.approx(-greedy.layers[step].lead, abs=1e-5)
+            own = trace(runtime, TEXT, prefix=greedy.tree.order[: step + 1])
+            assert own.tree.order == greedy.tree.order
+            assert own.greedy
+        # the merges after the prefix can be sampled
+        drawn = {
+            trace(runtime, TEXT, prefix=[6], seed=s, temperature=9.0).tree.order for s in range(9)
+        }
+        assert len(drawn) > 3
+        assert {order[0] for order in drawn} == {6}
+
+
+def test_given_trees_of_words_with_parentheses(model):
+    text = "the ( dog -LRB- ) sleeps"
+    assert (
+        str(trace(model, text, tree="right").tree)
+        in trace(model, text, tree="( the ( -LRB- ( dog ( -LRB- ( -RRB- sleeps ) ) ) ) )")
+        .as_dict()
+        .values()
+    )
+    assert trace(model, "dog", tree="left").tree == trace(model, "dog", tree="dog").tree
+    with pytest.raises(GivenTreeError, match=r"prefix: .* all words are merged"):
+        trace(model, "dog", prefix=[0])
 
 
 def test_nodes_are_words_followed_by_merges(model):
@@ -125,30 +230,11 @@ def test_fixed_trees_have_no_scores(trees):
         assert traced.as_dict()["trees"] == trees
         # only random trees depend on the seed
         assert traced.sampled == (seed is not None and trees == "random")
+        assert {layer.lead for layer in traced.layers} == {None}
+        assert not any(layer.near_tie for layer in traced.layers)
     learned = trace(tiny_model("single"), TEXT)
     assert (learned.trees, learned.scored) == ("learned", True)
     assert not trace(tiny_model("single"), "dog").scored
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
-def test_span_probabilities_follow_the_softmax(model, temperature):
-    text = "not one dog"
-    first = trace(model, text, temperature=temperature).layers[0].probabilities
-    tree, traced = span_probabilities(model, text, samples=4000, temperature=temperature)
-    assert tree == model.parse(text)
-    assert traced[0, 3] == 1
-    # four standard errors
-    for span, p in (((0, 2), first[0]), ((1, 3), first[1])):
-        assert abs(traced.get(span, 0.0) - p) < 4 * (p * (1 - p) / 4000) ** 0.5 + 1e-9
-
-
-def test_span_probabilities_of_short_texts(model):
-    assert span_probabilities(model, "dog") == (Tree("dog", []), {})
-    assert span_probabilities(model, "one dog", samples=3)[1] == {(0, 2): 1.0}
-    assert span_probabilities(model, TEXT, seed=1) == span_probabilities(model, TEXT, seed=1)
-    assert span_probabilities(model, TEXT, seed=1) != span_probabilities(model, TEXT, seed=2)
-    with pytest.raises(ValueError, match="`samples` must be at least 1, got 0"):
-        span_probabilities(model, TEXT, samples=0)
 
 
 def test_offsets_and_unknown_words(model):
@@ -193,4 +279,6 @@ def test_rejects_invalid_input(model):
 def test_noise_is_that_of_torch_with_the_same_seed(seed):
     generator = torch.Generator().manual_seed(seed)
     drawn = gumbel_noise((2, 5, 5), generator=generator)
-    np.testing.assert_allclose(trace_module._noise(2, 5, seed), drawn.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        trace_module.gumbel_noise(2, 5, seed), drawn.numpy(), rtol=1e-5, atol=1e-6
+    )

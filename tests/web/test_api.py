@@ -19,8 +19,11 @@ from starlette.testclient import TestClient
 
 import gumbeltree
 from gumbeltree.analysis.index import Index
-from gumbeltree.analysis.trace import span_probabilities, trace, trace_many
+from gumbeltree.analysis.samples import sample_trees, span_probabilities
+from gumbeltree.analysis.trace import trace, trace_many
 from gumbeltree.model import SentenceModel
+from gumbeltree.packaged import packaged_folder
+from gumbeltree.runtimes import load
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.web import api as api_module
 from gumbeltree.web import guards, phrases, schema, service
@@ -100,27 +103,111 @@ def test_lists_models_and_limits(client):
         "max_words": 1024,
         "description": "6D, reads pairs of sentences",
         "index": False,
+        "measured": None,
     }
     assert (single["kind"], single["sentences"], single["labels"]) == ("single", 1, ["bad", "good"])
     assert info["limits"] == dataclasses.asdict(LIMITS)
-    recipe = service.Served("x", gumbeltree.load("sst2-100d")).describe()["description"]
-    assert recipe.startswith("Stanford Sentiment")
 
 
-@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"seed": 4, "temperature": 2.5}])
+@pytest.mark.parametrize("runtime", ["torch", "numpy"])
+def test_packaged_models_show_their_own_results(runtime):
+    models = {name: load(name, runtime=runtime) for name in ("snli-100d", "sst2-100d")}
+    listed = TestClient(make_app(models)).get("/api/models").json()["models"]
+    for about in listed:
+        config = json.loads((packaged_folder(about["name"]) / "config.json").read_text("utf-8"))
+        metrics = config["provenance"]["metrics"]
+        own = about["measured"]
+        assert own["value"] == metrics[f"{own['split']}_accuracy"]
+        assert own["metric"] == "accuracy"
+        assert own["trained_on"] > own["examples"] > 1000
+        # the description of the recipe quotes the paper
+        assert "Table" not in about["description"]
+        assert "%" not in about["description"]
+    assert [about["measured"]["split"] for about in listed] == ["dev", "test"]
+    assert listed[0]["description"] == "SNLI, 100D"
+
+
+GIVEN = [
+    {"tree": "left"},
+    {"tree": "right", "seed": 1},
+    {"tree": "balanced"},
+    {"prefix": (0,)},
+    {"prefix": (0,), "seed": 2},
+]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"seed": 3}, {"seed": 4, "temperature": 2.5}, *GIVEN], ids=str
+)
 def test_parse_returns_the_trace(client, options):
-    results = post(client, "parse", model="single", texts=TEXTS, **options)["results"]
-    for text, result, known in zip(
-        TEXTS, results, trace_many(SINGLE, TEXTS, **options), strict=True
-    ):
-        assert result.pop("spans") is None
-        # predictions use the best tree, even if another one was sampled
-        (prediction,) = SINGLE.predict([text])
-        assert is_close(result.pop("classes"), prediction.probabilities)
-        assert is_close(result.pop("answer"), prediction.as_dict())
+    texts = [text for text in TEXTS if " " in text] if "prefix" in options else TEXTS
+    results = post(client, "parse", model="single", texts=texts, **options)["results"]
+    for result, known in zip(results, trace_many(SINGLE, texts, **options), strict=True):
+        assert result.pop("spans") is result.pop("samples") is None
+        assert is_close(result.pop("classes"), known.answer.probabilities)
         assert is_close(result, known.as_dict())
-    assert results[1]["sampled"] is bool(options)
-    assert results[2]["unknown"] == [False, False, True]
+    assert results[-1]["sampled"] is ("seed" in options and "tree" not in options)
+
+
+def test_parse_reports_unknown_words(client):
+    texts = ["not one cat", "zebra", "the dog"]
+    results = post(client, "parse", model="single", texts=texts)["results"]
+    assert [result["unknown"] for result in results] == [
+        [False, False, True],
+        [True],
+        [False, False],
+    ]
+    assert [result["unknown_share"] for result in results] == [pytest.approx(1 / 3), 1, 0]
+
+
+def test_predictions_belong_to_the_tree_shown(client):
+    """A given tree, a sampled one and the greedy one have predictions of their own."""
+    body = {"model": "single", "texts": [SENTENCE]}
+    (greedy,) = post(client, "parse", **body)["results"]
+    (left,) = post(client, "parse", tree="left", **body)["results"]
+    (predicted,) = post(client, "predict", **body)["results"]
+    assert greedy["greedy"]
+    assert not left["greedy"]
+    assert is_close(greedy["answer"], predicted)
+    assert not is_close(left["answer"], predicted)
+    for result in (greedy, left):
+        assert is_close(result["nodes"][-1]["classes"], result["answer"]["probabilities"])
+        assert result["classes"] == result["answer"]["probabilities"]
+    # the same tree, whoever asks for it
+    (again,) = post(client, "parse", tree=greedy["brackets"], **body)["results"]
+    assert again["greedy"]
+    assert is_close(again["answer"], predicted)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tree": "up"}, ["tree: ", "'up'", "'the dog sleeps'"]),
+        ({"tree": "((the dog) sleeps"}, ["tree: ", "')' missing"]),
+        ({"tree": "(the dog sleeps)"}, ["tree: ", "two children"]),
+        ({"tree": "((the cat) sleeps)"}, ["tree: ", "'the cat sleeps'"]),
+        ({"tree": ""}, ["tree: ", "no words"]),
+        ({"tree": "x" * 4001}, ["tree: ", "4000"]),
+        ({"prefix": [0, 1]}, ["prefix: ", "position 1 of merge 2", "0..0"]),
+        ({"prefix": [0, 0, 0]}, ["prefix: ", "merge 3", "merged by then"]),
+        ({"prefix": [-1]}, ["prefix.0: "]),
+        ({"prefix": [0] * 128}, ["prefix: "]),
+        ({"prefix": [0], "tree": "left"}, ["prefix: ", "'left'"]),
+    ],
+    ids=str,
+)
+def test_rejects_trees_that_do_not_fit(client, options, words):
+    body = {"model": "pair", "texts": ["the dog sleeps"], **options}
+    message = refused(client.post("/api/parse", json=body), 422)
+    assert message.startswith(words[0])
+    assert all(word in message for word in words)
+
+
+def test_fixed_trees_follow_no_other():
+    client = TestClient(make_app({"fixed": tiny_model("single", trees="left")}))
+    for options in ({"tree": "right"}, {"prefix": [0]}):
+        body = {"model": "fixed", "texts": [SENTENCE], **options}
+        assert "left" in refused(client.post("/api/parse", json=body), 422)
 
 
 def test_parse_of_a_pair_model_has_no_classes(client):
@@ -140,6 +227,10 @@ def test_parse_estimates_span_probabilities(client, seed):
     assert any(0 < share < 1 for share in shares.values())
     assert [0, 8, 1.0] in results[0]["spans"]
     assert results[1]["spans"] == []
+    assert results[0]["samples"] == sample_trees(
+        PAIR, SENTENCE, **{**options, "seed": seed or 0}
+    ).as_dict() | {"trees": results[0]["samples"]["trees"]}
+    assert results[0]["samples"]["answers"] is None
 
 
 @pytest.mark.parametrize("trees", ["learned", "left", "random"])
@@ -502,7 +593,7 @@ def test_rejects_responses_that_would_be_too_large(client, monkeypatch):
 def test_stops_computing_once_a_response_is_too_large(monkeypatch):
     parsed = []
 
-    def parse(served, texts, *options):
+    def parse(served, texts, options):
         parsed.extend(texts)
         # two bytes per character
         return ["\u00e9" * (LIMITS.answer // 4)] * len(texts)
@@ -798,7 +889,7 @@ def test_requests_that_time_out_are_dropped(gated):
 def test_sampling_is_not_batched(monkeypatch):
     calls = []
 
-    def parse(served, texts, *options):
+    def parse(served, texts, options):
         calls.append(texts)
         return ["1" if text != "x" else service.RefusedError("no") for text in texts]
 

@@ -16,7 +16,8 @@ import pytest
 
 import gumbeltree
 from gumbeltree.analysis.index import Index
-from gumbeltree.analysis.trace import span_probabilities, trace
+from gumbeltree.analysis.samples import span_probabilities
+from gumbeltree.analysis.trace import trace
 from tests.models import tiny_model
 
 pytest.importorskip("fastapi", reason="the server needs gumbeltree[web]")

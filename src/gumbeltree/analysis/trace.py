@@ -3,7 +3,6 @@
 Shapes: B sentences, T words per sentence, D state size.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from gumbeltree.answers import softmax
 from gumbeltree.encoded import VECTORS, Encoded, Keep
+from gumbeltree.fixed_orders import fixed_orders
 from gumbeltree.text.batches import as_texts, batches
 from gumbeltree.text.ids import Sentence, TextReader
 from gumbeltree.text_model import TextModel
@@ -22,6 +22,13 @@ BATCH_WORDS = 4096
 """The number of words to encode at a time; memory for their scores grows at most quadratically."""
 COLDEST, HOTTEST = 1e-6, 1e6
 """At lower temperatures sampling is effectively greedy; at higher ones, uniform."""
+NEAR_TIE = 0.2
+"""Merges that lead by less are near ties: of 100 draws between the two candidates at temperature 1,
+at least 45 pick the runner-up, because 1 / (1 + exp(0.2)) = 0.45."""
+FIXED = ("left", "right", "balanced")
+"""Trees that a model can follow, besides its own and bracketings."""
+FORCED = np.float32(1e30)
+"""Noise that outweighs any score, to force a merge."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +39,26 @@ class Layer:
         scores: The validity score of each candidate, left to right, without noise.
         probabilities: Eq. 12, the softmax of the scores divided by the temperature.
         choice: The position of the merge.
-        runner_up: The position of the most probable other candidate, None if there is no other.
+        runner_up: The position of the best other candidate, None if there is no other.
+        lead: The score of the choice minus that of the runner-up, which is the log-odds between
+            the two at temperature 1. Negative if a sampled or given choice is not the best. None
+            if there is no other candidate, or no scores.
     """
 
     scores: tuple[float, ...]
     probabilities: tuple[float, ...]
     choice: int
     runner_up: int | None
+    lead: float | None
+
+    @property
+    def near_tie(self) -> bool:
+        """Whether the choice and the runner-up differ by less than `NEAR_TIE`."""
+        return self.lead is not None and abs(self.lead) < NEAR_TIE
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields and `near_tie`, ready for JSON."""
+        return {**vars(self), "near_tie": self.near_tie}
 
 
 @dataclass(frozen=True)
@@ -78,6 +98,8 @@ class Trace:
         sampled: Whether merges were sampled instead of taking the best.
         cut: Whether the text was truncated.
         trees: "learned", or the kind of fixed trees that the encoder builds.
+        greedy: Whether the tree is the one that the model builds by itself.
+        answer: The prediction for this tree, as of `TextModel.predict`; None for pair models.
     """
 
     text: str
@@ -91,6 +113,8 @@ class Trace:
     sampled: bool
     cut: bool
     trees: str = "learned"
+    greedy: bool = True
+    answer: Any = None
 
     @property
     def scored(self) -> bool:
@@ -106,11 +130,14 @@ class Trace:
             "brackets": str(self.tree),
             "offsets": self.offsets,
             "unknown": self.unknown,
+            "unknown_share": sum(self.unknown) / len(self.unknown),
             "sampled": self.sampled,
+            "greedy": self.greedy,
             "cut": self.cut,
             "trees": self.trees,
-            "layers": [dict(vars(layer)) for layer in self.layers],
+            "layers": [layer.as_dict() for layer in self.layers],
             "nodes": [dict(vars(node)) for node in self.nodes],
+            "answer": None if self.answer is None else self.answer.as_dict(),
         }
 
 
@@ -120,7 +147,7 @@ def trace(model: TextModel, text: str, **options: Any) -> Trace:
     Args:
         model: A model that builds trees.
         text: A sentence.
-        options: `seed`, `temperature` and `pretokenized`, as in `trace_many`.
+        options: `seed`, `temperature`, `tree`, `prefix` and `pretokenized`, as in `trace_many`.
     """
     return trace_many(model, [text], **options)[0]
 
@@ -131,6 +158,8 @@ def trace_many(
     *,
     seed: int | None = None,
     temperature: float = 1.0,
+    tree: str = "model",
+    prefix: Sequence[int] = (),
     pretokenized: bool = False,
 ) -> list[Trace]:
     """Trace how a model merges each text.
@@ -141,32 +170,51 @@ def trace_many(
         seed: Sample each merge as argmax(score / temperature + Gumbel noise). The result depends
             on the seed, the text and the temperature, not on other texts. None merges the best.
         temperature: Higher values make sampling more random; training uses 1.
+        tree: "model" for the tree that the model chooses, or a tree that it must follow: "left",
+            "right", "balanced", or a bracketing of its words such as "( ( a b ) c )".
+        prefix: Positions of the first merges; the model chooses the others.
         pretokenized: See `TextModel.encode`.
+
+    Raises:
+        GivenTreeError: If the model cannot follow `tree` or `prefix`.
     """
-    sentences, cuts = _read(model, texts, temperature, pretokenized)
+    sentences, cuts = read_sentences(model, texts, temperature, pretokenized)
     unknown = TextReader(model.tokenizer, model.config.max_words).unknown
+    given = [given_order(model, sentence.words, tree, prefix) for sentence in sentences]
     # a seed has no effect on fixed trees
-    sampled = seed is not None and model.encoder.draws_trees
+    sampled = seed is not None and model.encoder.draws_trees and tree == "model"
     traces: dict[int, Trace] = {}
     for rows in batches([len(sentence.ids) for sentence in sentences], 256, BATCH_WORDS):
         ids = [sentences[row].ids for row in rows]
-        noise = None if seed is None else _padded_noise(ids, seed, temperature)
-        encoding = model.as_numpy(model.encode_ids(ids, Keep(True, True), noise))
+        noise = None
+        if seed is not None or any(given):
+            noise = _padded_noise(ids, seed, temperature, [given[row] for row in rows])
+        encoding = model.encode_ids(ids, Keep(True, True), noise)
+        answers: Sequence[Any] = [None] * len(ids)
+        if model.head.sentences == 1:
+            answers = model.head.answers(model.head_output(encoding))
+        encoding = model.as_numpy(encoding)
+        own_order = encoding.order if noise is None else model.as_numpy(model.encode_ids(ids)).order
         classes = _classes(model, encoding)
         assert encoding.nodes is not None
         assert encoding.order is not None
         assert encoding.scores is not None
+        assert own_order is not None
         T = max(map(len, ids))
         for i, row in enumerate(rows.tolist()):
             sentence, words = sentences[row], len(ids[i])
             own = [*range(words), *range(T, T + words - 1)]
-            tree = Tree(sentence.words, encoding.order[i, : words - 1].tolist())
+            merged, greedy = (
+                Tree(sentence.words, order[i, : words - 1].tolist())
+                for order in (encoding.order, own_order)
+            )
             scores = encoding.scores[i].astype(np.float64)
             shares = [None if classes is None else classes[i][node] for node in own]
-            layers, nodes = _layers_and_nodes(tree, scores, temperature, shares)
+            scored = model.encoder.trees == "sampled"
+            layers, nodes = _layers_and_nodes(merged, scores, temperature, shares, scored)
             traces[row] = Trace(
                 text=sentence.text,
-                tree=tree,
+                tree=merged,
                 offsets=tuple(sentence.offsets),
                 unknown=tuple(word == unknown for word in sentence.ids),
                 layers=layers,
@@ -176,51 +224,68 @@ def trace_many(
                 sampled=sampled,
                 cut=cuts[row],
                 trees=model.encoder.shape_of_trees,
+                greedy=merged == greedy,
+                answer=answers[i],
             )
     return [traces[row] for row in range(len(sentences))]
 
 
-def span_probabilities(
-    model: TextModel,
-    text: str,
-    *,
-    samples: int = 100,
-    seed: int = 0,
-    temperature: float = 1.0,
-    pretokenized: bool = False,
-) -> tuple[Tree, dict[Span, float]]:
-    """Return the greedy tree, and the share of sampled trees that contain each span.
+class GivenTreeError(ValueError):
+    """A tree or the beginning of one that a model cannot follow.
+
+    Attributes:
+        field: The argument with the error, "tree" or "prefix".
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field, self.message = field, message
+
+
+def given_order(
+    model: TextModel, words: Sequence[str], tree: str = "model", prefix: Sequence[int] = ()
+) -> list[int]:
+    """Return the merges that a model must begin with; none if it chooses all by itself.
 
     Args:
-        model: As in `trace_many`.
-        text: One sentence.
-        samples: The number of trees to sample.
-        seed: A single seed for all samples.
-        temperature: As in `trace_many`.
-        pretokenized: See `TextModel.encode`.
+        model: A model that builds trees.
+        words: The words of the sentence.
+        tree: See `trace_many`.
+        prefix: See `trace_many`.
     """
-    if samples < 1:
-        raise ValueError(f"`samples` must be at least 1, got {samples}")
-    (sentence,), _ = _read(model, [text], temperature, pretokenized)
-    T = len(sentence.ids)
-    noise = temperature * _noise(samples, T - 1, seed)
-
-    def orders(count: int, noise: NDArray[np.float32] | None = None) -> list[list[int]]:
-        encoding = model.encode_ids([sentence.ids] * count, noise=noise)
-        order = model.as_numpy(encoding).order
-        assert order is not None
-        drawn: list[list[int]] = order.tolist()
-        return drawn
-
-    counts: Counter[Span] = Counter()
-    (greedy,) = orders(1)
-    most = max(1, BATCH_WORDS // T)
-    for start in range(0, samples, most):
-        part = noise[start : start + most]
-        for order in orders(len(part), part):
-            counts.update(Tree(sentence.words, order).spans)
-    shares = {span: count / samples for span, count in sorted(counts.items())}
-    return Tree(sentence.words, greedy), shares
+    field = "prefix" if tree == "model" else "tree"
+    if tree == "model" and not prefix:
+        return []
+    if prefix and tree != "model":
+        raise GivenTreeError("prefix", f'needs the tree "model", got {tree!r:.60}; pass only one')
+    if model.encoder.trees != "sampled":
+        kind = model.encoder.shape_of_trees
+        raise GivenTreeError(field, f"this model cannot follow another tree: its are {kind}")
+    if tree in FIXED:
+        return [*fixed_orders(tree, np.array([len(words)]), len(words))[0].tolist()]
+    if tree == "model":
+        for step, position in enumerate(prefix):
+            last = len(words) - 2 - step
+            if not 0 <= position <= last:
+                raise GivenTreeError(
+                    field,
+                    f"position {position} of merge {step + 1} does not exist: "
+                    + (f"must lie in 0..{last}" if last >= 0 else "all words are merged by then"),
+                )
+        return list(prefix)
+    try:
+        given = Tree.from_brackets(tree)
+    except ValueError as error:
+        names = ", ".join(FIXED)
+        raise GivenTreeError(field, f"must be model, {names} or brackets: {error}") from None
+    # compare as written, because brackets cannot tell "(" from "-LRB-"
+    if len(given) != len(words) or str(Tree(words, given.order)) != str(given):
+        raise GivenTreeError(
+            field,
+            f"must bracket the words of the sentence, {' '.join(words)!r:.80}, "
+            f"got {' '.join(given.words)!r:.80}",
+        )
+    return list(given.order)
 
 
 def check_temperature(temperature: float) -> None:
@@ -232,7 +297,7 @@ def check_temperature(temperature: float) -> None:
         )
 
 
-def _read(
+def read_sentences(
     model: TextModel, texts: Sequence[str], temperature: float, pretokenized: bool
 ) -> tuple[list[Sentence], list[bool]]:
     """Check the arguments, and return the ids of the texts and which texts were truncated."""
@@ -247,7 +312,7 @@ def _read(
     return sentences, cuts
 
 
-def _noise(count: int, size: int, seed: int) -> NDArray[np.float32]:
+def gumbel_noise(count: int, size: int, seed: int) -> NDArray[np.float32]:
     """Draw Gumbel noise `[count, size, size]` that depends only on its size and the seed.
 
     The uniform numbers are those that torch draws with the same seed on a CPU.
@@ -262,14 +327,19 @@ def _noise(count: int, size: int, seed: int) -> NDArray[np.float32]:
 
 
 def _padded_noise(
-    ids: Sequence[Sequence[int]], seed: int, temperature: float
+    ids: Sequence[Sequence[int]],
+    seed: int | None,
+    temperature: float,
+    given: Sequence[Sequence[int]],
 ) -> NDArray[np.float32]:
-    """Return the noise of each sentence, padded to `[B, T-1, T-1]`."""
+    """Return the noise of each sentence with its given merges, padded to `[B, T-1, T-1]`."""
     sizes = [len(words) - 1 for words in ids]
     noise = np.zeros((len(ids), max(sizes), max(sizes)), np.float32)
     for i, size in enumerate(sizes):
-        # argmax(score / temperature + g) is argmax(score + temperature g)
-        noise[i, :size, :size] = temperature * _noise(1, size, seed)[0]
+        if seed is not None:
+            # argmax(score / temperature + g) is argmax(score + temperature g)
+            noise[i, :size, :size] = temperature * gumbel_noise(1, size, seed)[0]
+        noise[i, range(len(given[i])), given[i]] = FORCED
     return noise
 
 
@@ -290,8 +360,17 @@ def _layers_and_nodes(
     scores: NDArray[np.float64],
     temperature: float,
     classes: Sequence[dict[str, float] | None],
+    scored: bool = True,
 ) -> tuple[tuple[Layer, ...], tuple[Node, ...]]:
-    """Return the layers of one sentence, and its nodes with their classes."""
+    """Return the layers of one sentence, and its nodes with their classes.
+
+    Args:
+        tree: The words and their merges.
+        scores: Scores of the candidates of each layer `[T-1, T-1]`.
+        temperature: See `trace_many`.
+        classes: The class probabilities of each node.
+        scored: Whether the scores mean anything.
+    """
     T = len(tree)
     layers: list[Layer] = []
     nodes = [Node((i, i + 1), None, None, None, None, classes[i]) for i in range(T)]
@@ -302,7 +381,8 @@ def _layers_and_nodes(
         probabilities = (weights / weights.sum()).tolist()
         others = [j for j in range(len(row)) if j != choice]
         runner_up = max(others, key=row.__getitem__, default=None)
-        layers.append(Layer(tuple(row.tolist()), tuple(probabilities), choice, runner_up))
+        lead = None if runner_up is None or not scored else float(row[choice] - row[runner_up])
+        layers.append(Layer(tuple(row.tolist()), tuple(probabilities), choice, runner_up, lead))
         children = (present[choice], present[choice + 1])
         present[choice : choice + 2] = [T + step]
         score, probability = float(row[choice]), probabilities[choice]

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -263,12 +264,11 @@ def _add_model_routes(app: FastAPI, api: Api) -> None:
         words = [min(len(text.split()), longest) for text in request.texts]
         # two numbers per candidate of each layer
         _check_size(NUMBER_BYTES * sum(count * (count - 1) for count in words))
-        options = (request.seed, request.temperature, request.samples)
-
-        def call(texts: list[str]) -> service.Answers:
-            return service.parse(served, texts, *options)
-
-        kind: tuple[object, ...] = ("parse", served.name, *options)
+        options = service.Options(
+            **{field.name: getattr(request, field.name) for field in fields(service.Options)}
+        )
+        call = partial(service.parse, served, options=options)
+        kind: tuple[object, ...] = ("parse", served.name, options)
         if request.samples:
             # sampling is slow: a unique kind keeps these requests out of batches
             kind = (*kind, object())

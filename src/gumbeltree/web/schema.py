@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gumbeltree.analysis.trace import NEAR_TIE
 from gumbeltree.web.limits import LIMITS
 
 
@@ -60,8 +61,28 @@ class ParseRequest(Request):
         1.0, ge=1e-6, le=1e6, description="Divides the scores: higher is more random."
     )
     samples: Annotated[int, WHOLE] = Field(
-        0, ge=0, le=LIMITS.samples, description="Sampled trees per sentence, for `spans`."
+        0,
+        ge=0,
+        le=LIMITS.samples,
+        description="Sampled trees per sentence, for `spans` and `samples`.",
     )
+    tree: str = Field(
+        "model",
+        # brackets and escapes are longer than the text
+        max_length=4 * LIMITS.characters,
+        description='"model" for the tree that the model chooses; "left", "right", "balanced" or a '
+        "bracketing of the sentence's words for a tree that it must follow.",
+        examples=["model", "left", "( ( i love ) this )"],
+    )
+    prefix: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=LIMITS.words), WHOLE], ...],
+        Field(
+            max_length=LIMITS.words - 1,
+            strict=False,
+            description="Positions of the first merges; the model chooses the others.",
+            examples=[[2, 0]],
+        ),
+    ] = ()
 
 
 class PredictRequest(Request):
@@ -121,6 +142,17 @@ class Health(BaseModel):
     queue: Queue
 
 
+class Measured(BaseModel):
+    """The result of a model on its own data, as recorded in its folder."""
+
+    metric: str = Field(examples=["accuracy"])
+    value: float
+    split: str = Field(description='"test", or "dev" without a result on the test split.')
+    data: str | None = Field(description="The task.", examples=["snli"])
+    examples: int | None = Field(description="Number of examples of the split.")
+    trained_on: int | None = Field(description="Number of training examples.")
+
+
 class ModelInfo(BaseModel):
     """A model that is served."""
 
@@ -136,6 +168,7 @@ class ModelInfo(BaseModel):
     max_words: int = Field(description="Longer texts are truncated to this length.")
     description: str
     index: bool = Field(description="Whether a sentence index is available.")
+    measured: Measured | None = Field(description="Null if its folder records no result.")
 
 
 class LimitsInfo(BaseModel):
@@ -177,7 +210,12 @@ class LayerAnswer(BaseModel):
     scores: list[float] = Field(description="One per candidate, left to right.")
     probabilities: list[float] = Field(description="Eq. 12, at the requested temperature.")
     choice: int = Field(description="Index of the candidate that was merged.")
-    runner_up: int | None = Field(description="The most probable other candidate.")
+    runner_up: int | None = Field(description="The best other candidate; null if there is none.")
+    lead: float | None = Field(
+        description="Score of the choice minus that of the runner-up: the log-odds between the two "
+        "at temperature 1. Null for the last merge and for fixed trees."
+    )
+    near_tie: bool = Field(description=f"Whether the lead is between -{NEAR_TIE} and {NEAR_TIE}.")
 
 
 class NodeAnswer(BaseModel):
@@ -191,6 +229,44 @@ class NodeAnswer(BaseModel):
     classes: Probabilities | None = Field(description="Class probabilities of this node alone.")
 
 
+class SampledTree(BaseModel):
+    """One of the most frequent trees."""
+
+    order: list[int]
+    brackets: str
+    share: float = Field(description="Fraction of the samples.")
+    greedy: bool = Field(description="Whether this is the tree that the model chooses itself.")
+    answer: Predicted | None = Field(description="The prediction for this tree.")
+
+
+class LabelShare(BaseModel):
+    """How often a label is predicted over the sampled trees."""
+
+    share: float = Field(description="Fraction of the samples that predict it.")
+    mean: float = Field(description="Mean probability.")
+
+
+class NumberSummary(BaseModel):
+    """The distribution of a predicted number over the sampled trees."""
+
+    mean: float
+    quantiles: dict[str, float] = Field(examples=[{"0.05": 1.2, "0.5": 2.5, "0.95": 3.1}])
+
+
+class SamplesAnswer(BaseModel):
+    """The sampled trees of a sentence."""
+
+    trees: list[SampledTree] = Field(description="At most five, most frequent first.")
+    distinct: int = Field(description="Number of distinct trees.")
+    greedy_share: float = Field(description="Fraction of the tree that the model chooses itself.")
+    answers: dict[str, LabelShare] | NumberSummary | None = Field(
+        description="By label, or for numbers the mean and quantiles; null for pair models."
+    )
+    top: list[float] | None = Field(
+        description="Per sample, the probability of the greedy tree's label, or the number."
+    )
+
+
 class Parsed(BaseModel):
     """A sentence and its tree."""
 
@@ -200,7 +276,9 @@ class Parsed(BaseModel):
     brackets: str = Field(examples=["( i ( love this ) )"])
     offsets: list[Span] = Field(description="Character range of each word.")
     unknown: list[bool] = Field(description="Whether each word is out of the vocabulary.")
+    unknown_share: float = Field(description="Fraction of the words that are.")
     sampled: bool
+    greedy: bool = Field(description="Whether this is the tree that the model chooses itself.")
     cut: bool = Field(description="Whether the text was truncated.")
     trees: str = Field(
         description='"learned", or the kind of fixed trees: "left", "right", "balanced" or '
@@ -210,17 +288,18 @@ class Parsed(BaseModel):
     layers: list[LayerAnswer]
     nodes: list[NodeAnswer] = Field(description="The words, then the merges, root last.")
     classes: Probabilities | None = Field(
-        description="Class probabilities of the sentence for its best tree; null for pair "
-        "models and heads without classes."
+        description="Class probabilities of the sentence for this tree; null for pair models and "
+        "heads without classes."
     )
     answer: Predicted | None = Field(
-        description="The result of `/api/predict`; null for pair models."
+        description="The prediction for this tree; null for pair models."
     )
     spans: list[Annotated[list[Any], Field(min_length=3, max_length=3)]] | None = Field(
         description="[first word, last word + 1, fraction of the sampled trees that contain the "
         "span]; null without `samples`.",
         examples=[[[0, 2, 0.75], [0, 3, 1.0]]],
     )
+    samples: SamplesAnswer | None = Field(description="Summary of the sampled trees; null without them.")
 
 
 class ParseAnswer(BaseModel):

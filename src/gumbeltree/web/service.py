@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gumbeltree.analysis.trace import Trace, span_probabilities, trace_many
+from gumbeltree.analysis.samples import sample_trees
+from gumbeltree.analysis.trace import GivenTreeError, Trace, trace_many
+from gumbeltree.describe import measured, without_published
 from gumbeltree.text_model import TextModel
 from gumbeltree.web.limits import LIMITS
 from gumbeltree.web.phrases import Phrases, example_sentences, phrase_words
@@ -78,35 +80,68 @@ class Served:
             "vocabulary": self.model.tokenizer.get_vocab_size(),
             "max_words": config.max_words,
             "description": _description(self.model),
+            "measured": measured(self.model.provenance),
             "index": self.index is not None,
         }
 
 
-def parse(
-    served: Served, texts: list[str], seed: int | None, temperature: float, samples: int
-) -> Answers:
-    """Return the trace of each text with its prediction and span probabilities."""
-    model = served.model
+@dataclass(frozen=True)
+class Options:
+    """Options of a parse; see `schema.ParseRequest`."""
 
-    def run(texts: list[str]) -> list[str]:
-        traces = trace_many(model, texts, seed=seed, temperature=temperature)
-        predictions: list[dict[str, Any] | None] = [None] * len(texts)
-        if not served.pair:
-            predictions = [prediction.as_dict() for prediction in model.predict(texts)]
-        results = []
-        for text, trace, prediction in zip(texts, traces, predictions, strict=True):
-            spans = None
-            if samples:
-                _, shares = span_probabilities(
-                    model, text, samples=samples, seed=seed or 0, temperature=temperature
-                )
-                spans = [[*span, share] for span, share in shares.items()]
-            classes = (prediction or {}).get("probabilities") if model.labels else None
-            extra = {"classes": classes, "answer": prediction, "spans": spans}
-            results.append(to_json({**trace.as_dict(), **extra}))
+    seed: int | None = None
+    temperature: float = 1.0
+    samples: int = 0
+    tree: str = "model"
+    prefix: tuple[int, ...] = ()
+
+
+def parse(served: Served, texts: list[str], options: Options) -> Answers:
+    """Return the trace of each text with its prediction, and what sampling its tree gives."""
+
+    def run(texts: list[str]) -> Answers:
+        if options.tree == "model" and not options.prefix:
+            return _parsed(served.model, texts, options)
+        # one by one, because the tree may fit some texts only
+        results: Answers = []
+        for text in texts:
+            try:
+                results += _parsed(served.model, [text], options)
+            except GivenTreeError as error:
+                results.append(RefusedError(error.message, error.field))
         return results
 
-    return _run_usable(model, texts, lambda text: [text], run)
+    return _run_usable(served.model, texts, lambda text: [text], run)
+
+
+def _parsed(model: TextModel, texts: list[str], options: Options) -> Answers:
+    """Return the results of `parse` for texts that have words."""
+    traces = trace_many(
+        model,
+        texts,
+        seed=options.seed,
+        temperature=options.temperature,
+        tree=options.tree,
+        prefix=options.prefix,
+    )
+    results: Answers = []
+    for text, trace in zip(texts, traces, strict=True):
+        result = trace.as_dict()
+        answer = result["answer"] or {}
+        result["classes"] = answer.get("probabilities") if model.labels else None
+        result["spans"] = result["samples"] = None
+        if options.samples:
+            drawn = sample_trees(
+                model,
+                text,
+                samples=options.samples,
+                seed=options.seed or 0,
+                temperature=options.temperature,
+            )
+            result["spans"] = [[*span, share] for span, share in drawn.spans.items()]
+            result["samples"] = drawn.as_dict()
+        results.append(to_json(result))
+    return results
 
 
 def predict(served: Served, items: list[tuple[str, str | None]]) -> Answers:
@@ -221,6 +256,6 @@ def _description(model: TextModel) -> str:
     recipe = model.provenance.get("recipe")
     recorded = recipe.get("description") if isinstance(recipe, Mapping) else None
     if isinstance(recorded, str) and recorded:
-        return recorded
+        return without_published(recorded)
     what = "pairs of sentences" if model.head.sentences == 2 else "single sentences"
     return f"{model.encoder.vector_dim}D, reads {what}"

@@ -227,9 +227,8 @@ export class Card {
         html("p", { class: `answer ${hue(label, labels)}`, text: label }),
         bars(classes, labels, `Prediction of ${name}`),
       );
-      if (this.results[0].sampled) {
-        const trees = this.pair ? "trees" : "tree";
-        this.verdict.append(quiet(`based on the ${this.#usual} ${trees}, not the sampled ${trees}`));
+      if (this.pair && this.results[0].sampled) {
+        this.verdict.append(quiet(`based on the ${this.#usual} trees, not the sampled trees`));
       }
     } else if (this.#answer) {
       this.verdict.replaceChildren(html("p", { class: "answer", text: inWords(this.#answer) }));

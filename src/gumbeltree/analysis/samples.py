@@ -1,0 +1,145 @@
+"""Sample the trees of one sentence: which trees a model draws, and what it predicts for each."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gumbeltree.analysis.trace import BATCH_WORDS, gumbel_noise, read_sentences
+from gumbeltree.text_model import TextModel
+from gumbeltree.tree import Span, Tree
+
+MOST_TREES = 5
+"""The number of distinct trees in the summary of a sample."""
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Sampled trees of a sentence and their predictions.
+
+    Attributes:
+        greedy: The tree that the model builds without sampling.
+        greedy_answer: Its prediction; None for pair models.
+        trees: The sampled trees, in the order of sampling.
+        answers: Their predictions; empty for pair models.
+    """
+
+    greedy: Tree
+    greedy_answer: Any
+    trees: Sequence[Tree]
+    answers: Sequence[Any]
+
+    @property
+    def spans(self) -> dict[Span, float]:
+        """The share of the sampled trees that contain each span, sorted."""
+        counts = Counter(span for tree in self.trees for span in tree.spans)
+        return {span: count / len(self.trees) for span, count in sorted(counts.items())}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the most frequent trees and the distribution of the predictions, as JSON data."""
+        total, counts = len(self.trees), Counter(self.trees)
+        answers = [answer.as_dict() for answer in self.answers]
+        # equal trees have equal predictions
+        answer_of = dict(zip(self.trees, answers, strict=True)) if answers else {}
+        return {
+            "trees": [
+                {
+                    "order": tree.order,
+                    "brackets": str(tree),
+                    "share": count / total,
+                    "greedy": tree == self.greedy,
+                    "answer": answer_of.get(tree),
+                }
+                for tree, count in counts.most_common(MOST_TREES)
+            ],
+            "distinct": len(counts),
+            "greedy_share": counts[self.greedy] / total,
+            **_distribution(answers, self.greedy_answer and self.greedy_answer.as_dict()),
+        }
+
+
+def sample_trees(
+    model: TextModel,
+    text: str,
+    *,
+    samples: int = 100,
+    seed: int = 0,
+    temperature: float = 1.0,
+    pretokenized: bool = False,
+) -> Samples:
+    """Sample trees of a sentence, and predict with each.
+
+    Args:
+        model: As in `trace_many`.
+        text: One sentence.
+        samples: The number of trees to sample.
+        seed: A single seed for all samples.
+        temperature: As in `trace_many`.
+        pretokenized: See `TextModel.encode`.
+    """
+    if samples < 1:
+        raise ValueError(f"`samples` must be at least 1, got {samples}")
+    (sentence,), _ = read_sentences(model, [text], temperature, pretokenized)
+    T = len(sentence.ids)
+    noise = temperature * gumbel_noise(samples, T - 1, seed)
+    trees: list[Tree] = []
+    answers: list[Any] = []
+    most = max(1, BATCH_WORDS // T)
+    for part in (None, *(noise[start : start + most] for start in range(0, samples, most))):
+        ids = [sentence.ids] * (1 if part is None else len(part))
+        encoding = model.encode_ids(ids, model.head.keep, part)
+        if model.head.sentences == 1:
+            answers += model.head.answers(model.head_output(encoding))
+        order = model.as_numpy(encoding).order
+        assert order is not None
+        trees += [Tree(sentence.words, row) for row in order.tolist()]
+    return Samples(trees[0], answers[0] if answers else None, trees[1:], answers[1:])
+
+
+def span_probabilities(
+    model: TextModel, text: str, **options: Any
+) -> tuple[Tree, dict[Span, float]]:
+    """Return the greedy tree, and the share of sampled trees that contain each span.
+
+    Args:
+        model: As in `trace_many`.
+        text: One sentence.
+        options: As in `sample_trees`.
+    """
+    drawn = sample_trees(model, text, **options)
+    return drawn.greedy, drawn.spans
+
+
+def _distribution(answers: list[dict[str, Any]], greedy: dict[str, Any] | None) -> dict[str, Any]:
+    """Summarise predictions: "answers", and "top" with one number per sample.
+
+    Args:
+        answers: Predictions of classes, tags or numbers; others have no summary.
+        greedy: The prediction for the greedy tree.
+    """
+    if greedy is not None and "value" in greedy:
+        values = [answer["value"] for answer in answers]
+        found = zip(map(str, QUANTILES), np.quantile(values, QUANTILES).tolist(), strict=True)
+        return {
+            "answers": {"mean": float(np.mean(values)), "quantiles": dict(found)},
+            "top": values,
+        }
+    if greedy is None or not ("label" in greedy or "labels" in greedy):
+        return {"answers": None, "top": None}
+    # tags have several labels
+    labels = [answer.get("labels") or [answer.get("label")] for answer in answers]
+    shares = {
+        label: [answer["probabilities"][label] for answer in answers]
+        for label in greedy["probabilities"]
+    }
+    summary = {
+        label: {
+            "share": sum(label in names for names in labels) / len(answers),
+            "mean": sum(values) / len(answers),
+        }
+        for label, values in shares.items()
+    }
+    return {"answers": summary, "top": shares.get(greedy.get("label"))}
