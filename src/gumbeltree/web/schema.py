@@ -299,7 +299,9 @@ class Parsed(BaseModel):
         "span]; null without `samples`.",
         examples=[[[0, 2, 0.75], [0, 3, 1.0]]],
     )
-    samples: SamplesAnswer | None = Field(description="Summary of the sampled trees; null without them.")
+    samples: SamplesAnswer | None = Field(
+        description="Summary of the sampled trees; null without them."
+    )
 
 
 class ParseAnswer(BaseModel):
