@@ -292,7 +292,25 @@ def test_load_rejects_pickled_weights(folder, tmp_path):
 )
 def test_load_rejects_damaged_tokenizers(folder, content):
     (folder / "tokenizer.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is (not a tokenizer|refused: .* x,)"):
+        load(folder)
+
+
+def test_tokenizers_that_could_exhaust_the_memory_are_neither_saved_nor_loaded(folder, tmp_path):
+    model = load(folder)
+    model.tokenizer.enable_padding(length=2_000_000_000)
+    with pytest.raises(ValueError, match=r"cannot save the model: .*padding must be null"):
+        save(model, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (folder / "tokenizer.json").write_text(model.tokenizer.to_str(), encoding="utf-8")
+    for runtime in ("torch", "numpy"):
+        with pytest.raises(ValueError, match=r"tokenizer\.json is refused: .*padding"):
+            gumbeltree.load(folder, runtime=runtime)
+
+
+def test_load_refuses_huge_tokenizers(folder, monkeypatch):
+    monkeypatch.setattr("gumbeltree.store.MOST_BYTES", 100)
+    with pytest.raises(ValueError, match=r"tokenizer\.json has .* bytes; the limit is 100"):
         load(folder)
 
 

@@ -18,6 +18,7 @@ from gumbeltree.packaged import packaged_folder, packaged_hint
 from gumbeltree.plugins import plugin_of
 from gumbeltree.registry import Registry, UnknownNameError, suggest
 from gumbeltree.settings import from_dict
+from gumbeltree.text.tokenizer_file import MOST_BYTES, check_description, parse_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,11 @@ def write_folder(
     }
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     vocabulary = tokenizer.to_str(pretty=True)
+    try:
+        # so that the folder can be loaded again
+        check_description(vocabulary)
+    except ValueError as error:
+        raise ValueError(f"cannot save the model: its tokenizer {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / WEIGHTS, write_weights)
     replace_file(folder / TOKENIZER, lambda path: path.write_text(vocabulary, encoding="utf-8"))
@@ -100,10 +106,15 @@ def read_model(folder: Path) -> tuple[ModelConfig, Tokenizer, dict[str, Any]]:
 def read_tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of a model folder."""
     path = folder / TOKENIZER
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise ValueError(f"{path} has {size:,} bytes; the limit is {MOST_BYTES:,}")
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:
+        tokenizer = parse_tokenizer(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a tokenizer: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} {error}") from error
     check_tokenizer(tokenizer, path)
     return tokenizer
 

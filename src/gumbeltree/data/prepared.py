@@ -21,6 +21,7 @@ from gumbeltree.atomic import replace_file
 from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.split import Split
 from gumbeltree.settings import from_dict
+from gumbeltree.text.tokenizer_file import parse_tokenizer
 
 FORMAT = "gumbeltree-prepared-1"
 
@@ -192,7 +193,7 @@ def load_prepared(path: str | Path) -> Prepared:
         }
         prepared = Prepared(
             splits,
-            Tokenizer.from_str(arrays["tokenizer"].tobytes().decode()),
+            parse_tokenizer(arrays["tokenizer"].tobytes().decode()),
             arrays.get("vectors"),
             tuple(metadata["labels"]),
             metadata["pair"],

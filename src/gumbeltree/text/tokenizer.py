@@ -74,6 +74,22 @@ _TOKEN = "|".join(
 )
 
 
+# the control characters that Python treats as white space and the tokenizers library does not
+_SEPARATORS = r"[\x1c-\x1f]"
+
+PATTERNS = frozenset(
+    {
+        _SENTENCE_END,
+        _OPENING_QUOTE,
+        _OPENING_APOSTROPHES,
+        _CURLY_APOSTROPHE,
+        _TOKEN,
+        _SEPARATORS,
+    }
+)
+"""The regular expressions of the tokenizers below. Each match has at least one character."""
+
+
 def whitespace_tokenizer(words: Iterable[str], lower: bool = False) -> Tokenizer:
     """Return a tokenizer that splits text at white space.
 
@@ -163,9 +179,8 @@ def _split_at_spaces(
     replacements: Sequence[normalizers.Normalizer],
     splits: Sequence[pre_tokenizers.PreTokenizer],
 ) -> Tokenizer:
-    # Python treats these four control characters as white space; the tokenizers library does not
     steps: list[normalizers.Normalizer] = [
-        normalizers.Replace(Regex(r"[\x1c-\x1f]"), " "),
+        normalizers.Replace(Regex(_SEPARATORS), " "),
         *replacements,
     ]
     if lower:
