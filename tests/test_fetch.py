@@ -297,6 +297,19 @@ def test_wrong_checksum_or_size_leaves_no_file(server, home, monkeypatch, wrong)
     assert names(home / "data" / "glove.6B") == []
 
 
+def test_stops_reading_at_the_known_size(server, home, monkeypatch):
+    size = 10_000
+    replace_file(monkeypatch, "glove.6B", size=size)
+    path = urlsplit(OFFICIAL["glove.6B"].files[0].url).path
+    server.files[path] = b"x" * 100 * size
+    read = []
+    with pytest.raises(ValueError, match="more than 10,000 bytes instead of 10,000"):
+        fetch.get("glove.6B", progress=lambda name, done, total: read.append(done))
+    assert size < read[-1] <= size + fetch.BLOCK
+    assert len(server.requests) == 1
+    assert names(home / "data" / "glove.6B") == []
+
+
 def test_rejects_redirects_to_local_files(server):
     server.answers = ["file:///etc/hostname"]
     with pytest.raises(OSError, match="file:///etc/hostname"):

@@ -226,6 +226,34 @@ def test_converts_other_precisions_to_float32(place, dtype):
     assert {x.dtype for x in model.state_dict().values()} == {torch.float32}
 
 
+# storage
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("key", ["word_embedding.weight", "encoder.comp_query", "unknown"])
+def test_rejects_tensors_larger_than_their_storage(place, key, zipped):
+    # checking its values would take terabytes
+    state = {**state_dict(), key: torch.zeros(1).expand(10**9, 10**3)}
+    torch.save(state, place.checkpoint, _use_new_zipfile_serialization=zipped)
+    place.refuse(rf"snli\.pkl: {key} has shape \[1000000000, 1000\].*too few values")
+
+
+def test_rejects_many_tensors_in_one_storage(place):
+    shared = torch.zeros(10**4)
+    state = {**state_dict(), **{f"x{number}": shared for number in range(9)}}
+    place.refuse(r"snli\.pkl: x1 has shape \[10000\].*share no memory", state)
+
+
+def test_rejects_compressed_checkpoints(place):
+    torch.save(state_dict(), place.checkpoint)
+    with zipfile.ZipFile(place.checkpoint) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(place.checkpoint, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    place.refuse(r"snli\.pkl is not a state dict that can be read safely")
+
+
 # vocabulary
 
 

@@ -226,7 +226,8 @@ def _problem(path: Path, file: File) -> str:
     """Return how a file differs from the published one, or an empty string."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
-        return f"the file has {size:,} bytes instead of {file.size:,}"
+        found = f"more than {file.size:,}" if size > file.size else f"{size:,}"
+        return f"the file has {found} bytes instead of {file.size:,}"
     if file.sha256 is not None:
         with open(path, "rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -289,5 +290,8 @@ def _transfer(file: File, url: str, part: Path, progress: Progress) -> None:
             while block := response.read1(BLOCK):
                 done += stream.write(block)
                 progress(file.name, done, total)
+                if file.size is not None and done > file.size:
+                    # not the published file; `_problem` reports it
+                    return
     if total is not None and done != total:
         raise ConnectionError(f"connection closed after {done:,} of {total:,} bytes")

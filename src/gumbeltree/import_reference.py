@@ -2,6 +2,7 @@
 
 import re
 import warnings
+import zipfile
 from pathlib import Path
 
 import torch
@@ -75,9 +76,16 @@ def import_reference(
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
     """Read a state dict without running code from the file; weights become float32."""
+    size = path.stat().st_size
     with open(path, "rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            # torch.save does not compress; a compressed file could exhaust the memory
+            if zipfile.is_zipfile(file):
+                entries = zipfile.ZipFile(file).infolist()
+                if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                    raise ValueError("compressed entries")
+            file.seek(0)
             state = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
             # torch suggests disabling the protection; report only what the file tries to load
@@ -95,6 +103,13 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
             raise ValueError(
                 f"{path} is not a state dict: {name!r} is a {type(value).__name__}, not a dense "
                 "tensor"
+            )
+        # a few bytes can be expanded to any shape, or shared by any number of tensors
+        size -= value.nbytes
+        if value.nbytes > value.untyped_storage().nbytes() or size < 0:
+            raise ValueError(
+                f"{path}: {name} has shape {list(value.shape)}, for which the file stores too few "
+                "values; save contiguous tensors that share no memory"
             )
         value = value.float() if value.is_floating_point() else value
         if not bool(torch.isfinite(value).all()):
