@@ -1,4 +1,4 @@
-"""Load-test `gumbeltree serve` with many clients: throughput, latency, errors, memory.
+"""Load-test `gumbeltree serve` with many clients: throughput, latency, errors, memory, CPU time.
 
     python benchmarks/load.py --json benchmarks/results/load.json
 
@@ -6,6 +6,10 @@ The server runs in its own process and the clients in this one; they share the m
 a dedicated server is faster. Each client keeps one connection open and sends its next request once
 the last is answered. Kinds of requests alternate. The sentences come from the demo's grammar, and
 every answer is compared with the model's answer in Python.
+
+The part `efficiency` compares sentences per CPU-second: single-sentence `predict` requests to the
+server against `model.predict` in this process, with batches as large as the server's. The direct
+rate is measured before and after, so that other load on the machine affects both alike.
 """
 
 import argparse
@@ -22,11 +26,14 @@ from typing import Any
 
 import numpy as np
 
-import gumbeltree
 from gumbeltree.bench.report import environment
+from gumbeltree.runtimes import load_for_use
 from gumbeltree.tasks.demo import generate
+from gumbeltree.threads import limited
+from gumbeltree.web.limits import ServerSettings
 
 KINDS = ("predict", "encode", "parse")
+PARTS = ("single", "many", "efficiency")
 EARLY = 10_000
 """Requests between two readings of the server's memory."""
 
@@ -34,9 +41,9 @@ EARLY = 10_000
 class Known:
     """Sentences and the expected answers."""
 
-    def __init__(self, name: str, count: int) -> None:
-        model = gumbeltree.load(name)
-        self.name = name
+    def __init__(self, name: str, count: int, runtime: str) -> None:
+        model = load_for_use(name, "cpu", runtime)
+        self.name, self.model = name, model
         self.texts = list(dict.fromkeys(e.texts[0] for e in generate(2 * count, 1)))[:count]
         self.predictions = model.predict(self.texts)
         self.vectors = model.encode(self.texts)
@@ -105,6 +112,42 @@ def resident(process: int) -> int:
     return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) * 1024
 
 
+def cpu_seconds(process: int) -> float:
+    """Return the CPU time of all threads of a process, in user and kernel mode."""
+    text = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def direct_rate(known: Known, seconds: float = 2.0) -> float:
+    """Return the sentences per CPU-second of `model.predict` on one thread."""
+    batch, done, began = ServerSettings().batch, 0, time.process_time()
+    with limited(1):
+        while time.process_time() - began < seconds:
+            start = done % len(known.texts)
+            done += len(known.model.predict(known.texts[start : start + batch]))
+    return done / (time.process_time() - began)
+
+
+def efficiency(
+    port: int, known: Known, args: argparse.Namespace, process: int, requests: int
+) -> dict[str, Any]:
+    """Compare the server's sentences per CPU-second with the direct rate."""
+    before = direct_rate(known)
+    cpu = cpu_seconds(process)
+    figures = run(port, known, args, process, requests, 1, ("predict",))
+    cpu = cpu_seconds(process) - cpu
+    direct = {"before": before, "after": direct_rate(known)}
+    mean = sum(direct.values()) / 2
+    return {
+        **figures,
+        "server_cpu_seconds": cpu,
+        "sentences_per_cpu_second": requests / cpu,
+        "direct_sentences_per_cpu_second": direct,
+        "ratio": requests / cpu / mean,
+    }
+
+
 def percentiles(seconds: list[float]) -> dict[str, float]:
     p50, p99 = np.percentile(seconds, [50, 99])
     return {"p50": float(p50), "p99": float(p99), "longest": max(seconds)}
@@ -157,6 +200,8 @@ def run(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", default="sst2-100d")
+    parser.add_argument("--runtime", default="numpy", choices=["numpy", "torch"])
+    parser.add_argument("--part", choices=PARTS, action="append", help="only these parts")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--sentences", type=int, default=2000, help="number of distinct sentences")
@@ -164,36 +209,45 @@ def main() -> None:
     args = parser.parse_args()
     # stop the server as well
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    known = Known(args.model, args.sentences)
+    known = Known(args.model, args.sentences, args.runtime)
     load_before = os.getloadavg()[0]
     command = [sys.executable, "-m", "gumbeltree", "serve", args.model, "--port", "0"]
-    server = subprocess.Popen([*command, "--no-access-log"], stdout=subprocess.PIPE, text=True)
+    command += ["--no-access-log", "--runtime", args.runtime, "--device", "cpu", "--threads", "1"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    parts: dict[str, Any] = {}
     try:
         assert server.stdout is not None
         port = int(re.search(r":(\d+)/", server.stdout.readline())[1])
         run(port, known, args, server.pid, 300, 1, KINDS)
         many = max(args.requests // 50, args.clients)
-        report = {
-            **environment(),
-            "model": args.model,
-            "cores": os.cpu_count(),
-            "server": {"processes": 1, "threads": os.environ.get("OMP_NUM_THREADS", "all")},
-            "other_load": {
-                "before": load_before,
-                "what": "load average in the minute before the start",
-            },
-            "words_per_sentence": float(np.mean([len(text.split()) for text in known.texts])),
-            "single": run(port, known, args, server.pid, args.requests, 1, KINDS),
-            "many": run(port, known, args, server.pid, many, 32, ("predict",)),
-        }
+        for part in args.part or PARTS:
+            if part == "single":
+                parts[part] = run(port, known, args, server.pid, args.requests, 1, KINDS)
+            elif part == "many":
+                parts[part] = run(port, known, args, server.pid, many, 32, ("predict",))
+            else:
+                parts[part] = efficiency(port, known, args, server.pid, args.requests // 5)
     finally:
         server.terminate()
         status = server.wait(120)
-    report["exit_status"] = status
+    report = {
+        **environment(),
+        "model": args.model,
+        "runtime": args.runtime,
+        "cores": os.cpu_count(),
+        "server": {"processes": 1, "threads": 1},
+        "other_load": {
+            "before": load_before,
+            "what": "load average in the minute before the start",
+        },
+        "words_per_sentence": float(np.mean([len(text.split()) for text in known.texts])),
+        **parts,
+        "exit_status": status,
+    }
     print(json.dumps(report, indent=1))
     if args.json is not None:
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for part in (report["single"], report["many"]):
+    for part in parts.values():
         if part["wrong"] or part["answered"] != part["requests"]:
             sys.exit(f"{part['wrong']} wrong, {part['answered']} of {part['requests']} answered")
 
