@@ -327,7 +327,7 @@ class DataConfig(Settings):
     """Reading, tokenization and splitting of the data."""
 
     task: str = "table"
-    """Task that reads the files: snli, sst2, sst5, listops, sick, sick_relatedness, demo or
+    """Task that reads the files: snli, sst2, sst5, listops, logic, sick, sick_relatedness, demo or
     table."""
     tokenizer: str = setting("treebank", choices=("treebank", "whitespace"))
     """Tokenizer of plain text; pretokenized data sets keep their tokens."""

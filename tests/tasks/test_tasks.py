@@ -59,7 +59,7 @@ def check_bad_line(task, path, number, match, good):
 
 def test_names_of_tasks():
     assert list(TASKS) == [
-        *("snli", "sst2", "sst5", "listops", "sick", "sick_relatedness", "demo", "table")
+        *("snli", "sst2", "sst5", "listops", "logic", "sick", "sick_relatedness", "demo", "table")
     ]
     assert [TASKS[name].name for name in TASKS] == list(TASKS)
     with pytest.raises(ValueError, match="unknown task 'sst'"):
@@ -381,7 +381,7 @@ def test_listops(write):
     assert examples == [
         Example(("[SM 6 5 1 ]",), "2", (Tree.left_branching("[SM 6 5 1 ]"),)),
         Example(("9",), "9", (Tree("9", []),)),
-        Example(("[MIN 3 4 ]",), "3", (None,)),
+        Example(("[MIN 3 4 ]",), "3", (Tree.left_branching("[MIN 3 4 ]"),)),
     ]
     assert report.examples == 3
 

@@ -9,6 +9,7 @@ TASKS = Registry(
         "sst2": "gumbeltree.tasks.sst:SST2",
         "sst5": "gumbeltree.tasks.sst:SST5",
         "listops": "gumbeltree.tasks.listops:ListOps",
+        "logic": "gumbeltree.tasks.logic:Logic",
         "sick": "gumbeltree.tasks.sick:SICK",
         "sick_relatedness": "gumbeltree.tasks.sick:SICKRelatedness",
         "demo": "gumbeltree.tasks.demo:Demo",

@@ -2,7 +2,7 @@
 
 import random
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from gumbeltree.tasks.checks import checked_columns, checked_label, checked_text, checked_tree
@@ -45,12 +45,34 @@ def evaluate(tokens: Iterable[str]) -> int:
         elif token in DIGITS:
             values[-1].append(int(token))
         elif token == CLOSING and operators and values[-1]:
-            values[-2].append(_apply(operators.pop(), values.pop()))
+            values[-2].append(apply(operators.pop(), values.pop()))
         else:
             raise _malformed(f"{shown(token)} at token {position}")
     if operators or not values[0]:
         raise _malformed(f"the end of the line with {len(operators)} open brackets")
     return values[0][0]
+
+
+def tree_of(tokens: Sequence[str]) -> Tree:
+    """Return the tree of a valid expression: an operator takes its arguments one by one, then `]`.
+
+    Example:
+        >>> tree_of("[SM 6 5 ]".split())
+        Tree('( ( ( [SM 6 ) 5 ) ] )')
+    """
+    order: list[int] = []
+    depth = 0
+    for count, token in enumerate(tokens, 1):
+        if token in OPERATORS:
+            depth += 1
+            continue
+        if token == CLOSING:
+            order.append(count - len(order) - 2)
+            depth -= 1
+        if depth:
+            # a complete argument joins its operator
+            order.append(count - len(order) - 2)
+    return Tree(tokens, order)
 
 
 def generate(count: int, seed: int) -> Iterator[Example]:
@@ -79,8 +101,8 @@ def generate(count: int, seed: int) -> Iterator[Example]:
 class ListOps(Task):
     """Expressions as tokens; the label is their value, a digit.
 
-    Each line has the label, a tab and the expression. Optional binary brackets, such as
-    `( ( ( [SM 6 ) 5 ) ] )`, give the gold tree.
+    Each line has the label, a tab and the expression, with or without binary brackets, such as
+    `( ( ( [SM 6 ) 5 ) ] )`. They give the gold tree; without them, it follows from the tokens.
     """
 
     name = "listops"
@@ -88,7 +110,7 @@ class ListOps(Task):
     pair = False
     pretokenized = True
     file_names: ClassVar[FileNames] = {
-        split: (f"{split}_d20s.tsv",) for split in ("train", "dev", "test")
+        split: (f"{split}_d20s.tsv", f"{split}.tsv") for split in ("train", "dev", "test")
     }
 
     generate = staticmethod(generate)
@@ -107,8 +129,10 @@ class ListOps(Task):
                 label,
                 "correct the label or remove the line",
             )
-        bracketed = "(" in expression or ")" in expression or len(tokens) == 1
-        tree = checked_tree(expression, "expression") if bracketed and self.trees else None
+        tree = None
+        if self.trees:
+            bracketed = "(" in expression or ")" in expression
+            tree = checked_tree(expression, "expression") if bracketed else tree_of(tokens)
         return [Example((" ".join(tokens),), label, (tree,))]
 
 
@@ -139,7 +163,8 @@ def _expression(generator: random.Random) -> tuple[list[str], list[int]]:
             return tokens, order
 
 
-def _apply(operator: str, values: list[int]) -> int:
+def apply(operator: str, values: list[int]) -> int:
+    """Return the value of an operator for its arguments."""
     if operator == "[MIN":
         return min(values)
     if operator == "[MAX":
