@@ -27,8 +27,8 @@ def evaluate(
     task: Annotated[
         str | None,
         typer.Option(
-            help="snli, sst2, sst5, listops, logic, sick, sick_relatedness, demo or table; default: "
-            "as in training.",
+            help="snli, sst2, sst5, listops, logic, sick, sick_relatedness, demo or table; "
+            "default: as in training.",
             autocompletion=completion.tasks,
         ),
     ] = None,
