@@ -307,6 +307,33 @@ def test_draws_in_the_terminal(brackets, width, drawing):
     assert Tree.from_brackets(brackets).draw(width) == dedent(drawing).strip("\n")
 
 
+@pytest.mark.parametrize(
+    ("width", "drawing"),
+    [
+        (
+            80,
+            """
+               ┌──┴──┐
+             ┌─≈─┐   │
+            the cat sat
+            """,
+        ),
+        (
+            10,
+            """
+            ┬─≈─ the
+            │ └─ cat
+            └─── sat
+            """,
+        ),
+    ],
+)
+def test_drawings_can_mark_merges(width, drawing):
+    tree = Tree.from_brackets("( ( the cat ) sat )")
+    assert tree.draw(width, marked=[0]) == dedent(drawing).strip("\n")
+    assert tree.draw(width, marked=[0, 1]).count("≈") == 2
+
+
 def test_draws_as_wide_as_the_terminal(monkeypatch):
     tree = Tree.from_brackets("( good movie )")
     for columns in (9, 10):

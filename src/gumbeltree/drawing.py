@@ -1,7 +1,7 @@
 """Draw a tree in the terminal, with box-drawing characters."""
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
 
@@ -20,10 +20,12 @@ class Drawn(Protocol):
     def __len__(self) -> int: ...
 
 
-def draw(tree: Drawn, width: int) -> str:
+def draw(tree: Drawn, width: int, marked: Collection[int] = ()) -> str:
     """Draw a tree upright if it fits in `width` columns, otherwise sideways; see `Tree.draw`."""
     fits = sum(map(_columns, tree.words)) + len(tree) - 1 <= width
-    return _draw_upright(tree) if fits or len(tree) == 1 else _draw_sideways(tree, width)
+    if fits or len(tree) == 1:
+        return _draw_upright(tree, marked)
+    return _draw_sideways(tree, width, marked)
 
 
 def _placed(
@@ -36,27 +38,27 @@ def _placed(
     )
 
 
-def _draw_upright(tree: Drawn) -> str:
+def _draw_upright(tree: Drawn, marked: Collection[int]) -> str:
     columns = [_columns(word) for word in tree.words]
     ends = accumulate(size + 1 for size in columns)
     centres = [end - 2 - size // 2 for end, size in zip(ends, columns, strict=True)]
-    levels: list[list[tuple[int, int, int]]] = [[] for _ in range(tree.depth)]
-    for left, right, (middle, height) in _placed(tree, centres, _middle):
-        levels[-height].append((left[0], middle, right[0]))
+    levels: list[list[tuple[int, int, int, str]]] = [[] for _ in range(tree.depth)]
+    for step, (left, right, (middle, height)) in enumerate(_placed(tree, centres, _middle)):
+        levels[-height].append((left[0], middle, right[0], "≈" if step in marked else "┴"))
     stems = [" "] * (sum(columns) + len(tree))
     lines = []
     for level in levels:
         line = stems.copy()
-        for left_place, middle, right_place in level:
+        for left_place, middle, right_place, top in level:
             arms = "─" * (middle - left_place - 1), "─" * (right_place - middle - 1)
-            line[left_place : right_place + 1] = f"┌{arms[0]}┴{arms[1]}┐"
+            line[left_place : right_place + 1] = f"┌{arms[0]}{top}{arms[1]}┐"
             stems[middle] = " "
             stems[left_place] = stems[right_place] = "│"
         lines.append("".join(line).rstrip())
     return "\n".join([*lines, " ".join(tree.words)])
 
 
-def _draw_sideways(tree: Drawn, width: int) -> str:
+def _draw_sideways(tree: Drawn, width: int, marked: Collection[int]) -> str:
     depth = tree.depth
     room = max(1, width - max(map(_columns, tree.words)) - 1)
     step = 2 if 2 * depth <= room else 1
@@ -65,17 +67,17 @@ def _draw_sideways(tree: Drawn, width: int) -> str:
     # a node is drawn on the line of its first word, and its corner on the first line of its right
     # child, so every line except the first has one corner
     corners = [0] * len(tree)
-    branches: list[list[int]] = [[] for _ in tree.words]
-    for _, (split, _), (start, height) in _placed(tree, range(len(tree)), min):
+    branches: list[list[tuple[int, str]]] = [[] for _ in tree.words]
+    for merge, (_, (split, _), (start, height)) in enumerate(_placed(tree, range(len(tree)), min)):
         corners[split] = step * (depth - height)
-        branches[start].append(step * (depth - height))
+        branches[start].append((step * (depth - height), "≈" if merge in marked else "┬"))
     stems = [" "] * size
     lines = []
     for word, corner, starts in zip(tree.words, corners, branches, strict=True):
         line = [*stems[:corner], "└", *("─" * (size - corner - 1))]
         stems[corner] = " "
-        for column in starts:
-            line[column] = "┬"
+        for column, branch in starts:
+            line[column] = branch
             stems[column] = "│"
         if cut:
             line[:cut] = "…" if "".join(line[:cut]).strip() else " "

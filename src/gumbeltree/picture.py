@@ -6,6 +6,7 @@ Lengths are SVG pixels; x grows to the right and y downwards.
 import dataclasses
 import math
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ LONGEST_WORD = 24
 INK = {"ink": 1.0, "muted": 0.68, "faint": 0.38}
 """Opacities of the text colour, which is dark on light pages and light on dark ones."""
 BLUE = "#0072b2"
+DASHED, DOTTED = "4 3", "1.5 3.5"
 
 _FONT = "'Helvetica Neue',Helvetica,Arial,'DejaVu Sans',system-ui,sans-serif"
 # `svg:root` matches only a stand-alone file; inside a page the picture takes the page's colours
@@ -78,6 +80,15 @@ def clip(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 
+def wrap(text: str, width: float, size: float, lines: int) -> list[str]:
+    """Break a text into at most `lines` lines, the last of which may end in an ellipsis."""
+    text = clean(text)
+    longest = max(8, int(width * len(text) / text_width(text, size)))
+    return textwrap.wrap(
+        text, longest, max_lines=lines, placeholder=" \u2026", break_on_hyphens=False
+    )
+
+
 def text_width(text: str, size: float) -> float:
     """Estimate the width of a text in a wide sans-serif font."""
     return size * sum(map(_character_width, text))
@@ -99,19 +110,20 @@ def path(
     stroke: str | None = "faint",
     fill: str | None = None,
     width: float = 1.4,
-    dashed: bool = False,
+    dashes: str = "",
 ) -> Element:
     """Make a path from absolute SVG commands among M, L, Q and Z.
 
-    Colours are names in `INK` or `#rrggbb`, here and in the other marks.
+    Colours are names in `INK` or `#rrggbb`, here and in the other marks. `dashes` are the lengths
+    of a dash and of a gap, such as `DASHED`.
     """
     element = Element("path", d=steps)
     _paint(element, "fill", fill)
     if stroke is not None:
         _paint(element, "stroke", stroke)
         element.set("stroke-width", _short(width))
-    if dashed:
-        element.set("stroke-dasharray", "4 3")
+    if dashes:
+        element.set("stroke-dasharray", dashes)
     return element
 
 

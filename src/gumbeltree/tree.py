@@ -3,7 +3,7 @@
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import index
 from typing import Literal, TypeAlias, TypeVar
@@ -260,7 +260,7 @@ class Tree:
             return f"({label} {self})"
         return self._written(f"({label} ", ")")
 
-    def draw(self, width: int | None = None) -> str:
+    def draw(self, width: int | None = None, marked: Collection[int] = ()) -> str:
         """Draw the tree with box-drawing characters.
 
         If the words fit on one line, they are written below the tree. Otherwise the tree is drawn
@@ -280,12 +280,13 @@ class Tree:
 
         Args:
             width: The maximum number of columns; None uses the width of the terminal.
+            marked: Indices of merges to mark with `≈`.
         """
         if width is None:
             width = shutil.get_terminal_size().columns
         if width < 1:
             raise ValueError(f"`width` must be at least 1, got {width}")
-        return drawing.draw(self, width)
+        return drawing.draw(self, width, marked)
 
     def svg(self) -> str:
         """Draw the tree as a self-contained SVG image.

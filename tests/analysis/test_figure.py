@@ -15,6 +15,7 @@ import torch
 
 import gumbeltree
 from gumbeltree.analysis.figure import (
+    EXPLAINED,
     GREY,
     YELLOW,
     Figure,
@@ -23,12 +24,14 @@ from gumbeltree.analysis.figure import (
     ramp,
     readable_on,
     remarks,
+    runner_up,
 )
 from gumbeltree.analysis.trace import trace
+from gumbeltree.answers import NumberPrediction, Prediction, TagsPrediction
 from gumbeltree.config import BagConfig
 from gumbeltree.extras import install_command
 from gumbeltree.model import SentenceModel
-from gumbeltree.picture import BLUE, ROW, Scene, clip, text_width
+from gumbeltree.picture import BLUE, DOTTED, ROW, Scene, clip, text_width
 from gumbeltree.tree import Tree
 from tests.analysis.traces import made_trace, random_trace
 from tests.commands import run
@@ -82,12 +85,13 @@ def test_nothing_overlaps(count):
             points = [(float(x), float(y)) for x, y in points]
             lines += [(*map(min, a, b), *map(max, a, b)) for a, b in pairwise(points)]
     labels, words = [], []
+    lowest = max((y for _, y, _ in discs(figure)), default=figure.scene.height)
     for element in marks(figure, "text")[1:]:
         x, y, size = (float(element.get(name)) for name in ("x", "y", "font-size"))
         width = text_width(element.text, size)
         if element.get("transform"):
             words.append((x, y, x + 0.8 * size, y + width))
-        elif size in (9, 11) and "." in element.text:
+        elif size in (9, 11) and "." in element.text and y < lowest + 30:
             labels.append((x - width / 2, y - 0.8 * size, x + width / 2, y))
         elif size == 15:
             words.append((x - width / 2, y - 0.8 * size, x + width / 2, y))
@@ -95,8 +99,8 @@ def test_nothing_overlaps(count):
     assert not any(overlap(*pair) for pair in combinations([*circles, *words], 2))
     assert not any(overlap(label, other) for label in labels for other in [*circles, *lines])
     assert not any(overlap(*pair) for pair in combinations(labels, 2))
-    # short sentences keep all their scores
-    assert count > 12 or len(labels) >= count - 1
+    # short sentences keep all their leads
+    assert count > 12 or len(labels) >= count - 2
     frame = (0, 0, figure.scene.width, figure.scene.height)
     assert all(
         frame[0] < x and frame[1] < y and right < frame[2] and bottom < frame[3]
@@ -132,7 +136,7 @@ def test_short_sentences_stand_side_by_side_and_long_ones_are_stacked():
     assert upper[0] == lower[0]
     assert upper[1] < lower[1]
     # each word is at the same x in both trees
-    assert places[:20] == places[20:]
+    assert places[:20] == places[20:40]
 
 
 def test_long_words_and_names_are_shortened():
@@ -165,37 +169,71 @@ def test_colours_darken_and_their_numbers_are_readable():
         assert (max(light, text) + 0.05) / (min(light, text) + 0.05) >= 4.5
 
 
-def test_circles_show_order_and_score():
+def test_circles_show_order_and_lead():
     figure = draw_trees([("m", HAND)])
-    assert [circle.get("fill") for circle in marks(figure, "circle")] == [BLUE, YELLOW]
-    # the legend with its ends, and each circle's number with its score
-    assert texts(figure) == [
-        *("m", "validity score", "\u22121.00", "1.00"),
-        *("1", "1.00", "2", "\u22121.00", "a", "b", "c"),
+    # the last merge has no alternative
+    assert [circle.get("fill") for circle in marks(figure, "circle")] == [BLUE, GREY]
+    # the legend with its ends, and each circle's number with its lead
+    assert texts(figure)[:11] == [
+        *("m", "lead over runner-up", "0", "\u2265 1"),
+        *("1", "4.00", "2", "a", "b", "c"),
+        "a b c",
     ]
-    # exp(1) / (exp(1) + exp(-3)) = 0.982
-    assert about_merge(HAND, 0) == "merge 1: b c · score 1.00 · 98.2 % of 2 candidates"
+    assert " ".join(texts(figure)).endswith(EXPLAINED)
+    assert about_merge(HAND, 0) == "merge 1: b c · lead 4.00 over a b · score 1.00 of 2 candidates"
+    assert about_merge(HAND, 1) == "merge 2: a b c · score \u22121.00 of 1 candidate"
     assert marks(figure, "circle")[0].find("title").text == about_merge(HAND, 0)
 
 
+@pytest.mark.parametrize(
+    ("lead", "colour", "dotted"),
+    [(0.0, YELLOW, True), (0.19, ramp(0.19), True), (0.21, ramp(0.21), False), (3.0, BLUE, False)],
+)
+def test_near_ties_are_dotted(lead, colour, dotted):
+    traced = made_trace("a b c", [0, 0], [[lead, 0.0]])
+    figure = draw_trees([("m", traced)])
+    first, last = (e for e in marks(figure, "path") if "Q" in e.get("d"))
+    assert (first.get("stroke-dasharray") == DOTTED) is dotted
+    assert last.get("stroke-dasharray") is None
+    assert marks(figure, "circle")[0].get("fill") == colour
+    assert ("near tie" in about_merge(traced, 0)) is dotted
+    assert ("Near ties: merges 1." in figure.scene.description) is dotted
+
+
+def test_the_runner_up_consists_of_earlier_merges():
+    traced = made_trace("a b c d", [1, 1, 0], [[0.0, 2.0, 1.0], [0.3, 0.4], [0.0]])
+    assert [runner_up(traced, step) for step in range(3)] == ["c d", "a b c", ""]
+    assert about_merge(traced, 1).startswith("merge 2: b c d · lead 0.10 over a b c, a near tie")
+
+
 def test_remarks():
-    classes = {"bad": 0.25, "good": 0.75}
+    answer = Prediction("good", {"bad": 0.25, "good": 0.75}, (0.0, 1.0))
     assert remarks(made_trace("a b", [0])) == ""
-    assert remarks(made_trace("a b", [0], classes=classes)) == "good 75.0 %"
-    sampled = made_trace("a b", [0], classes=classes, sampled=True, cut=True)
+    assert remarks(made_trace("a b", [0], answer=answer)) == "good 75.0 %"
+    sampled = made_trace("a b", [0], answer=answer, sampled=True, greedy=False, cut=True)
     assert remarks(sampled) == "good 75.0 % · sampled · text truncated"
-    # with attention the class of the root is not that of the sentence
-    attending = made_trace("a b", [0], classes=classes, vector=np.float32([9, 9]))
-    assert remarks(attending) == "root alone: good 75.0 %"
+    given = made_trace("a b", [0], answer=NumberPrediction(2.5), greedy=False)
+    assert remarks(given) == "2.5000 · not the model's choice"
+    tags = TagsPrediction(("plot", "cast"), {"plot": 0.9, "cast": 0.6, "music": 0.1}, ";")
+    assert remarks(made_trace("a b", [0], answer=tags)) == "tags: plot, cast"
+
+
+def test_the_verdict_is_that_of_the_tree():
+    """With attention over all nodes, the class of the root alone is another one."""
+    for options in ({}, {"tree": "left"}):
+        traced = trace(tiny_model("single", attention=True), SENTENCE, **options)
+        label = traced.answer.label
+        assert remarks(traced).startswith(f"{label} {100 * traced.answer.probabilities[label]:.1f}")
+        assert traced.answer.probabilities != traced.nodes[-1].classes
 
 
 def test_fixed_trees_have_no_scores():
     fixed = made_trace("a b c", [0, 0], trees="left", classes={"good": 1.0})
     figure = draw_trees([("m", fixed)])
-    assert texts(figure) == ["m", "good 100.0 % \u00b7 fixed tree (left), no scores", *"12abc"]
+    assert texts(figure) == ["m", "fixed tree (left), no scores", *"12abc", "a b c"]
     assert {circle.get("fill") for circle in marks(figure, "circle")} == {GREY}
     assert about_merge(fixed, 0) == "merge 1: a b \u00b7 good 100.0 %"
-    assert "Scores" not in figure.scene.description
+    assert "Leads" not in figure.scene.description
 
 
 # SVG
@@ -221,7 +259,7 @@ def test_svg_is_accessible_and_follows_the_page():
     assert root.get("role") == "img"
     assert root.find("{*}title").text == "one, two: a b c"
     description = root.find("{*}desc").text
-    assert description.startswith("one: ( a ( b c ) ). Scores of the merges, in order: 1.00, ")
+    assert description.startswith("one: ( a ( b c ) ). Leads over the runner-up, in order: 4.00.")
     assert "two: ( ( a b ) c )" in description
     assert "currentColor" in figure.svg()
     (italic,) = (e for e in root.iterfind(".//{*}text") if e.get("font-style") == "italic")
@@ -280,20 +318,30 @@ def test_rejects_other_formats_and_missing_matplotlib(tmp_path, monkeypatch):
 # the command
 
 
-def test_command_prints_trees_and_scores(models):
+def test_command_prints_trees_and_leads(models):
     result = run("draw", models / "single", models / "pair", SENTENCE)
     assert (result.code, result.err) == (0, "")
     first, second = (trace(tiny_model(kind), SENTENCE) for kind in ("single", "pair"))
     upper, lower = result.out.split(f"\n{models / 'pair'}\n")
-    assert upper.startswith(f"{models / 'single'} · {remarks(first)}\n\n{first.tree.draw(100)}\n\n")
-    assert lower.startswith(f"\n{second.tree.draw(100)}\n\n")
-    rows = lower.splitlines()[-7:]
-    for step, (row, node) in enumerate(zip(rows, second.nodes[8:], strict=True), 1):
+    ties = [[i for i, layer in enumerate(t.layers) if layer.near_tie] for t in (first, second)]
+    assert ties[0]
+    drawn = first.tree.draw(100, ties[0])
+    assert drawn.count("≈") == len(ties[0])
+    assert upper.startswith(f"{models / 'single'} · {remarks(first)}\n\n{drawn}\n\n")
+    assert lower.startswith(f"\n{second.tree.draw(100, ties[1])}\n\n")
+    *rows, explained = lower.splitlines()[-8:]
+    assert "lead" in explained
+    assert "0.2" in explained
+    for step, (row, node) in enumerate(zip(rows[:-1], second.nodes[8:], strict=False)):
         shown = row.split(maxsplit=3)
-        assert shown[0] == str(step)
+        assert shown[0] == str(step + 1)
         assert float(shown[1]) == pytest.approx(node.score, abs=6e-4)
-        assert float(shown[2]) == pytest.approx(node.probability, abs=6e-4)
-        assert shown[3] == " ".join(second.tree.words[slice(*node.span)])
+        assert float(shown[2]) == pytest.approx(second.layers[step].lead, abs=6e-4)
+        words = " ".join(second.tree.words[slice(*node.span)])
+        other = f"  ≈ {runner_up(second, step)}" if step in ties[1] else ""
+        assert shown[3] == words + other
+    # the last merge has no lead
+    assert rows[-1].split(maxsplit=2)[2] == SENTENCE
 
 
 def test_command_prints_no_control_characters(models):

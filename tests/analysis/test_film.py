@@ -7,9 +7,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from gumbeltree.analysis.film import BARS, CHOICE, MOST_WORDS, RUNNER_UP, draw_film
+from gumbeltree.analysis.figure import EXPLAINED
+from gumbeltree.analysis.film import (
+    BARS,
+    BARS_EXPLAINED,
+    CHOICE,
+    MOST_WORDS,
+    RUNNER_UP,
+    draw_film,
+)
 from gumbeltree.analysis.trace import trace
 from gumbeltree.extras import install_command
+from gumbeltree.picture import DOTTED
 from tests.analysis.test_figure import SENTENCE, models  # noqa: F401
 from tests.analysis.traces import made_trace, random_trace
 from tests.commands import run
@@ -57,18 +66,31 @@ def test_frames_worked_by_hand():
     assert floor - low_top == pytest.approx(BARS / 4)
     # between the words: the columns are 46 wide
     assert (left + right) / 2 - (low_left + low_right) / 2 == pytest.approx(46)
-    assert list(second) == [CHOICE]
-    assert bars(film, 2) == {}
+    # the last merge has no alternative
+    assert second == bars(film, 2) == {}
     assert texts(film, 0) == [
-        *("20 %", "80 %", "layer 1 of 2: 2 candidates"),
-        *("chosen, 80.0 %: b + c", "runner-up, 20.0 %: a + b"),
+        *("\u22121.39", "layer 1 of 2: 2 candidates, lead 1.39"),
+        *("chosen: b + c", "runner-up: a + b"),
     ]
     # the first merge appears in the second frame and the second merge in the last one
     assert texts(film, 1) == [
-        *("100 %", "layer 2 of 2: 1 candidate", "chosen, 100.0 %: a + b c"),
+        *("layer 2 of 2: no alternative", "chosen: a + b c"),
         *("1", "1.39"),
     ]
-    assert texts(film, 2) == ["1", "1.39", "2", "\u22121.00"]
+    assert texts(film, 2) == ["1", "1.39", "2"]
+
+
+def test_near_ties_are_named_and_stay_dotted():
+    film = draw_film([("m", made_trace("a b c", [1, 0], [[0.0, 0.15]]))])
+    assert texts(film, 0)[1] == "layer 1 of 2: 2 candidates, lead 0.15, near tie"
+    dashes = [[e.get("stroke-dasharray") for e in shown(film, frame)] for frame in range(3)]
+    assert [DOTTED in frame for frame in dashes] == [False, True, True]
+
+
+def test_the_film_explains_itself_below():
+    film = draw_film([("m", HAND), ("n", HAND)])
+    still = [m.element.text for m in film.scene.marks if m.frames is None and m.element.text]
+    assert f"{HAND.text} {EXPLAINED} {BARS_EXPLAINED}" in " ".join(still)
 
 
 @pytest.mark.parametrize("count", [2, 20])
@@ -76,7 +98,7 @@ def test_each_candidate_has_its_bar(count):
     film = draw_film([("m", random_trace(count))])
     for frame in range(count - 1):
         boxes = sorted(box for same in bars(film, frame).values() for box in same)
-        assert len(boxes) == count - 1 - frame
+        assert len(boxes) == (count - 1 - frame if frame < count - 2 else 0)
         assert all(left[2] < right[0] for left, right in pairwise(boxes))
     assert sum(film.scene.seconds) < 70
 
@@ -85,7 +107,10 @@ def test_captions_of_sampled_merges():
     film = draw_film(
         [("m", made_trace("a b c", [0, 0], [[0.0, 1.3862943611198906]], sampled=True))]
     )
-    assert texts(film, 0)[-2:] == ["sampled, 20.0 %: a + b", "best of the others, 80.0 %: b + c"]
+    assert texts(film, 0)[-3:] == [
+        "layer 1 of 2: 2 candidates, lead \u22121.39",
+        *("sampled: a + b", "best of the others: b + c"),
+    ]
 
 
 def test_the_shorter_sentence_waits():
@@ -138,10 +163,10 @@ def test_gif_frames(tmp_path):
             durations.append(read.info["duration"])
             frames.append(np.asarray(read.convert("RGB"), dtype=int))
     assert durations == [2400, 2400, 4000]
-    # bars of the choice in both layers, none next to the finished trees
+    # bars of the choice in the first layer, edges in both, nothing next to the finished trees
     orange = [int(CHOICE[i : i + 2], 16) for i in (1, 3, 5)]
     counts = [int((abs(frame - orange).max(axis=2) < 8).sum()) for frame in frames]
-    assert min(counts[:2]) > 1000
+    assert counts[0] > 2 * counts[1] > 1000
     assert counts[2] == 0
     # the header is the same in all frames, on pure white
     assert all((frame[:90] == frames[0][:90]).all() for frame in frames)

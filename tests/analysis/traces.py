@@ -15,7 +15,8 @@ def made_trace(words, order, scores=None, classes=None, **changes) -> Trace:
     table = np.random.default_rng(T).normal(size=(T, T))
     for step, row in enumerate(scores or []):
         table[step, : len(row)] = row
-    layers, nodes = _layers_and_nodes(tree, table, 1.0, [classes] * (2 * T - 1))
+    scored = changes.get("trees", "learned") == "learned"
+    layers, nodes = _layers_and_nodes(tree, table, 1.0, [classes] * (2 * T - 1), scored)
     states = np.arange(2 * (2 * T - 1), dtype=np.float32).reshape(-1, 2)
     fields = {
         "text": " ".join(tree.words),

@@ -4,15 +4,18 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
 from gumbeltree.analysis import raster
-from gumbeltree.analysis.trace import Trace
+from gumbeltree.analysis.trace import NEAR_TIE, Trace
+from gumbeltree.answers import number as format_number
 from gumbeltree.atomic import replace_file
 from gumbeltree.picture import (
     BLUE,
+    DOTTED,
     MARGIN,
     ROW,
     Mark,
@@ -26,14 +29,28 @@ from gumbeltree.picture import (
     rectangle,
     svg,
     text_width,
+    wrap,
 )
 from gumbeltree.plots import pyplot
 from gumbeltree.text.files import counted
+from gumbeltree.tree import Span
 
 GAP, HEADER, LEGEND = 36.0, 62.0, 112.0
 """The space between panels, the height of a panel's header, and the width of its legend."""
 STILL, MOVING = (".svg", ".png"), (".svg", ".gif")
 """File suffixes of figures and of films."""
+CLEAR_LEAD = 1.0
+"""Leads from here on have the darkest colour: of 100 draws between the two candidates at
+temperature 1, at least 73 pick the choice."""
+EXPLAINED = (
+    "Numbers and colours show by how much the score of each merge leads that of the runner-up, "
+    f"which is the log-odds between the two; dotted edges mark near ties, below {NEAR_TIE}."
+)
+"""One sentence below every figure with scores."""
+LEAST_WIDTH = 330.0
+"""The minimum width of a panel, for the text below the trees."""
+SMALL, LINE = 11.0, 15.0
+"""The font size and the line height of the text below the trees."""
 LONGEST_NAME = 48
 """Longer model names are shortened at the start, because paths differ at the end."""
 
@@ -91,9 +108,10 @@ class Panel:
 def draw_trees(traces: Sequence[tuple[str, Trace]]) -> Figure:
     """Draw one tree, or several for comparison.
 
-    Each circle contains the number of its merge. Its colour shows the validity score, which is
-    also printed below if there is room. Scores of different models are not comparable, so each
-    tree has its own colour scale. Fixed trees have no scores.
+    Each circle contains the number of its merge. Its colour shows the lead over the runner-up,
+    which is also printed below if there is room. Edges of near ties are dotted. The last merge has
+    no alternative, and fixed trees have no scores: both are grey. The sentence and an explanation
+    are written below the trees.
 
     Args:
         traces: Pairs of a title, such as the model's name, and the result of `trace`.
@@ -101,11 +119,13 @@ def draw_trees(traces: Sequence[tuple[str, Trace]]) -> Figure:
     panels, width, height = arrange(traces)
     elements: list[Element] = []
     for panel in panels:
-        layout, steps = panel.layout, range(len(panel.trace.layers))
+        steps = range(len(panel.trace.layers))
         elements += header(panel)
-        elements += [path(layout.bracket(left, right)) for left, right, _ in layout.merges]
+        elements += [edges(panel, step) for step in steps]
         elements += [element for step in steps for element in circle(panel, step)]
-        elements += layout.words(panel.trace.unknown)
+        elements += panel.layout.words(panel.trace.unknown)
+    written, height = footer(traces, width, height)
+    elements += written
     return Figure(Scene(width, height, *described(traces), tuple(map(Mark, elements))))
 
 
@@ -120,7 +140,7 @@ def check_suffix(file: Path, suffixes: Sequence[str]) -> str:
 
 
 def arrange(
-    traces: Sequence[tuple[str, Trace]], below: float = 0, least_width: float = 0
+    traces: Sequence[tuple[str, Trace]], below: float = 0
 ) -> tuple[list[Panel], float, float]:
     """Return one panel per trace, and the width and height of the figure.
 
@@ -132,7 +152,7 @@ def arrange(
         raise ValueError("there is nothing to draw: pass one or more (name, trace) pairs")
     layouts = lay_out([trace.tree for _, trace in traces])
     widths = [
-        max(layout.width, _header_width(name, trace), least_width)
+        max(layout.width, _header_width(name, trace), LEAST_WIDTH)
         for layout, (name, trace) in zip(layouts, traces, strict=True)
     ]
     beside = sum(widths) + GAP * (len(traces) - 1) <= ROW
@@ -157,24 +177,39 @@ def arrange(
     return panels, right + MARGIN, bottom + MARGIN
 
 
-def merge_values(trace: Trace) -> list[float]:
-    """Return the validity scores that determine the merges' colours; empty for fixed trees."""
-    if trace.trees != "learned":
-        return []
-    return [node.score for node in trace.nodes if node.score is not None]
+def footer(
+    traces: Sequence[tuple[str, Trace]], width: float, height: float, more: str = ""
+) -> tuple[list[Element], float]:
+    """Return the sentences and the explanation below the trees, and the height of the figure.
+
+    Args:
+        traces: As in `draw_trees`.
+        width: The width of the figure.
+        height: Its height without them.
+        more: A second sentence of explanation.
+    """
+    room = width - 2 * MARGIN
+    lines = [
+        (line, "ink")
+        for text in dict.fromkeys(trace.text for _, trace in traces)
+        for line in wrap(text, room, SMALL, 6)
+    ]
+    if any(layer.lead is not None for _, trace in traces for layer in trace.layers):
+        lines += [(line, "muted") for line in wrap(f"{EXPLAINED} {more}", room, SMALL, 12)]
+    written = [
+        label(MARGIN, height + LINE * row, line, SMALL, "start", colour)
+        for row, (line, colour) in enumerate(lines)
+    ]
+    return written, height + LINE * (len(lines) - 1) + MARGIN
 
 
-def merge_colour(trace: Trace, step: int) -> str:
-    """Return the colour of a merge."""
-    values = merge_values(trace)
-    if not values:
-        return GREY
-    low, high = min(values), max(values)
-    return ramp((values[step] - low) / (high - low) if high > low else 1)
+def merge_colour(lead: float | None) -> str:
+    """Return the colour of a merge with this lead; grey without an alternative."""
+    return GREY if lead is None else ramp(lead / CLEAR_LEAD)
 
 
 def ramp(share: float) -> str:
-    """Map a fraction from 0 (light yellow) to 1 (dark blue) to a colour."""
+    """Map a fraction from 0 (light yellow) to 1 (dark blue) to a colour; clip others."""
     mixed = [round(np.interp(share, (0, 0.5, 1), channel)) for channel in _RAMP.T]
     return "#" + "".join(f"{value:02x}" for value in mixed)
 
@@ -191,35 +226,41 @@ def header(panel: Panel) -> Iterator[Element]:
     yield label(x, y + 15, _shown_name(panel.name), 15, "start", bold=True)
     if _subtitle(panel.trace):
         yield label(x, y + 34, _subtitle(panel.trace), 12, "start", "muted")
-    values = merge_values(panel.trace)
-    if len(set(values)) < 2:
+    if not _has_legend(panel.trace):
         return
-    yield label(right, y + 9, "validity score", 10, "end", "muted")
+    yield label(right, y + 9, "lead over runner-up", 10, "end", "muted")
     left, size = right - LEGEND, LEGEND / _SWATCHES
     for i in range(_SWATCHES):
         # each swatch extends to the end and the next one covers it, which avoids seams
         steps = rectangle(left + i * size, y + 14, LEGEND - i * size, 8)
         yield path(steps, None, ramp(i / (_SWATCHES - 1)))
-    yield label(left, y + 33, number(min(values)), 10, "start", "muted")
-    yield label(right, y + 33, number(max(values)), 10, "end", "muted")
+    yield label(left, y + 33, "0", 10, "start", "muted")
+    yield label(right, y + 33, f"\u2265 {CLEAR_LEAD:g}", 10, "end", "muted")
+
+
+def edges(panel: Panel, step: int) -> Element:
+    """Return the edges from a merge to its children, dotted if it was a near tie."""
+    left, right, _ = panel.layout.merges[step]
+    near_tie = panel.trace.layers[step].near_tie
+    return path(panel.layout.bracket(left, right), dashes=DOTTED if near_tie else "")
 
 
 def circle(panel: Panel, step: int) -> Iterator[Element]:
-    """Yield the circle of a merge, its number, and its score if there is room."""
+    """Yield the circle of a merge, its number, and its lead if there is room."""
     layout, trace = panel.layout, panel.trace
     left, right, node = layout.merges[step]
     x, y = layout.point(node)
-    colour = merge_colour(trace, step)
+    lead = trace.layers[step].lead
+    colour = merge_colour(lead)
     yield disc(x, y, layout.radius, colour, about_merge(trace, step))
     size = layout.radius * (1.1 if step < 99 else 0.8)
     shown = label(x, y + 0.36 * size, str(step + 1), size, colour=readable_on(colour), bold=True)
     # let the pointer reach the tooltip of the circle underneath
     shown.set("pointer-events", "none")
     yield shown
-    values = merge_values(trace)
-    if values:
+    if lead is not None:
         size = 9 if layout.turned else 11
-        text = number(values[step])
+        text = number(lead)
         # only the children's edges and circles can overlap the text
         wide = right[0] - left[0] > text_width(text, size) + 4
         if wide and layout.level > 2 * layout.radius + size + 3:
@@ -227,27 +268,40 @@ def circle(panel: Panel, step: int) -> Iterator[Element]:
 
 
 def about_merge(trace: Trace, step: int) -> str:
-    """Describe a merge in one line: its words, score, probability and class."""
-    node = trace.nodes[len(trace.tree) + step]
-    start, end = node.span
-    parts = [f"merge {step + 1}: {' '.join(trace.tree.words[start:end])}"]
-    if trace.scored and node.score is not None and node.probability is not None:
-        candidates = counted(len(trace.layers[step].scores), "candidate")
-        parts.append(f"score {number(node.score)}")
-        parts.append(f"{percent(node.probability)} of {candidates}")
+    """Describe a merge in one line: its words, lead, runner-up, score and class."""
+    node, layer = trace.nodes[len(trace.tree) + step], trace.layers[step]
+    parts = [f"merge {step + 1}: {phrase(trace, node.span)}"]
+    if layer.lead is not None:
+        tie = ", a near tie" if layer.near_tie else ""
+        parts.append(f"lead {number(layer.lead)} over {runner_up(trace, step)}{tie}")
+    if trace.scored and node.score is not None:
+        parts.append(f"score {number(node.score)} of {counted(len(layer.scores), 'candidate')}")
     return _joined(*parts, _best_class(node.classes))
 
 
+def phrase(trace: Trace, span: Span) -> str:
+    """Return the words of a span."""
+    return " ".join(trace.tree.words[slice(*span)])
+
+
+def runner_up(trace: Trace, step: int) -> str:
+    """Return the words of the best candidate that was not merged; empty if there is none."""
+    position = trace.layers[step].runner_up
+    if position is None:
+        return ""
+    present = [(i, i + 1) for i in range(len(trace.tree))]
+    for choice in trace.tree.order[:step]:
+        present[choice : choice + 2] = [(present[choice][0], present[choice + 1][1])]
+    return phrase(trace, (present[position][0], present[position + 1][1]))
+
+
 def remarks(trace: Trace) -> str:
-    """Describe the predicted class and how the tree was built; may be empty."""
-    verdict = _best_class(trace.nodes[-1].classes)
-    # with attention pooling, the sentence vector is not the root's
-    if verdict and not np.allclose(trace.vector, trace.states[-1], rtol=1e-4, atol=1e-6):
-        verdict = f"root alone: {verdict}"
+    """Describe the prediction and how the tree was built; may be empty."""
     return _joined(
-        verdict,
+        _verdict(trace.answer),
         "" if trace.trees == "learned" else f"fixed tree ({trace.trees}), no scores",
         "sampled" if trace.sampled else "",
+        "" if trace.sampled or trace.greedy else "not the model's choice",
         "text truncated" if trace.cut else "",
     )
 
@@ -261,9 +315,11 @@ def described(traces: Sequence[tuple[str, Trace]]) -> tuple[str, str]:
     """Return the title and the description of a figure, for screen readers."""
     parts = []
     for name, trace in traces:
-        scores = ", ".join(map(number, merge_values(trace)))
+        leads = [number(layer.lead) for layer in trace.layers if layer.lead is not None]
+        ties = [str(step) for step, layer in enumerate(trace.layers, 1) if layer.near_tie]
         parts.append(f"{heading(name, trace)}: {trace.tree}.")
-        parts += [f"Scores of the merges, in order: {scores}."] if scores else []
+        parts += [f"Leads over the runner-up, in order: {', '.join(leads)}."] if leads else []
+        parts += [f"Near ties: merges {', '.join(ties)}."] if ties else []
     return f"{', '.join(name for name, _ in traces)}: {traces[0][1].text}", " ".join(parts)
 
 
@@ -279,6 +335,16 @@ def percent(probability: float) -> str:
 
 def _joined(*parts: str) -> str:
     return " \u00b7 ".join(filter(None, parts))
+
+
+def _verdict(answer: Any) -> str:
+    """Write a prediction in words; empty for pair models and custom heads."""
+    about = {} if answer is None else answer.as_dict()
+    if "label" in about:
+        return _best_class(about["probabilities"])
+    if "labels" in about:
+        return "tags: " + clean(", ".join(about["labels"]) or "none")
+    return format_number(about["value"]) if "value" in about else ""
 
 
 def _best_class(classes: dict[str, float] | None) -> str:
@@ -299,4 +365,8 @@ def _shown_name(name: str) -> str:
 
 def _header_width(name: str, trace: Trace) -> float:
     text = max(text_width(_shown_name(name), 15) * 1.1, text_width(_subtitle(trace), 12))
-    return text + (24 + LEGEND if trace.scored else 0)
+    return text + (24 + LEGEND if _has_legend(trace) else 0)
+
+
+def _has_legend(trace: Trace) -> bool:
+    return any(layer.lead is not None for layer in trace.layers)

@@ -10,17 +10,23 @@ from gumbeltree.analysis.figure import (
     arrange,
     circle,
     described,
+    edges,
+    footer,
     header,
-    percent,
+    number,
 )
 from gumbeltree.analysis.trace import Layer, Trace
-from gumbeltree.picture import Mark, Place, Scene, clip, label, parent, path, rectangle
+from gumbeltree.picture import DASHED, Mark, Place, Scene, clip, label, parent, path, rectangle
 from gumbeltree.text.files import counted
 
 MOST_WORDS = 120
 """Films of longer sentences would take minutes to render and to watch."""
 BARS, CAPTION = 62.0, 64.0
 """The heights of the tallest bar and of the three lines of text below the bars."""
+BARS_EXPLAINED = (
+    "Bars show the odds of each candidate against the best one, and the numbers above them how far "
+    "their scores are from that of the choice."
+)
 CHOICE, RUNNER_UP = "#d55e00", "#e69f00"
 """Colour is not the only cue: the bar of the choice is filled, that of the runner-up hollow."""
 
@@ -28,8 +34,9 @@ CHOICE, RUNNER_UP = "#d55e00", "#e69f00"
 def draw_film(traces: Sequence[tuple[str, Trace]]) -> Figure:
     """Animate how a tree is built, or several at the same time.
 
-    There is one frame per layer, and a final one with the finished trees. The bars show the
-    probabilities of the candidates (Eq. 12) relative to the highest of their layer.
+    There is one frame per layer, and a final one with the finished trees. The height of a bar
+    shows the odds of a candidate against the best of its layer, and the number above it its score
+    minus that of the choice.
 
     Args:
         traces: As in `gumbeltree.analysis.figure.draw_trees`.
@@ -48,9 +55,10 @@ def draw_film(traces: Sequence[tuple[str, Trace]]) -> Figure:
                 f"films are limited to {MOST_WORDS} words and this text has {len(trace.tree)}; "
                 "pass a shorter text"
             )
-    panels, width, height = arrange(traces, below=34 + BARS + CAPTION, least_width=330)
+    panels, width, height = arrange(traces, below=34 + BARS + CAPTION)
+    below, height = footer(traces, width, height, BARS_EXPLAINED)
     merges = max(len(trace.layers) for _, trace in traces)
-    marks: list[Mark] = []
+    marks = list(map(Mark, below))
     for panel in panels:
         still = [*header(panel), *panel.layout.words(panel.trace.unknown)]
         marks += [*map(Mark, still), *_moving(panel, merges + 1)]
@@ -70,7 +78,7 @@ def _moving(panel: Panel, frames: int) -> Iterator[Mark]:
         yield from (Mark(element, (step, step + 1)) for element in elements)
         later, pair = (step + 1, frames), slice(layer.choice, layer.choice + 2)
         left, right = present[pair]
-        yield Mark(path(panel.layout.bracket(left, right)), later)
+        yield Mark(edges(panel, step), later)
         circles += [Mark(element, later) for element in circle(panel, step)]
         present[pair] = [parent(left, right)]
         phrases[pair] = [" ".join(phrases[pair])]
@@ -91,19 +99,19 @@ def _candidates(panel: Panel, present: Sequence[Place], layer: Layer) -> Iterato
     ):
         x = parent(left, right)[0]
         height = max(1.0, unit * layer.probabilities[i])
-        bar = rectangle(x - width / 2, floor - height, width, height)
+        # the last merge has no alternative
+        bar = rectangle(x - width / 2, floor - height, width, height) if len(present) > 2 else ""
         if i == layer.choice:
-            yield path(bar, CHOICE, CHOICE, 1.6)
-            yield path(layout.bracket(left, right), CHOICE, width=2.2, dashed=True)
+            yield from [path(bar, CHOICE, CHOICE, 1.6)] * bool(bar)
+            yield path(layout.bracket(left, right), CHOICE, width=2.2, dashes=DASHED)
         elif i == layer.runner_up:
             yield path(bar, RUNNER_UP, None, 2.2)
-            yield path(layout.bracket(left, right), RUNNER_UP, width=1.8, dashed=True)
+            yield path(layout.bracket(left, right), RUNNER_UP, width=1.8, dashes=DASHED)
         else:
             others += bar
-        if not layout.turned:
-            shown = f"{100 * layer.probabilities[i]:.0f} %"
-            style = ("ink", True) if i == layer.choice else ("muted", False)
-            yield label(x, floor - height - 4, shown, 11, colour=style[0], bold=style[1])
+        if not layout.turned and i != layer.choice:
+            behind = number(layer.scores[i] - layer.scores[layer.choice])
+            yield label(x, floor - height - 4, behind, 11, colour="muted")
     if others:
         yield path(others, None, "faint")
 
@@ -111,8 +119,11 @@ def _candidates(panel: Panel, present: Sequence[Place], layer: Layer) -> Iterato
 def _caption(panel: Panel, phrases: Sequence[str], step: int) -> Iterator[Element]:
     """Yield the three lines below the bars."""
     layer = panel.trace.layers[step]
-    candidates = counted(len(layer.scores), "candidate")
-    text = f"layer {step + 1} of {len(panel.trace.layers)}: {candidates}"
+    text = "no alternative"
+    if layer.lead is not None:
+        tie = ", near tie" if layer.near_tie else ""
+        text = f"{counted(len(layer.scores), 'candidate')}, lead {number(layer.lead)}{tie}"
+    text = f"layer {step + 1} of {len(panel.trace.layers)}: {text}"
     yield label(panel.x, _row(panel, 0), text, 12, "start", "muted")
     names = ("sampled", "best of the others") if panel.trace.sampled else ("chosen", "runner-up")
     positions = (layer.choice, layer.runner_up)
@@ -123,7 +134,7 @@ def _caption(panel: Panel, phrases: Sequence[str], step: int) -> Iterator[Elemen
         colour, fill = (CHOICE, CHOICE) if row == 1 else (RUNNER_UP, None)
         yield path(rectangle(panel.x + 1, y - 9, 9, 9), colour, fill, 1.8)
         both = " + ".join(phrases[position : position + 2])
-        text = f"{name}, {percent(layer.probabilities[position])}: {both}"
+        text = f"{name}: {both}"
         text = clip(text, int((panel.width - 18) / 6.8))
         yield label(panel.x + 18, y, text, 12, "start", "ink" if row == 1 else "muted")
 

@@ -101,13 +101,17 @@ def _draw(element: Element, axes: Any) -> Any:
             # do not parse dollar signs as math
             parse_math=False,
         )
-    style = {
+    style: dict[str, Any] = {
         "facecolor": _colour(element, "fill"),
         "edgecolor": _colour(element, "stroke"),
         "linewidth": float(attributes.get("stroke-width", 1)),
-        "linestyle": (0, (3, 2)) if "stroke-dasharray" in attributes else "solid",
+        "linestyle": "solid",
         "joinstyle": "round",
     }
+    if "stroke-dasharray" in attributes:
+        # matplotlib multiplies dashes by the width of the line
+        dashes = map(float, attributes["stroke-dasharray"].split())
+        style["linestyle"] = (0, tuple(length / style["linewidth"] for length in dashes))
     if element.tag == "circle":
         centre = float(attributes["cx"]), float(attributes["cy"])
         return axes.add_patch(Circle(centre, float(attributes["r"]), **style))

@@ -52,7 +52,9 @@ def draw(
     runtime: streams.Runtime = "auto",
     quiet: streams.Quiet = False,
 ) -> None:
-    """Draw the trees that models build for a sentence, with the order and scores of the merges.
+    """Draw the trees that models build for a sentence, with the order and leads of the merges.
+
+    The lead of a merge is its score minus that of the runner-up. Near ties are marked.
 
     Examples (the third samples a tree):
 
@@ -109,8 +111,9 @@ def draw(
 
 
 def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
-    """Yield the lines to print: the model and the class, the drawing, the merges with scores."""
-    from gumbeltree.analysis.figure import heading
+    """Yield the lines to print: the model and the class, the drawing, the merges with leads."""
+    from gumbeltree.analysis.figure import heading, runner_up
+    from gumbeltree.analysis.trace import NEAR_TIE
     from gumbeltree.picture import clean, clip
     from gumbeltree.tree import Tree
 
@@ -118,15 +121,23 @@ def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
     tree = Tree(map(clean, trace.tree.words), trace.tree.order)
     yield heading(name, trace)
     yield ""
-    yield tree.draw(width)
+    ties = [step for step, layer in enumerate(trace.layers) if layer.near_tie]
+    yield tree.draw(width, ties)
     if trace.layers:
         yield ""
-        yield "merge    score  probability  words" if trace.scored else "merge  words"
-    for step, node in enumerate(trace.nodes[len(tree) :], 1):
+        yield "merge    score     lead  words" if trace.scored else "merge  words"
+    for step, (node, layer) in enumerate(zip(trace.nodes[len(tree) :], trace.layers, strict=True)):
         start, end = node.span
-        words = clip(" ".join(tree.words[start:end]), max(20, width - 30))
-        scores = f"{node.score:7.3f}  {node.probability:11.3f}  " if trace.scored else ""
-        yield f"{step:5}  {scores}{words}"
+        words = " ".join(tree.words[start:end])
+        if step in ties:
+            words = f"{words}  ≈ {clean(runner_up(trace, step))}"
+        scores = ""
+        if trace.scored:
+            lead = "" if layer.lead is None else f"{layer.lead:.3f}"
+            scores = f"{node.score:7.3f}  {lead:>7}  "
+        yield f"{step + 1:5}  {scores}{clip(words, max(20, width - 26))}"
+    if trace.scored and len(trace.layers) > 1:
+        yield f"lead: score minus that of the runner-up; ≈ near tie, lead below {NEAR_TIE}"
     if any(trace.unknown):
         unknown = (w for w, lacking in zip(tree.words, trace.unknown, strict=True) if lacking)
         yield f"unknown to the model: {' '.join(unknown)}"
