@@ -714,6 +714,16 @@ def test_serves_the_page_without_the_token():
         assert (response.status_code, response.headers["content-type"]) == (200, kind)
         again = client.get(path, headers={"If-None-Match": response.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
+    plain, packed = (
+        client.get("/static/explorer.js", headers={"Accept-Encoding": accepted})
+        for accepted in ("gzip;q=0, br", "br, gzip;q=0.5")
+    )
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content
+    assert int(packed.headers["content-length"]) < len(plain.content) / 2
+    assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+    assert packed.headers["etag"] != plain.headers["etag"]
     for path in ("/static/", "/static", "/static/../api.py", "/static/%2e%2e/api.py", "/api.py"):
         assert client.get(path).status_code in (401, 404)
     assert "/" not in app.openapi()["paths"]

@@ -1,7 +1,9 @@
 """The HTTP API as an ASGI application."""
 
 import asyncio
+import gzip
 import hashlib
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
@@ -36,6 +38,8 @@ CHUNK_BYTES = 2**16
 """Responses are sent in chunks of this size."""
 NUMBER_BYTES = 12
 """Lower bound on the size of a number in a response; most take 20 bytes."""
+GZIP = re.compile(r"(?:^|,)\s*gzip\s*(?:$|,|;\s*q=(?!0(?:\.0*)?\s*(?:,|$)))", re.IGNORECASE)
+"""Matches the header Accept-Encoding of clients that accept gzip; the weight 0 means not."""
 # browsers reject JavaScript modules of any other type
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -395,11 +399,17 @@ def page_files() -> dict[str, tuple[bytes, str]]:
 
 
 def _file_route(content: bytes, media_type: str) -> Callable[..., Any]:
-    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    """Return a route that sends a file, compressed if the client accepts gzip."""
+    bodies = {"": content, "gzip": gzip.compress(content, mtime=0)}
+    tags = {name: f'"{hashlib.sha256(body).hexdigest()[:32]}"' for name, body in bodies.items()}
 
     async def send(request: Request) -> Response:
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"ETag": tag})
-        return Response(content, media_type=media_type, headers={"ETag": tag})
+        coding = "gzip" if GZIP.search(request.headers.get("accept-encoding", "")) else ""
+        headers = {"ETag": tags[coding], "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == tags[coding]:
+            return Response(status_code=304, headers=headers)
+        if coding:
+            headers["Content-Encoding"] = coding
+        return Response(bodies[coding], media_type=media_type, headers=headers)
 
     return send

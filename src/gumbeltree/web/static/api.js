@@ -5,12 +5,20 @@ export class Refusal extends Error {}
 
 // status of a proxy whose server is down
 const AWAY = new Set([502]);
+const PATIENCE = 3000; // milliseconds without a response until the server counts as hung
 let listener = () => {};
 let coming = null;
+const hung = new Set(); // requests without a response
+let said = true;
 
-/** Call `heard(false)` when the server becomes unreachable and `heard(true)` when it is back. */
+/** Call `heard(false)` when the server stops responding and `heard(true)` when it is back. */
 export function onConnection(heard) {
   listener = heard;
+}
+
+function report() {
+  const here = coming === null && hung.size === 0;
+  if (here !== said) listener((said = here));
 }
 
 function pause(seconds, signal) {
@@ -27,22 +35,46 @@ function pause(seconds, signal) {
   });
 }
 
+/** Fetch, and report the server as hung while no response comes. */
+async function patiently(path, options, patience) {
+  const request = {};
+  const timer = setTimeout(() => {
+    hung.add(request);
+    report();
+  }, patience);
+  try {
+    const answer = await fetch(path, options);
+    hung.clear();
+    return answer;
+  } finally {
+    clearTimeout(timer);
+    const forget = () => {
+      hung.delete(request);
+      report();
+    };
+    // a hung request that is cancelled counts until the one that replaces it had its time
+    if (options.signal?.aborted && hung.has(request)) setTimeout(forget, 1.2 * patience);
+    else forget();
+  }
+}
+
 /** Wait until the server responds; all callers share one request at a time. */
 function back() {
   coming ??= (async () => {
-    listener(false);
     for (let wait = 0.5; ; wait = Math.min(5, 1.5 * wait)) {
       await pause(wait);
       try {
-        const answer = await fetch("api/models", { cache: "no-store" });
+        const signal = AbortSignal.timeout(PATIENCE);
+        const answer = await fetch("api/models", { cache: "no-store", signal });
         if (!AWAY.has(answer.status)) break;
       } catch {
         // still unreachable
       }
     }
     coming = null;
-    listener(true);
+    report();
   })();
+  report();
   return coming;
 }
 
@@ -70,11 +102,13 @@ export async function ask(path, body, signal) {
     options.headers = { "Content-Type": "application/json" };
     options.body = JSON.stringify(body);
   }
+  // sampling many trees may take long
+  const patience = body?.samples ? 5 * PATIENCE : PATIENCE;
   for (;;) {
     let answer;
     let content = null;
     try {
-      answer = await fetch(path, options);
+      answer = await patiently(path, options, patience);
       if (!AWAY.has(answer.status)) content = await answer.json().catch(() => null);
     } catch (error) {
       if (signal?.aborted) throw error;

@@ -1,21 +1,28 @@
 // The card of one model: its trees, its prediction, and one node in detail.
 
 import { ask, Refusal } from "./api.js";
-import { best, decimal, html, hue, inWords, percent, quiet, shortened } from "./dom.js";
+import { html, hue, quiet } from "./dom.js";
 import { chart, describeCell } from "./heat.js";
 import { savePng, saveSvg, saveText } from "./save.js";
 import { bars, rows, tabulate } from "./tables.js";
+import { best, decimal, inWords, percent, shortened, visible } from "./text.js";
 import { isFixed, phraseOf, Picture } from "./tree.js";
 
 const SAMPLES = 100;
 const NEIGHBOURS = 5;
 const REST = 180; // milliseconds to wait before requesting neighbours
+const STALE = 700; // milliseconds until the tree of an older view is removed
+const MOSTLY = 0.5; // share of unknown words that makes a prediction doubtful
+
+/** Return a result with marks for invisible characters. */
+const readable = (trace) =>
+  ({ ...trace, words: trace.words.map(visible), brackets: visible(trace.brackets) });
 
 export class Card {
   /**
    * @param model its entry in /api/models
    * @param page callbacks: changed(), hovered(card, which, span), held(card, which, span),
-   *   key(event), say(text)
+   *   edited(which, trace, i, word), key(event), say(text)
    */
   constructor(model, page) {
     this.model = model;
@@ -46,12 +53,7 @@ export class Card {
     const tool = (text, label, action) =>
       html("button", {
         type: "button", class: "small", text, "aria-label": `Download ${label} of ${name}`,
-        // not `disabled`: the button stays focusable and explains itself
-        "aria-disabled": "true",
-        onclick: () => {
-          if (!this.results.length) this.page.say("No tree yet");
-          else action().catch((error) => this.page.say(error.message));
-        },
+        onclick: () => action().catch((error) => this.page.say(error.message)),
       });
     this.tools = html(
       "div", { class: "tools", role: "group", "aria-label": `Downloads of ${name}` },
@@ -79,16 +81,18 @@ export class Card {
       html("summary", { text: "Merges as a table" }), this.table,
     );
     this.content = html(
-      "div", { class: "content" }, this.trees, this.legend, this.looked, this.heat, this.details,
+      "div", { class: "content" },
+      this.trees, html("div", { class: "below" }, this.legend, this.tools),
+      this.looked, this.heat, this.details,
     );
     this.root = html(
-      "article", { class: "card", "aria-labelledby": id },
+      "article", { class: "card bare", "aria-labelledby": id },
       html(
         "header", {},
         html("div", {}, html("h2", { id, text: name }), quiet(description ?? "")),
-        this.tools,
+        this.verdict,
       ),
-      this.verdict, this.note, this.content,
+      this.note, this.content,
     );
   }
 
@@ -109,19 +113,12 @@ export class Card {
     return `${this.model.name.replace(/[^\w.-]+/g, "-")}-${safe || "tree"}`;
   }
 
-  /** Enable the downloads if there is a tree. */
-  #offer() {
-    for (const button of this.tools.querySelectorAll("button")) {
-      button.setAttribute("aria-disabled", String(!this.results.length));
-    }
-  }
-
   #brackets() {
-    return this.results.map((one) => `${one.brackets}\n`).join("");
+    return this.raw.map((one) => `${one.brackets}\n`).join("");
   }
 
   #json() {
-    const { model, results, prediction } = this;
+    const { model, raw: results, prediction } = this;
     return `${JSON.stringify({ model: model.name, results, prediction }, null, 1)}\n`;
   }
 
@@ -138,6 +135,12 @@ export class Card {
     const options = { model: this.model.name, texts: own, temperature: view.temperature };
     const seed = view.sampling ? view.seed : null;
     this.root.classList.add("waiting");
+    clearTimeout(this.stale);
+    this.stale = setTimeout(() => {
+      // other cards keep their places
+      this.root.style.minHeight = `${this.root.offsetHeight}px`;
+      this.#clear("Waiting for the server…");
+    }, STALE);
     try {
       const parse = ask("api/parse", { ...options, seed, samples: 0 }, signal);
       const predict = this.pair && own.length === 2
@@ -145,7 +148,9 @@ export class Card {
         : null;
       const [parsed, predicted] = await Promise.all([parse, predict]);
       if (signal.aborted) return;
-      this.results = parsed.results;
+      clearTimeout(this.stale);
+      this.raw = parsed.results;
+      this.results = parsed.results.map(readable);
       this.prediction = predicted?.results[0] ?? null;
       this.#settle(view);
       this.root.classList.remove("waiting");
@@ -154,7 +159,7 @@ export class Card {
         ? await ask("api/parse", { ...options, seed: null, samples: SAMPLES }, signal)
         : null;
       if (signal.aborted) return;
-      this.heated = heated?.results ?? [];
+      this.heated = heated?.results.map(readable) ?? [];
       this.#chart(view);
     } catch (error) {
       if (signal.aborted) return;
@@ -166,23 +171,27 @@ export class Card {
   /** Show a message instead of a tree. */
   refuse(message) {
     this.wanted?.abort();
+    this.#clear(message);
+    this.root.classList.remove("waiting");
+  }
+
+  #clear(message) {
+    clearTimeout(this.stale);
     this.results = [];
     this.pictures = [];
     this.prediction = null;
     this.heated = [];
     this.charts = [];
-    this.verdict.replaceChildren(html("p", { class: "hint", text: message }));
+    this.verdict.replaceChildren(html("p", { class: "hint", text: visible(message) }));
     this.note.hidden = true;
     for (const part of [this.trees, this.looked, this.heat]) part.replaceChildren();
     this.root.classList.add("bare");
-    this.#offer();
-    this.root.classList.remove("waiting");
     this.page.changed();
   }
 
   #settle(view) {
     this.root.classList.remove("bare");
-    this.#offer();
+    this.root.style.minHeight = "";
     this.over = null;
     this.held = null;
     const { node } = view;
@@ -249,9 +258,16 @@ export class Card {
       notes.push(`Truncated to the first ${this.model.max_words} words.`);
     }
     const missing = ({ words, unknown }) => words.filter((_, i) => unknown[i]);
-    const strange = [...new Set(this.results.flatMap(missing))];
+    const strange = this.results.flatMap(missing);
+    const total = this.results.flatMap(({ words }) => words).length;
+    if (strange.length >= MOSTLY * total) {
+      const which = strange.length === total ? "None" : `Only ${total - strange.length}`;
+      const text = `${which} of the ${total} words are in the vocabulary of this model, so its ` +
+        "tree and its prediction mean little.";
+      this.verdict.prepend(html("p", { class: "warning", text }));
+    }
     if (strange.length) {
-      notes.push(`Out of vocabulary: ${shortened(strange.join(", "), 120)}.`);
+      notes.push(`Out of vocabulary: ${shortened([...new Set(strange)].join(", "), 120)}.`);
     }
     this.note.textContent = notes.join(" ");
     this.note.hidden = notes.length === 0;
@@ -269,7 +285,8 @@ export class Card {
           over: (i) => this.#hover({ which, i }),
           out: () => this.#hover(null),
           pick: (i) => this.#hold(which, i),
-          move: (i, event) => this.#move(which, i, event),
+          drop: (i) => this.page.edited(which, trace, i, ""),
+          key: this.page.key,
         }),
     );
     const captions = this.results.length > 1 ? ["First sentence", "Second sentence"] : [];
@@ -328,7 +345,7 @@ export class Card {
       }
       // a hidden node cannot keep the focus
       if (focused?.classList.contains("later") && picture.svg.contains(focused)) {
-        picture.nodes[picture.trace.words.length + picture.step - 1]?.focus();
+        picture.nodes[picture.stop].focus();
       }
     }
   }
@@ -350,18 +367,6 @@ export class Card {
   release() {
     this.held = null;
     this.#look();
-  }
-
-  #move(which, i, event) {
-    const { nodes } = this.results[which];
-    const drawn = this.pictures[which].nodes;
-    let to = -1;
-    if (event.key === "Enter" || event.key === " ") this.#hold(which, i);
-    else if (event.key === "ArrowUp") to = nodes.findIndex((one) => one.children?.includes(i));
-    else if (event.key === "ArrowDown") to = nodes[i].children?.[0] ?? -1;
-    else return this.page.key(event);
-    event.preventDefault();
-    if (to >= 0 && drawn[to].getAttribute("tabindex") === "0") drawn[to].focus();
   }
 
   /** Highlight the span that another card highlights. */
@@ -458,7 +463,7 @@ export class Card {
       list.append(
         html(
           "li", {},
-          html("span", { text: shortened(text, 110) }),
+          html("span", { text: shortened(visible(text), 110) }),
           html("span", { class: "number quiet", text: decimal(score) }),
         ),
       );
@@ -498,7 +503,8 @@ export class Card {
           "details", { ontoggle: (event) => event.target.open && fill() },
           html("summary", { text: "Spans as a table" }),
           html(
-            "div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Spans" },
+            "div", { class: "scroll", tabindex: "0", role: "region",
+              "aria-label": `Spans of sentence ${which + 1} of ${this.model.name}` },
             table,
           ),
         ),

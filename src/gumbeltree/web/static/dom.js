@@ -28,25 +28,6 @@ export const quiet = (text) => html("p", { class: "quiet", text });
 
 export const byId = (id) => document.getElementById(id);
 
-/** Format a probability as a percentage with the digits that matter. */
-export function percent(value) {
-  const hundred = 100 * value;
-  if (hundred > 0 && hundred < 0.1) return "<0.1%";
-  if (hundred < 100 && hundred > 99.9) return ">99.9%";
-  return `${hundred < 10 || hundred > 90 ? Number(hundred.toFixed(1)) : Math.round(hundred)}%`;
-}
-
-/** Format a score with two decimals and a minus sign. */
-export const decimal = (value) => value.toFixed(2).replace("-", "\u2212");
-
-/** Shorten a text to `length` characters with an ellipsis in the middle. */
-export function shortened(text, length) {
-  const letters = Array.from(text);
-  if (letters.length <= length) return text;
-  const half = Math.floor((length - 1) / 2);
-  return `${letters.slice(0, length - 1 - half).join("")}…${letters.slice(-half).join("")}`;
-}
-
 // common labels have the same colour for all models
 const HUES = new Map([
   ["positive", "blue"],
@@ -63,20 +44,4 @@ const OTHERS = ["blue", "orange", "green", "purple", "sky", "vermillion", "yello
 export function hue(label, labels) {
   const known = HUES.get(label.toLowerCase());
   return `hue-${known ?? OTHERS[labels.indexOf(label) % OTHERS.length]}`;
-}
-
-/** Format a prediction that is not a class, for example "value 3.1416" or "plot 93%, music 71%". */
-export function inWords(answer) {
-  if (Array.isArray(answer.labels)) {
-    const { labels, probabilities } = answer;
-    return labels.map((label) => `${label} ${percent(probabilities[label])}`).join(", ") || "no tags";
-  }
-  const shown = (value) => (typeof value === "number" ? value.toFixed(4) : String(value));
-  const simple = Object.entries(answer).filter(([, value]) => typeof value !== "object");
-  return simple.map(([name, value]) => `${name} ${shown(value)}`).join(", ");
-}
-
-/** Return the most probable label and its probability. */
-export function best(classes) {
-  return Object.entries(classes).reduce((a, b) => (b[1] > a[1] ? b : a));
 }

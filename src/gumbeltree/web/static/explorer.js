@@ -2,24 +2,25 @@
 
 import { ask, onConnection } from "./api.js";
 import { Card } from "./card.js";
-import { byId, html, quiet } from "./dom.js";
+import { byId, html } from "./dom.js";
+import { offerExamples, randomExample } from "./examples.js";
 import { fromFragment, initial, rounded, TEMPERATURES, toFragment } from "./state.js";
+import { onStep, setStep, stepKey, stop } from "./stepper.js";
 import { follow } from "./theme.js";
 
-const TYPING = 160; // milliseconds without typing before a request is sent
+const TYPING = 30; // milliseconds without typing before a request is sent
 const SPEAKING = 900;
 const FIRST = "The food was wonderful, but the service was painfully slow.";
+const FIRST_PAIR = ["A man is playing a guitar on a stage.", "A man is playing music."];
 
 let view = initial();
 let limits = { characters: Infinity, words: Infinity };
-let examples = { groups: [], sentences: [], pairs: [] };
 const cards = new Map();
-let playing = null;
 let typing, speaking, linking;
 
 const field = {
   text: byId("text"), second: byId("second"), sampling: byId("sampling"), seed: byId("seed"),
-  temperature: byId("temperature"), heat: byId("heat"), step: byId("step"),
+  temperature: byId("temperature"), heat: byId("heat"),
 };
 
 const cleaned = (text) => (text.toWellFormed?.() ?? text).replace(/\s+/g, " ").trim();
@@ -41,7 +42,7 @@ function cut(text) {
   }
   return cleaned(text.slice(0, end));
 }
-const chosen = () => [...cards.values()].filter(({ model }) => view.models.includes(model.name));
+const chosen = () => [...cards.values()].filter(({ model }) => view.models?.includes(model.name));
 
 function link() {
   clearTimeout(linking);
@@ -69,7 +70,10 @@ function controls() {
   for (const box of byId("models").querySelectorAll("input")) {
     box.checked = view.models.includes(box.value);
   }
-  byId("second-part").hidden = !chosen().some((card) => card.pair);
+  const pairs = chosen().some((card) => card.pair);
+  byId("second-part").hidden = !pairs;
+  // one model of pairs can be added by asking for the second sentence
+  byId("open-second").hidden = pairs || ![...cards.values()].some((card) => card.pair);
 }
 
 function grow(area) {
@@ -115,16 +119,7 @@ function arrange(texts) {
 }
 
 function stepped() {
-  const most = Math.max(0, ...chosen().map((card) => card.merges));
-  const step = view.step === null ? most : Math.min(view.step, most);
-  field.step.max = most;
-  field.step.value = step;
-  field.step.disabled = most === 0;
-  const merges = most === 1 ? "merge" : "merges";
-  const part = step === most ? "all" : `${step} of`;
-  const said = most === 0 ? "no merges" : `${part} ${most} ${merges}`;
-  field.step.setAttribute("aria-valuetext", said);
-  byId("step-value").textContent = said;
+  setStep(view.step, Math.max(0, ...chosen().map((card) => card.merges)));
   for (const card of chosen()) card.show(view.step);
 }
 
@@ -152,47 +147,10 @@ function say(text) {
   toast.timer = setTimeout(() => toast.classList.remove("shown"), 2200);
 }
 
-function goTo(step) {
-  const most = Number(field.step.max);
-  const kept = Math.max(0, Math.min(step, most));
-  view.step = kept === most ? null : kept;
-  stepped();
-  linkSoon();
-}
-
-const current = () => view.step ?? Number(field.step.max);
-
-function stop() {
-  clearInterval(playing);
-  playing = null;
-  byId("play").setAttribute("aria-label", "Play");
-  byId("play").classList.remove("playing");
-}
-
-function play() {
-  if (playing !== null) return stop();
-  const most = Number(field.step.max);
-  if (most === 0) return;
-  if (current() >= most) goTo(0);
-  byId("play").setAttribute("aria-label", "Pause");
-  byId("play").classList.add("playing");
-  const pace = Math.max(90, Math.min(900, 15_000 / most));
-  playing = setInterval(() => {
-    goTo(current() + 1);
-    if (view.step === null) stop();
-  }, pace);
-}
-
 function key(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const moves = { ArrowLeft: -1, ArrowRight: 1 };
-  if (event.key in moves) {
-    stop();
-    goTo(current() + moves[event.key]);
-  } else if (event.key === "Home") goTo(0);
-  else if (event.key === "End") goTo(Infinity);
-  else if (event.key === "Escape") release();
-  else return;
+  if (event.key === "Escape") release();
+  else if (!stepKey(event)) return;
   event.preventDefault();
 }
 
@@ -203,6 +161,7 @@ function release() {
 }
 
 function changed(change) {
+  notice(null);
   Object.assign(view, change);
   controls();
   linkSoon();
@@ -211,53 +170,45 @@ function changed(change) {
 
 function typed() {
   stop();
+  notice(null);
   const [text, second] = [field.text.value, field.second.value];
   Object.assign(view, { text, second, step: null, node: null });
   for (const one of [field.text, field.second]) grow(one);
   linkSoon();
+  later();
+}
+
+function later() {
   clearTimeout(typing);
   typing = setTimeout(load, TYPING);
 }
 
 function put(text, second) {
   stop();
-  byId("picker").close();
-  changed({ text, second, step: null, node: null });
+  changed({ text, second, step: null, node: null, ...(second ? { models: withPairs() } : {}) });
+}
+
+/** Return the chosen models, with a pair model among them. */
+function withPairs() {
+  if (chosen().some((card) => card.pair)) return view.models;
+  const pair = [...cards.values()].find((card) => card.pair);
+  return pair ? [...view.models, pair.model.name] : view.models;
 }
 
 function surprise() {
-  const pairs = chosen().some((card) => card.pair) ? examples.pairs : [];
-  const all = [...examples.sentences.map((text) => [text, ""]), ...pairs, ...pairs, ...pairs];
-  const others = all.filter(([text]) => text !== view.text);
-  if (others.length) put(...others[Math.floor(Math.random() * others.length)]);
+  const found = randomExample(view.text, chosen().some((card) => card.pair));
+  if (found) put(...found);
 }
 
-function listExamples() {
-  const wanted = cleaned(byId("search").value).toLowerCase();
-  const fits = (...texts) => texts.some((text) => text.toLowerCase().includes(wanted));
-  const group = (name, buttons) => {
-    const items = buttons.map((button) => html("li", {}, button));
-    return items.length ? [html("h3", { text: name }), html("ul", {}, ...items)] : [];
-  };
-  const pairs = examples.pairs.filter((pair) => fits(...pair));
-  let next = 0;
-  const parts = [
-    ...examples.groups.flatMap(({ name, count }) =>
-      group(
-        name,
-        examples.sentences.slice(next, (next += count)).filter((text) => fits(text)).map((text) =>
-          html("button", { type: "button", text, onclick: () => put(text, "") })),
-      )),
-    ...group(
-      "Pairs",
-      pairs.map(([first, second]) =>
-        html(
-          "button", { type: "button", onclick: () => put(first, second) },
-          html("span", { text: first }), html("span", { class: "quiet", text: second }),
-        )),
-    ),
-  ];
-  byId("examples").replaceChildren(...(parts.length ? parts : [quiet("No examples found.")]));
+/** Show a notice above the page until the view changes; null hides it. */
+function notice(text) {
+  byId("notice").textContent = text ?? "";
+  byId("notice").hidden = !text;
+}
+
+function openSettings(open) {
+  byId("settings").hidden = !open;
+  byId("open-settings").setAttribute("aria-expanded", String(open));
 }
 
 async function copyLink() {
@@ -287,31 +238,22 @@ function listen() {
     view.temperature = rounded(10 ** Number(field.temperature.value));
     controls();
     linkSoon();
-    clearTimeout(typing);
-    typing = setTimeout(load, TYPING);
+    later();
   });
   field.heat.addEventListener("change", () => changed({ heat: field.heat.checked }));
-  field.step.addEventListener("input", () => {
-    stop();
-    goTo(Number(field.step.value));
+  onStep((step) => {
+    view.step = step;
+    for (const card of chosen()) card.show(step);
+    linkSoon();
   });
-  const moves = { start: -Infinity, back: -1, forward: 1, end: Infinity };
-  for (const [id, move] of Object.entries(moves)) {
-    byId(id).addEventListener("click", () => {
-      stop();
-      goTo(current() + move);
-    });
-  }
-  byId("play").addEventListener("click", play);
   byId("copy").addEventListener("click", copyLink);
   byId("surprise").addEventListener("click", surprise);
-  byId("open-examples").addEventListener("click", () => {
-    byId("search").value = "";
-    listExamples();
-    byId("picker").showModal();
+  byId("open-settings").addEventListener("click", () => openSettings(byId("settings").hidden));
+  byId("open-second").addEventListener("click", () => {
+    changed({ models: withPairs() });
+    field.second.focus();
   });
-  byId("close-examples").addEventListener("click", () => byId("picker").close());
-  byId("search").addEventListener("input", listExamples);
+  offerExamples(put);
   byId("skip").addEventListener("click", (event) => {
     // the fragment of the address belongs to the view
     event.preventDefault();
@@ -320,7 +262,7 @@ function listen() {
   byId("form").addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("keydown", (event) => {
     // these elements use the arrow keys themselves
-    if (!event.target.closest?.("input, textarea, dialog, .node, .scroll")) key(event);
+    if (!event.target.closest?.("input, textarea, select, dialog, .node, .scroll")) key(event);
   });
   addEventListener("hashchange", () => restore(fromFragment(location.hash)));
   new ResizeObserver(() => {
@@ -332,17 +274,25 @@ function listen() {
 function restore(wanted) {
   if (!wanted) return;
   stop();
-  const names = [...cards.keys()];
-  // a link may name models that are not served
   const here = wanted.models?.filter((name) => cards.has(name));
-  view = { ...wanted, models: here?.length || wanted.models?.length === 0 ? here : usual(names) };
+  const models = here?.length || wanted.models?.length === 0 ? here : usual(wanted);
+  view = { ...wanted, models };
   controls();
   load();
+  const missing = wanted.models?.filter((name) => !cards.has(name)) ?? [];
+  if (missing.length) {
+    const instead = here.length ? "" : ` It shows ${models.join(", ")} instead.`;
+    notice(`This link names ${missing.join(", ")}, which the server does not have.${instead}`);
+  }
+  const tuned = view.sampling || view.temperature !== 1 || view.heat;
+  if (tuned) openSettings(true);
 }
 
-/** Return the models to show by default. */
-function usual(names) {
-  return names.length > 3 ? names.slice(0, 2) : names;
+/** Return the models to show by default: one that needs no second sentence, if there is one. */
+function usual({ second }) {
+  const all = [...cards.values()];
+  const fits = all.find((card) => card.pair === Boolean(second)) ?? all[0];
+  return fits ? [fits.model.name] : [];
 }
 
 const page = {
@@ -364,6 +314,13 @@ const page = {
     for (const card of chosen()) if (card !== from) card.release();
     linkSoon();
   },
+  edited: (which, trace, i, word) => {
+    const [start, end] = trace.offsets[i];
+    // the server counts characters, JavaScript halves of some
+    const letters = Array.from(trace.text);
+    const text = cleaned([...letters.slice(0, start), word, ...letters.slice(end)].join(""));
+    if (text) put(...(which ? [view.text, text] : [text, view.second]));
+  },
   key,
   say,
 };
@@ -375,10 +332,6 @@ async function begin() {
     byId("away").hidden = here;
     if (here) say("Connected");
   });
-  ask("static/examples.json").then(
-    (found) => (examples = found),
-    () => (byId("open-examples").hidden = byId("surprise").hidden = true),
-  );
   let found;
   try {
     found = await ask("api/models");
@@ -408,7 +361,8 @@ async function begin() {
   }
   field.temperature.min = Math.log10(TEMPERATURES.low);
   field.temperature.max = Math.log10(TEMPERATURES.high);
-  const start = { ...initial(), text: FIRST };
+  const [text, second] = models[0]?.sentences === 2 ? FIRST_PAIR : [FIRST, ""];
+  const start = { ...initial(), text, second };
   restore(fromFragment(location.hash) ?? start);
   document.body.classList.add("ready");
 }

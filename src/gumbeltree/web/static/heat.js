@@ -1,6 +1,7 @@
 // The chart of span probabilities: a triangle over the words with one cell per span.
 
-import { percent, shortened, svg } from "./dom.js";
+import { svg } from "./dom.js";
+import { percent, shortened } from "./text.js";
 import { ruler } from "./tree.js";
 
 const MARGIN = 14;

@@ -1,6 +1,7 @@
 // Tables of probabilities and merges.
 
-import { best, decimal, html, hue, percent, shortened } from "./dom.js";
+import { html, hue } from "./dom.js";
+import { best, decimal, percent, shortened } from "./text.js";
 import { isFixed, phraseOf } from "./tree.js";
 
 // more rows would make the page slow

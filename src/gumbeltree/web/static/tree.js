@@ -1,9 +1,12 @@
 // One tree: the words, the merges above them, and the candidates of a step below.
 
-import { best, hue, percent, shortened, svg } from "./dom.js";
+import { hue, svg } from "./dom.js";
+import { best, percent, shortened } from "./text.js";
 
 const MARGIN = 14;
 const LANE = 46;
+const TARGET = 24; // pixels: the smallest area that is easy to hit with a finger
+const DEEP = 24; // levels; deeper trees are drawn flatter
 const pen = document.createElement("canvas").getContext("2d");
 
 /** Return a function that measures text in the page's font. */
@@ -12,26 +15,28 @@ export function ruler(size) {
   return (text) => pen.measureText(text).width;
 }
 
+const slots = (words, size, gap) =>
+  words.map(ruler(size)).map((width) => Math.max(TARGET, width + gap));
+
 /** Choose the largest font size and word spacing that fit. */
 function fit(words, room) {
   const inside = room - 2 * MARGIN;
   for (const [size, gap] of [[16, 22], [15, 18], [14, 14], [13, 11], [12.5, 9]]) {
-    const widths = words.map(ruler(size));
-    const total = widths.reduce((a, b) => a + b, 0) + gap * words.length;
+    const widths = slots(words, size, gap);
+    const total = widths.reduce((a, b) => a + b, 0);
     if (total <= inside) {
       const extra = Math.min(22, (inside - total) / words.length);
-      return { size, turned: false, widths: widths.map((width) => width + gap + extra) };
+      return { size, turned: false, widths: widths.map((width) => width + extra) };
     }
     // scroll if slightly too wide; rotate the words only if that saves much space
     const last = size === 12.5;
-    const turned = words.length > 30 || (total > 1.2 * inside && 21 * words.length <= inside);
+    const turned = words.length > 30 || (total > 1.2 * inside && TARGET * words.length <= inside);
     if (last && !turned) {
-      return { size: 14, turned: false, widths: words.map(ruler(14)).map((width) => width + 14) };
+      return { size: 14, turned: false, widths: slots(words, 14, 14) };
     }
   }
-  const size = words.length > 90 ? 10.5 : 13;
-  const slot = Math.max(size + 3.5, Math.min(28, inside / words.length));
-  return { size, turned: true, widths: words.map(() => slot) };
+  const slot = Math.max(TARGET, Math.min(28, inside / words.length));
+  return { size: 13, turned: true, widths: words.map(() => slot) };
 }
 
 /** Compute the layout of a tree. */
@@ -49,7 +54,9 @@ export function arrange(trace, room) {
     if (children) levels[i] = 1 + Math.max(...children.map((child) => levels[child]));
   });
   const depth = levels[levels.length - 1];
-  const rise = Math.max(7, Math.min(38, 400 / Math.max(1, depth)));
+  // the tree of a usual sentence fits on the screen together with the controls above it
+  const tallest = Math.max(200, Math.min(400, (room < 500 ? 0.25 : 0.33) * innerHeight));
+  const rise = Math.max(depth > DEEP ? TARGET / 2 : TARGET, Math.min(38, tallest / Math.max(1, depth)));
   const base = 18 + depth * rise;
   const place = [];
   trace.nodes.forEach(({ span, children }, i) => {
@@ -67,8 +74,7 @@ export function arrange(trace, room) {
   return {
     words, size, turned, width, edges, place, base, rise, tall, phrase, lane,
     height: T > 1 ? lane + 22 : phrase + 8,
-    radius: Math.max(2.2, Math.min(6, rise / 3, near / 4)),
-    reach: Math.max(4, Math.min(14, rise / 2, near / 2)),
+    radius: Math.min(6, rise / 3, near / 4),
     bar: Math.max(3, Math.min(18, 0.6 * near)),
   };
 }
@@ -120,13 +126,22 @@ function certainty(classes) {
   return Math.max(0, (best(classes)[1] - chance) / (1 - chance));
 }
 
+/** Return the distance of each node from the root, which is at level 1. */
+function depths({ nodes }) {
+  const levels = nodes.map(() => 1);
+  for (let i = nodes.length - 1; i >= 0; i--) {
+    for (const child of nodes[i].children ?? []) levels[child] = levels[i] + 1;
+  }
+  return levels;
+}
+
 /** The picture of one tree; `show` sets the step, `mark` highlights a node. */
 export class Picture {
   /**
    * @param trace a result of /api/parse
    * @param labels of the model
    * @param room available width in pixels
-   * @param on callbacks: over(i), out(), pick(i), move(i, key)
+   * @param on callbacks: over(i), out(), pick(i), drop(i), key(event)
    */
   constructor(trace, labels, room, on) {
     this.trace = trace;
@@ -138,7 +153,7 @@ export class Picture {
     const { width, height, turned } = this.plan;
     this.svg = svg("svg", {
       class: `tree${turned ? " turned" : ""}`,
-      width, height, viewBox: `0 0 ${width} ${height}`, role: "group",
+      width, height, viewBox: `0 0 ${width} ${height}`, role: "tree",
     });
     this.svg.append(this.#edges(), this.#lane(), this.#all(labels, on));
     this.show(this.step);
@@ -160,9 +175,10 @@ export class Picture {
   }
 
   #all(labels, on) {
-    const { place, edges, base, tall, size, turned, radius, reach, words } = this.plan;
+    const { place, edges, base, tall, size, turned, radius, words } = this.plan;
     const group = svg("g", { class: "nodes" });
     const fixed = isFixed(this.trace);
+    const levels = depths(this.trace);
     this.trace.nodes.forEach((node, i) => {
       const { x, y } = place[i];
       const plain = fixed ? ["hue-grey", 1] : ["hue-green", node.probability ?? 0];
@@ -171,15 +187,20 @@ export class Picture {
         : plain;
       const one = svg("g", {
         class: `node ${node.children ? "merge" : "word"} ${colour}`,
-        tabindex: "0", role: "button", "aria-label": spoken(this.trace, i), "aria-pressed": "false",
+        tabindex: "-1", role: "treeitem", "aria-label": spoken(this.trace, i),
+        "aria-level": levels[i], "aria-selected": "false",
         onpointerenter: () => on.over(i), onpointerleave: () => on.out(),
-        onfocus: () => on.over(i), onblur: () => on.out(),
+        onfocus: () => {
+          this.#stopAt(i);
+          on.over(i);
+        },
+        onblur: () => on.out(),
         onclick: () => on.pick(i),
-        onkeydown: (event) => on.move(i, event),
+        onkeydown: (event) => this.#key(i, event, on),
       });
       if (node.children) {
         one.append(
-          svg("circle", { class: "reach", cx: x, cy: y, r: reach }),
+          svg("circle", { class: "reach", cx: x, cy: y, r: TARGET / 2 }),
           svg("circle", { class: "ring", cx: x, cy: y, r: radius + 3.5 }),
           svg("circle", { class: "back", cx: x, cy: y, r: radius }),
           svg("circle", {
@@ -192,8 +213,7 @@ export class Picture {
         const middle = base + 6 + tall / 2;
         one.append(
           svg("rect", {
-            class: "ring", x: left + 1, y: base + 2,
-            width: right - left - 2, height: tall + 10, rx: 5,
+            class: "ring", x: left, y: base + 2, width: right - left, height: tall + 10, rx: 5,
           }),
           turned
             ? svg("text", {
@@ -261,8 +281,8 @@ export class Picture {
     this.nodes.forEach((node, i) => {
       node.classList.toggle("later", i >= done && i !== next);
       node.classList.toggle("next", i === next);
-      node.setAttribute("tabindex", i >= done && i !== next ? "-1" : "0");
     });
+    this.#stopAt(Math.min(this.stop ?? Infinity, next ?? done - 1));
     for (const { edge, parent } of this.edges) {
       edge.classList.toggle("later", parent >= done && parent !== next);
       edge.classList.toggle("next", parent === next);
@@ -290,6 +310,33 @@ export class Picture {
         );
       }
     }
+  }
+
+  /** Make one node the tab stop of the tree. */
+  #stopAt(i) {
+    this.nodes[this.stop]?.setAttribute("tabindex", "-1");
+    this.nodes[i].setAttribute("tabindex", "0");
+    this.stop = i;
+  }
+
+  #key(i, event, on) {
+    const { nodes, words } = this.trace;
+    const T = words.length;
+    const beside = (j) => (i < T ? j >= 0 && j < T : j >= T) ? j : -1;
+    const targets = {
+      ArrowUp: () => nodes.findIndex((one) => one.children?.includes(i)),
+      ArrowDown: () => nodes[i].children?.[0] ?? -1,
+      ArrowLeft: () => beside(i - 1),
+      ArrowRight: () => beside(i + 1),
+      Home: () => 0,
+      End: () => nodes.length - 1,
+    };
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Enter" || event.key === " ") on.pick(i);
+    else if (event.key === "Delete") on.drop(i);
+    else if (event.key in targets) this.nodes[targets[event.key]()]?.focus();
+    else return on.key(event);
+    event.preventDefault();
   }
 
   #candidates(layer) {
@@ -351,7 +398,7 @@ export class Picture {
       const inside = node !== null && within(this.trace.nodes[j].span, node.span);
       one.classList.toggle("inside", inside);
       one.classList.toggle("here", j === i);
-      one.setAttribute("aria-pressed", String(j === i && held));
+      one.setAttribute("aria-selected", String(j === i && held));
     });
     for (const { edge, parent } of this.edges) {
       const inside = node !== null && within(this.trace.nodes[parent].span, node.span);

@@ -1,0 +1,62 @@
+// The examples: a dialog to search them, and a random choice.
+
+import { ask } from "./api.js";
+import { byId, html, quiet } from "./dom.js";
+
+let examples = { groups: [], sentences: [], pairs: [] };
+
+/** Load the examples; `put(text, second)` shows one of them. */
+export function offerExamples(put) {
+  const picker = byId("picker");
+  const take = (...texts) => {
+    picker.close();
+    put(...texts);
+  };
+  ask("static/examples.json").then(
+    (found) => (examples = found),
+    () => (byId("open-examples").hidden = byId("surprise").hidden = true),
+  );
+  byId("open-examples").addEventListener("click", () => {
+    byId("search").value = "";
+    list(take);
+    picker.showModal();
+  });
+  byId("close-examples").addEventListener("click", () => picker.close());
+  byId("search").addEventListener("input", () => list(take));
+}
+
+/** Return a random example other than `text`, often a pair if `pairs`. */
+export function randomExample(text, pairs) {
+  const more = pairs ? examples.pairs : [];
+  const all = [...examples.sentences.map((one) => [one, ""]), ...more, ...more, ...more];
+  const others = all.filter(([one]) => one !== text);
+  return others[Math.floor(Math.random() * others.length)];
+}
+
+function list(take) {
+  const wanted = byId("search").value.trim().replace(/\s+/g, " ").toLowerCase();
+  const fits = (...texts) => texts.some((text) => text.toLowerCase().includes(wanted));
+  const group = (name, buttons) => {
+    const items = buttons.map((button) => html("li", {}, button));
+    return items.length ? [html("h3", { text: name }), html("ul", {}, ...items)] : [];
+  };
+  const pairs = examples.pairs.filter((pair) => fits(...pair));
+  let next = 0;
+  const parts = [
+    ...examples.groups.flatMap(({ name, count }) =>
+      group(
+        name,
+        examples.sentences.slice(next, (next += count)).filter((text) => fits(text)).map((text) =>
+          html("button", { type: "button", text, onclick: () => take(text, "") })),
+      )),
+    ...group(
+      "Pairs",
+      pairs.map(([first, second]) =>
+        html(
+          "button", { type: "button", onclick: () => take(first, second) },
+          html("span", { text: first }), html("span", { class: "quiet", text: second }),
+        )),
+    ),
+  ];
+  byId("examples").replaceChildren(...(parts.length ? parts : [quiet("No examples found.")]));
+}

@@ -1,0 +1,193 @@
+"""Screens, themes, keyboards and assistive technology."""
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from gumbeltree.analysis.trace import trace
+from tests.web.explorer.visit import (
+    BOTH,
+    BOY,
+    FOOD,
+    Visit,
+    expect,
+    expect_tree,
+    needs_browser,
+    sentence,
+    tree,
+)
+
+pytestmark = needs_browser
+
+
+def test_a_tree_is_one_tab_stop(visit, sst):
+    page = visit.open(text="not a good film .", model="sst2-100d")
+    traced, picture = trace(sst, "not a good film ."), tree(page, "sst2-100d")
+    expect_tree(picture, traced)
+    labels = picture.locator(".node").evaluate_all(
+        "all => all.map(one => one.getAttribute('aria-label'))"
+    )
+    assert [re.sub(r"^(word|merge \d+): |, .*$", "", label) for label in labels] == [
+        " ".join(traced.tree.words[slice(*node.span)]) for node in traced.nodes
+    ]
+    stops = "[...document.querySelectorAll('svg [tabindex=\"0\"]')].length"
+    assert page.evaluate(stops) == 1
+    page.get_by_role("slider", name="Completed merges").press("Tab")
+    focused = page.locator(".node:focus")
+    root, words = len(traced.nodes) - 1, len(traced.tree.words)
+    expect(focused).to_have_attribute("aria-label", labels[root])
+    ring = focused.locator(".ring").evaluate("one => getComputedStyle(one).stroke")
+    assert ring == "rgb(0, 114, 178)"
+    keys = {
+        "ArrowDown": traced.nodes[root].children[0],
+        "ArrowUp": root,
+        "ArrowLeft": root - 1,
+        "ArrowRight": root,
+        "Home": 0,
+        "End": root,
+    }
+    for pressed, number in keys.items():
+        page.keyboard.press(pressed)
+        expect(focused).to_have_attribute("aria-label", labels[number])
+    page.keyboard.press("Home")
+    for number in (1, 2):
+        page.keyboard.press("ArrowRight")
+        expect(focused).to_have_attribute("aria-label", labels[number])
+    # the tree keeps its place
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    expect(focused).to_have_attribute("aria-label", labels[2])
+    assert page.evaluate(stops) == 1
+    levels = picture.locator(".node").evaluate_all(
+        "all => all.map(one => +one.getAttribute('aria-level'))"
+    )
+    for number, node in enumerate(traced.nodes[words:], words):
+        assert {levels[child] for child in node.children} == {levels[number] + 1}
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(focused).to_have_attribute("aria-selected", "true")
+    expect(page).to_have_url(re.compile("node="))
+    assert parse_qs(urlsplit(page.url).fragment)["node"] == ["0:0:5:sst2-100d"]
+    page.keyboard.press("Escape")
+    expect(page).not_to_have_url(re.compile("node="))
+    # stepping back hides the root, and the tab stop moves to a visible node
+    page.get_by_role("slider", name="Completed merges").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#step-value")).to_have_text("merge 3 of 4")
+    page.keyboard.press("Tab")
+    expect(focused).to_have_class(re.compile("next"))
+
+
+def test_delete_drops_the_focused_word(visit, sst):
+    page = visit.open(text="it is not good .", model="sst2-100d")
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "it is not good ."))
+    tree(page, "sst2-100d").locator(".word").nth(2).focus()
+    page.keyboard.press("Delete")
+    expect(sentence(page)).to_have_value("it is good .")
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "it is good ."))
+
+
+@pytest.mark.parametrize("screen", ["laptop", "phone"])
+def test_the_first_view_is_complete_and_above_the_fold(browser, address, screen):
+    options = {
+        "laptop": {"viewport": {"width": 1366, "height": 768}},
+        "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
+    }[screen]
+    visit = Visit(browser, address, **options)
+    visit.page.add_init_script(
+        """window.shift = 0;
+           new PerformanceObserver((list) => {
+             for (const one of list.getEntries()) if (!one.hadRecentInput) shift += one.value;
+           }).observe({ type: "layout-shift", buffered: true });"""
+    )
+    page = visit.open()
+    picture = page.locator("svg.tree")
+    expect(picture).to_have_count(1)
+    expect(page.locator(".neighbours li").first).to_be_visible()
+    words = picture.locator(".word text").last.bounding_box()
+    assert words["y"] + words["height"] < options["viewport"]["height"]
+    # a prediction on every card, one sentence of explanation, settings closed
+    expect(page.locator("article .answer")).to_have_count(page.get_by_role("article").count())
+    expect(page.get_by_role("banner").locator("p")).to_be_visible()
+    expect(page.get_by_role("switch")).to_have_count(0)
+    expect(page.get_by_role("textbox")).to_have_count(1)
+    assert page.evaluate("shift") < 0.1
+    assert page.evaluate(SMALL) == []
+    visit.close()
+
+
+# axe: controls whose area is smaller than 24 by 24 pixels
+SMALL = """() => [...document.querySelectorAll(
+  'button, input, select, textarea, summary, [role=treeitem]')]
+  .filter(one => one.checkVisibility() && !one.closest('.unseen'))
+  .map(one => [one, one.getBoundingClientRect()])
+  .filter(([, box]) => Math.min(box.width, box.height) < 23.9)
+  .map(([one]) => one.outerHTML.slice(0, 120))"""
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+def test_theme_follows_the_system_and_the_button(browser, address, scheme):
+    visit = Visit(browser, address, color_scheme=scheme)
+    page = visit.open(text="good .", model="sst2-100d")
+
+    def is_light():
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", colour)[:3])) > 3 * 128
+
+    assert is_light() == (scheme == "light")
+    button = page.get_by_role("button", name="Dark theme")
+    expect(button).to_have_attribute("aria-pressed", str(scheme == "dark").lower())
+    button.click()
+    assert is_light() == (scheme == "dark")
+    page.reload()
+    expect(page.locator("svg.tree")).to_have_count(1)
+    assert is_light() == (scheme == "dark")
+    visit.close()
+
+
+@pytest.mark.parametrize(
+    "words", [13, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 128))]
+)
+def test_phones_do_not_scroll_sideways(browser, address, words):
+    size = {"width": 360, "height": 740}
+    visit = Visit(browser, address, viewport=size, is_mobile=True, reduced_motion="reduce")
+    cycle = ["the", "boy", "in", "a", "wonderfulextraordinarilylongword", "coat", "sees"]
+    text = " ".join(cycle[i % 7] for i in range(words))
+    view = {"text": text, "second": "A child .", "model": BOTH}
+    page = visit.open(heat=1, step=min(3, words - 1), **view)
+    expect(page.locator("svg.heat")).to_have_count(3)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    duration = page.locator("svg.tree .node").first.evaluate(
+        "one => getComputedStyle(one).transitionDuration"
+    )
+    assert set(duration.split(", ")) == {"0s"}
+    visit.close()
+
+
+def test_every_control_has_a_name(visit):
+    page = visit.open(text=FOOD, second=BOY, heat=1, model=BOTH)
+    expect(page.locator("svg.heat")).to_have_count(3)
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('button, input, textarea, [role], [tabindex]')]
+             .filter(one => !one.closest('[hidden], dialog:not([open])'))
+             .filter(one => !['status', 'main'].includes(one.getAttribute('role') ?? one.id))
+             .filter(one => !(one.getAttribute('aria-label') || one.labels?.length ||
+                              one.tagName === 'BUTTON' && one.textContent.trim()))
+             .map(one => one.outerHTML.slice(0, 120))"""
+    )
+    assert nameless == []
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
+    assert len(ids) == len(set(ids))
+    assert page.get_by_role("heading", level=1).count() == 1
+    for landmark in ("banner", "form", "main", "contentinfo"):
+        assert page.get_by_role(landmark).count() == 1
+    outside = page.evaluate(
+        """() => [...document.body.querySelectorAll('*')].filter(one => one.checkVisibility() &&
+             [...one.childNodes].some(part => part.nodeType === 3 && part.data.trim()) &&
+             !one.closest('header, form, main, footer, dialog, [role=status], .skip'))
+             .map(one => one.outerHTML.slice(0, 80))"""
+    )
+    assert outside == []
+    assert page.evaluate(SMALL) == []

@@ -1,0 +1,59 @@
+"""Files that the explorer saves."""
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from gumbeltree.analysis.trace import trace
+from tests.web.explorer.visit import FOOD, card, expect, expect_tree, needs_browser, save, tree
+
+pytestmark = needs_browser
+
+
+def test_downloads(visit, sst, tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    page = visit.open(text=FOOD, model="sst2-100d")
+    traced = trace(sst, FOOD)
+    expect_tree(tree(page, "sst2-100d"), traced)
+    brackets = save(page, "the trees as brackets", tmp_path)
+    assert brackets.stem == "sst2-100d-The-food-was-good"
+    assert brackets.read_text(encoding="utf-8") == f"{traced.tree}\n"
+    content = json.loads(save(page, "everything as JSON", tmp_path).read_text(encoding="utf-8"))
+    assert content["model"] == "sst2-100d"
+    assert content["results"][0]["brackets"] == str(traced.tree)
+    # pictures do not depend on the page's style sheet
+    drawn = save(page, "the picture as SVG", tmp_path).read_text(encoding="utf-8")
+    assert "var(" not in drawn
+    assert "class=" not in drawn
+    root = ElementTree.fromstring(drawn)
+    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in texts if text in traced.tree.words] == list(traced.tree.words)
+    picture = image.imread(save(page, "the picture as PNG", tmp_path))
+    assert picture.shape[:2] == (2 * int(root.get("height")), 2 * int(root.get("width")))
+    colours = (255 * picture[..., :3]).round().astype(int).reshape(-1, 3)
+    assert np.all(np.median(colours, axis=0) == 255)
+    for ink in ([34, 37, 43], [169, 173, 181]):
+        assert np.all(colours == ink, axis=1).sum() > 100, "letters and lines"
+
+
+def test_saves_valid_xml_for_any_text(visit, tmp_path):
+    page = visit.open(text="a go\x01od film\ufffe .", model="sst2-100d")
+    expect(tree(page, "sst2-100d").locator(".node").first).to_be_visible()
+    root = ElementTree.parse(save(page, "the picture as SVG", tmp_path)).getroot()
+    assert "go\u2401od" in " ".join(root.itertext())
+
+
+def test_downloads_are_offered_once_there_is_a_tree(visit):
+    page, held = visit.page, []
+    page.route("**/api/parse", lambda route: held.append(route))
+    visit.open(text=FOOD, model="sst2-100d")
+    buttons = card(page, "sst2-100d").get_by_role("button", name="Download")
+    while not held:
+        page.wait_for_timeout(20)
+    expect(buttons).to_have_count(0)
+    for route in held:
+        route.continue_()
+    expect(page.locator("svg.tree")).to_have_count(1)
+    expect(buttons).to_have_count(4)

@@ -1,0 +1,109 @@
+"""The explorer and servers that are busy, slow or gone."""
+
+from urllib.parse import urlsplit
+
+from gumbeltree.analysis.trace import trace
+from tests.web.explorer.visit import (
+    Visit,
+    card,
+    expect,
+    expect_tree,
+    needs_browser,
+    sentence,
+    serving,
+    tree,
+)
+
+pytestmark = needs_browser
+
+
+def test_retries_when_the_server_is_busy(browser, address, sst):
+    visit = Visit(browser, address)
+    page = visit.open(text="good .", model="sst2-100d")
+    expect(page.locator("svg.tree")).to_have_count(1)
+    refused = []
+
+    def refuse_once(route):
+        if refused:
+            route.continue_()
+        else:
+            refused.append(route)
+            route.fulfill(status=503, headers={"Retry-After": "1"}, json={"detail": "busy"})
+
+    page.route("**/api/parse", refuse_once)
+    sentence(page).fill("very bad .")
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "very bad ."))
+    assert len(refused) == 1
+    expect(page.locator("#away")).to_be_hidden()
+    visit.close("503")
+
+
+def test_errors_are_shown_on_the_card(browser, address):
+    visit = Visit(browser, address)
+    page = visit.open(text="good .", model="sst2-100d")
+    expect(page.locator("svg.tree")).to_have_count(1)
+    error = {"detail": "texts.0: <b>no</b>"}
+    page.route("**/api/parse", lambda route: route.fulfill(status=422, json=error))
+    sentence(page).fill("very bad .")
+    expect(card(page, "sst2-100d").locator(".hint")).to_have_text("texts.0: <b>no</b>")
+    expect(page.locator("svg.tree")).to_have_count(0)
+    page.unroute("**/api/parse")
+    sentence(page).fill("very good .")
+    expect(page.locator("svg.tree")).to_have_count(1)
+    visit.close("422")
+
+
+def test_late_responses_are_dropped(visit, sst):
+    page = visit.open(text="good .", model="sst2-100d")
+    expect(page.locator("svg.tree")).to_have_count(1)
+    late = []
+
+    def hold(route):
+        if "slow" in (route.request.post_data or ""):
+            late.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/parse", hold)
+    sentence(page).fill("a slow one .")
+    while not late:
+        page.wait_for_timeout(20)
+    sentence(page).fill("a fast one .")
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "a fast one ."))
+    late[0].fulfill(json={"results": []})
+    page.wait_for_timeout(200)
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "a fast one ."))
+
+
+def test_a_hung_server_is_reported(visit, sst):
+    page = visit.open(text="good .", model="sst2-100d")
+    expect(page.locator("svg.tree")).to_have_count(1)
+    held = []
+    page.route("**/api/parse", lambda route: held.append(route))
+    sentence(page).fill("not good .")
+    expect(page.locator("svg.tree")).to_have_count(0)
+    expect(page.locator("#away")).to_contain_text("not responding")
+    # the banner stays while the reader goes on typing
+    sentence(page).fill("not very good .")
+    page.wait_for_timeout(300)
+    expect(page.locator("#away")).to_be_visible()
+    held[-1].continue_()
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "not very good ."))
+    expect(page.locator("#away")).to_be_hidden()
+
+
+def test_reconnects_to_a_restarted_server(browser, sst):
+    with serving({"sst2-100d": sst}) as address:
+        visit = Visit(browser, address)
+        page = visit.open(text="good .")
+        expect(page.locator("svg.tree")).to_have_count(1)
+        expect(page.locator("#away")).to_be_hidden()
+    sentence(page).fill("not very good .")
+    expect(page.locator("#away")).to_contain_text("not responding")
+    # no old tree for a new sentence
+    expect(page.locator("svg.tree")).to_have_count(0)
+    expect(card(page, "sst2-100d").locator(".verdict")).to_have_text("Waiting for the server…")
+    with serving({"sst2-100d": sst}, urlsplit(address).port):
+        expect(page.locator("#away")).to_be_hidden()
+        expect_tree(tree(page, "sst2-100d"), trace(sst, "not very good ."))
+        visit.close("ERR_CONNECTION")
