@@ -59,7 +59,6 @@ function linkSoon() {
 function controls() {
   if (field.text.value !== view.text) field.text.value = view.text;
   if (field.second.value !== view.second) field.second.value = view.second;
-  for (const one of [field.text, field.second]) grow(one);
   field.sampling.checked = view.sampling;
   field.seed.value = view.seed;
   field.seed.disabled = byId("again").disabled = !view.sampling;
@@ -74,6 +73,7 @@ function controls() {
   byId("second-part").hidden = !pairs;
   // one model of pairs can be added by asking for the second sentence
   byId("open-second").hidden = pairs || ![...cards.values()].some((card) => card.pair);
+  for (const one of [field.text, field.second]) grow(one);
 }
 
 function grow(area) {
