@@ -8,7 +8,7 @@ import math
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -190,18 +190,23 @@ def _short(value: float) -> str:
 # SVG
 
 
-def svg(scene: Scene) -> str:
+def svg(scene: Scene, timed: Callable[[str, tuple[int, int]], str] | None = None) -> str:
     """Write a scene as a self-contained SVG document.
 
     Animations use SMIL, because the names of CSS keyframes would clash if a page contains two
     pictures. Viewers without animation, and readers who prefer reduced motion, get the last frame.
+
+    Args:
+        scene: What to draw.
+        timed: Wraps elements that only some frames show; by default, in an animation.
     """
+    timed = timed or (lambda elements, frames: _timed(elements, frames, scene.seconds))
     size = f'width="{math.ceil(scene.width)}" height="{math.ceil(scene.height)}"'
     box = f'viewBox="0 0 {math.ceil(scene.width)} {math.ceil(scene.height)}"'
     body = []
     for frames, group in groupby(scene.marks, key=lambda mark: mark.frames):
         elements = "\n".join(tostring(mark.element, "unicode") for mark in group)
-        body.append(elements if frames is None else _timed(elements, frames, scene.seconds))
+        body.append(elements if frames is None else timed(elements, frames))
     texts = {"title": scene.title, "desc": scene.description}
     return "\n".join(
         [

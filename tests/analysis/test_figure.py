@@ -180,8 +180,10 @@ def test_circles_show_order_and_lead():
         "a b c",
     ]
     assert " ".join(texts(figure)).endswith(EXPLAINED)
-    assert about_merge(HAND, 0) == "merge 1: b c · lead 4.00 over a b · score 1.00 of 2 candidates"
-    assert about_merge(HAND, 1) == "merge 2: a b c · score \u22121.00 of 1 candidate"
+    assert (
+        about_merge(HAND, 0) == "merge 1: b c · lead 4.00 over a b · score 1.00 among 2 candidates"
+    )
+    assert about_merge(HAND, 1) == "merge 2: a b c · score \u22121.00 among 1 candidate"
     assert marks(figure, "circle")[0].find("title").text == about_merge(HAND, 0)
 
 
@@ -212,6 +214,11 @@ def test_remarks():
     assert remarks(made_trace("a b", [0], answer=answer)) == "good 75.0 %"
     sampled = made_trace("a b", [0], answer=answer, sampled=True, greedy=False, cut=True)
     assert remarks(sampled) == "good 75.0 % · sampled · text truncated"
+    # before any verdict
+    strange = made_trace("a b c", [0, 0], answer=answer, unknown=(True, False, True))
+    assert remarks(strange) == "2 of 3 words unknown to the model · good 75.0 %"
+    known = made_trace("a b", [0], answer=answer, unknown=(True, False))
+    assert remarks(known) == "good 75.0 %"
     given = made_trace("a b", [0], answer=NumberPrediction(2.5), greedy=False)
     assert remarks(given) == "2.5000 · not the model's choice"
     tags = TagsPrediction(("plot", "cast"), {"plot": 0.9, "cast": 0.6, "music": 0.1}, ";")

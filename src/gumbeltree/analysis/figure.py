@@ -275,7 +275,7 @@ def about_merge(trace: Trace, step: int) -> str:
         tie = ", a near tie" if layer.near_tie else ""
         parts.append(f"lead {number(layer.lead)} over {runner_up(trace, step)}{tie}")
     if trace.scored and node.score is not None:
-        parts.append(f"score {number(node.score)} of {counted(len(layer.scores), 'candidate')}")
+        parts.append(f"score {number(node.score)} among {counted(len(layer.scores), 'candidate')}")
     return _joined(*parts, _best_class(node.classes))
 
 
@@ -297,7 +297,12 @@ def runner_up(trace: Trace, step: int) -> str:
 
 def remarks(trace: Trace) -> str:
     """Describe the prediction and how the tree was built; may be empty."""
+    lacking = sum(trace.unknown)
     return _joined(
+        # a verdict about words that the model cannot tell apart
+        f"{lacking} of {counted(len(trace.tree), 'word')} unknown to the model"
+        if lacking > len(trace.tree) / 2
+        else "",
         _verdict(trace.answer),
         "" if trace.trees == "learned" else f"fixed tree ({trace.trees}), no scores",
         "sampled" if trace.sampled else "",
@@ -320,7 +325,8 @@ def described(traces: Sequence[tuple[str, Trace]]) -> tuple[str, str]:
         parts.append(f"{heading(name, trace)}: {trace.tree}.")
         parts += [f"Leads over the runner-up, in order: {', '.join(leads)}."] if leads else []
         parts += [f"Near ties: merges {', '.join(ties)}."] if ties else []
-    return f"{', '.join(name for name, _ in traces)}: {traces[0][1].text}", " ".join(parts)
+    names = ", ".join(name for name, _ in traces if name)
+    return f"{names}: {traces[0][1].text}".removeprefix(": "), " ".join(parts)
 
 
 def number(value: float) -> str:

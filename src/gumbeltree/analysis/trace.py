@@ -121,6 +121,12 @@ class Trace:
         """Whether scores determined the merges; False for fixed trees and single words."""
         return bool(self.layers) and self.trees == "learned"
 
+    def _repr_html_(self) -> str:
+        # the view is a layer above
+        from gumbeltree.analysis.steps import step_view
+
+        return step_view([("", self)])
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything except the vectors, ready for JSON."""
         return {
