@@ -373,7 +373,7 @@ def test_neighbours_from_an_index(tmp_path):
     [
         ("parse", {**OK, "texts": []}, ["texts: ", "at least 1"]),
         ("parse", {**OK, "texts": ["a"] * 65}, ["texts: ", "at most 64"]),
-        ("parse", {**OK, "texts": "the dog"}, ["texts: ", "list"]),
+        ("parse", {**OK, "texts": "the dog"}, ["texts: ", "array"]),
         ("parse", {**OK, "texts": ["a", ""]}, ["texts.1: ", "at least 1"]),
         ("parse", {**OK, "texts": ["a", " \n\u3000"]}, ["texts.1: ", "word"]),
         ("parse", {**OK, "texts": ["a", "b" * 1001]}, ["texts.1: ", "1000"]),
@@ -488,7 +488,14 @@ def test_rejects_text_without_tokens():
 # sizes and times
 
 
-def exchange(app, messages, path="/api/encode", delay=0.0, stall=None, **headers):
+def exchange(app, messages, *arguments, **options):
+    """Return the result of `converse`, in an event loop of its own."""
+    return asyncio.run(asyncio.wait_for(converse(app, messages, *arguments, **options), 20))
+
+
+async def converse(
+    app, messages, path="/api/encode", delay=0.0, stall=None, client="192.0.2.1", **headers
+):
     """Call an application directly; return the messages it sent and how many it received.
 
     The client sends a message every `delay` seconds and stops reading at message number `stall`.
@@ -505,6 +512,7 @@ def exchange(app, messages, path="/api/encode", delay=0.0, stall=None, **headers
         "scheme": "http",
         "root_path": "",
         "http_version": "1.1",
+        "client": (client, 4711),
     }
     taken, sent = [], []
 
@@ -517,7 +525,7 @@ def exchange(app, messages, path="/api/encode", delay=0.0, stall=None, **headers
         sent.append(message)
         await asyncio.sleep(60 if len(sent) == stall else 0)
 
-    asyncio.run(asyncio.wait_for(app(scope, receive, send), 20))
+    await app(scope, receive, send)
     return sent, len(taken)
 
 
@@ -560,9 +568,93 @@ def test_rejects_slow_bodies():
     assert b"0.1 seconds" in sent[1]["body"]
 
 
+COMPLETE = {"type": "http.request", "body": json.dumps(OK).encode()}
+
+
+def test_slow_connections_get_time_for_large_bodies(monkeypatch):
+    monkeypatch.setattr(guards, "BYTES_PER_SECOND", 10)
+    messages = [*chunks(2, 100), COMPLETE]
+    sent, _ = exchange(make_app(client_seconds=0.5), messages, delay=0.3)
+    assert sent[0]["status"] == 200
+
+
+def test_unfinished_bodies_are_limited_per_client():
+    """Clients with many unfinished bodies keep out neither others nor their complete requests."""
+    app = make_app(unfinished=2, requests=1, client_seconds=60)
+
+    async def status(message, client):
+        sent, _ = await converse(app, [message], client=client)
+        return sent[0]["status"], dict(sent[0]["headers"]).get(b"retry-after")
+
+    async def attack():
+        (part,) = chunks(1, 5)
+        attacker, neighbour, other = "2001:db8::1", "2001:db8::ffff", "2001:db8:0:1::1"
+        slow = [asyncio.create_task(status(part, attacker)) for _ in range(2)]
+        await asyncio.sleep(0)
+        # all addresses of an IPv6 network belong to one client
+        assert await status(part, neighbour) == (429, b"1")
+        assert await status(COMPLETE, attacker) == (200, None)
+        assert await status(COMPLETE, other) == (200, None)
+        allowed = asyncio.create_task(status(part, other))
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in (*slow, allowed))
+        slow[0].cancel()
+        await asyncio.wait(slow[:1])
+        again = asyncio.create_task(status(part, neighbour))
+        await asyncio.sleep(0.05)
+        assert not again.done()
+        for task in (*slow, allowed, again):
+            task.cancel()
+        await asyncio.wait([*slow, allowed, again])
+
+    asyncio.run(asyncio.wait_for(attack(), 20))
+
+
+def test_unfinished_bodies_are_limited_in_total(monkeypatch):
+    monkeypatch.setattr(guards, "HELD_BYTES", 1000)
+    monkeypatch.setattr(guards, "LINGER_SECONDS", 0.0)
+    app = make_app()
+    # the second time, nothing is left over from the first
+    for _ in range(2):
+        assert exchange(app, [*chunks(2, 500), COMPLETE])[0][0]["status"] == 200
+        assert exchange(app, [*chunks(2, 501), COMPLETE])[0][0]["status"] == 503
+
+
 @pytest.mark.parametrize(
-    "message", [*chunks(1, 5), {"type": "http.request", "body": json.dumps(OK).encode()}]
+    ("address", "client"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3::7", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unix:" + "x" * 1000, "unix:" + "x" * 95),
+    ],
 )
+def test_clients_are_told_apart_by_network(address, client):
+    assert guards.network_of(address) == client
+
+
+@pytest.mark.parametrize("path", ["/api/encode", "/api/health"])
+def test_rejects_two_lengths_of_a_body(path):
+    headers = {"Content-Length": "5", "Transfer-Encoding": "chunked"}
+    sent, taken = exchange(make_app(), chunks(1, 5), path, **headers)
+    assert (sent[0]["status"], taken) == (400, 0)
+    assert dict(sent[0]["headers"])[b"connection"] == b"close"
+    assert b"not both" in sent[1]["body"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/api/health", 200), ("/", 200), ("/api/parse", 405), ("/nowhere", 404)],
+)
+def test_head_has_the_headers_of_get(path, status):
+    client = TestClient(make_app(page=True))
+    head, get = client.head(path), client.get(path)
+    assert (head.status_code, head.content, head.headers) == (status, b"", get.headers)
+    assert get.content
+
+
+@pytest.mark.parametrize("message", [*chunks(1, 5), COMPLETE])
 def test_work_stops_when_the_client_disconnects(message):
     assert exchange(make_app(), [message, GONE]) == ([], 2)
 
@@ -785,6 +877,19 @@ def test_unexpected_errors_are_logged_by_id(gated):
     assert number in record.getMessage()
     assert "it broke on poison" in str(record.exc_info[1])
     assert post(client, "encode", model="m", texts=["the dog"])["vectors"]
+
+
+def test_unexpected_errors_of_get_requests_are_logged_by_id(caplog):
+    app = make_app()
+
+    @app.get("/broken")
+    async def broken():
+        raise RuntimeError("it broke")
+
+    response = TestClient(app).get("/broken")
+    assert response.status_code == 500
+    assert response.json()["id"] in caplog.text
+    assert "it broke" not in response.text
 
 
 def test_nan_is_never_sent():

@@ -336,7 +336,7 @@ def test_behind_a_proxy_that_strips_a_prefix():
 def test_a_forced_shutdown_responds_to_waiting_clients(monkeypatch):
     begun, go_on, ready, exits = threading.Event(), threading.Event(), threading.Event(), []
 
-    def parse(served, texts, *options):
+    def parse(served, texts, **options):
         begun.set()
         go_on.wait()
         return ["1"] * len(texts)

@@ -3,8 +3,9 @@
 import asyncio
 import gzip
 import hashlib
+import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from functools import partial
@@ -12,18 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gumbeltree import __version__
 from gumbeltree.text_model import TextModel
 from gumbeltree.web import schema, service
-from gumbeltree.web.guards import BUSY, Bodies, Hosts, Outside, Token
+from gumbeltree.web.guards import BUSY, Bodies, Endpoint, Hosts, Outside, Token
 from gumbeltree.web.limits import LIMITS, ServerSettings
 from gumbeltree.web.phrases import EXAMPLES
 from gumbeltree.web.service import RefusedError, Served
@@ -36,6 +38,7 @@ STATIC = Path(__file__).parent / "static"
 HEALTH, SCHEMA = "/api/health", "/api/openapi.json"
 CHUNK_BYTES = 2**16
 """Responses are sent in chunks of this size."""
+JSON_HEADERS = [(b"content-type", b"application/json")]
 NUMBER_BYTES = 12
 """Lower bound on the size of a number in a response; most take 20 bytes."""
 GZIP = re.compile(r"(?:^|,)\s*gzip\s*(?:$|,|;\s*q=(?!0(?:\.0*)?\s*(?:,|$)))", re.IGNORECASE)
@@ -55,6 +58,7 @@ Requests and responses are JSON. Concurrent requests are batched; an overloaded 
 503 and `Retry-After`. The `detail` of an error says what is wrong."""
 
 ERRORS = {
+    400: "The request is not valid HTTP.",
     401: "The server requires a token, and it is missing or wrong.",
     404: "Unknown model; the message lists the available ones.",
     408: "The request body was not received in time.",
@@ -62,6 +66,7 @@ ERRORS = {
     415: "The Content-Type is not application/json.",
     421: "The server does not accept the name in the Host header.",
     422: "The request is invalid; the message names the field.",
+    429: "Too many unfinished requests from one address.",
     500: "Internal server error.",
     503: "The server is overloaded or shutting down.",
     504: "The request timed out.",
@@ -76,8 +81,8 @@ def _documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
     if 500 in errors:
         errors[500]["model"] = schema.UnexpectedFailure
-    if 503 in errors:
-        errors[503]["headers"] = {"Retry-After": RETRY_AFTER}
+    for status in errors.keys() & {429, 503}:
+        errors[status]["headers"] = {"Retry-After": RETRY_AFTER}
     return errors
 
 
@@ -158,7 +163,7 @@ def create_app(
         yield
         await asyncio.to_thread(api.worker.close)
 
-    app = FastAPI(
+    app = _App(
         title="gumbeltree",
         version=__version__,
         description=DESCRIPTION,
@@ -176,37 +181,74 @@ def create_app(
     pages = page_files() if settings.page else {}
     for path, file in pages.items():
         app.add_api_route(path, _file_route(*file), include_in_schema=False, methods=["GET"])
-    _add_guards(app, settings, list(pages))
+    app.guarded = _guarded(app, settings, list(pages))
     _add_schema(app, api)
     return app
 
 
-def _add_guards(app: FastAPI, settings: ServerSettings, pages: list[str]) -> None:
-    """Add the middleware, innermost first."""
-    routes = {
-        str(getattr(route, "path", "")): getattr(route, "methods", None) or ()
-        for route in app.routes
-    }
-    app.add_middleware(
-        Bodies,
-        paths=[path for path, methods in routes.items() if "POST" in methods],
+class _App(FastAPI):
+    """FastAPI behind guards, which answer most requests without its many layers."""
+
+    guarded: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request, or the start and end of the server."""
+        app = self.guarded if scope["type"] == "http" else super().__call__
+        await app(scope, receive, send)
+
+
+def _guarded(app: FastAPI, settings: ServerSettings, pages: list[str]) -> ASGIApp:
+    """Return an application behind all guards, innermost first."""
+    guarded: ASGIApp = Bodies(
+        partial(FastAPI.__call__, app),
+        endpoints={
+            route.path: _endpoint(route.endpoint)
+            for route in app.routes
+            if isinstance(route, APIRoute) and "POST" in (route.methods or ())
+        },
         limit=LIMITS.body,
         seconds=settings.client_seconds,
         requests=settings.requests,
+        unfinished=settings.unfinished,
     )
     if settings.token is not None:
-        app.add_middleware(Token, token=settings.token, free=[HEALTH, *pages])
+        guarded = Token(guarded, token=settings.token, free=[HEALTH, *pages])
     if settings.origins:
-        app.add_middleware(
-            CORSMiddleware,
+        guarded = CORSMiddleware(
+            guarded,
             allow_origins=list(settings.origins),
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
             expose_headers=["Retry-After"],
         )
     if settings.hosts is not None:
-        app.add_middleware(Hosts, names=settings.hosts)
-    app.add_middleware(Outside, pages=pages, paths=routes, access_log=settings.access_log)
+        guarded = Hosts(guarded, names=settings.hosts)
+    paths = [str(getattr(route, "path", "")) for route in app.routes]
+    return Outside(guarded, pages=pages, paths=paths, access_log=settings.access_log)
+
+
+def _endpoint(route: Callable[[Any], Awaitable[Response]]) -> Endpoint:
+    """Return a function that validates a body and returns the response of a route.
+
+    It replaces FastAPI's request handling, which takes longer than a prediction; FastAPI only
+    documents these routes.
+    """
+    kind: type[schema.Request] = inspect.signature(route).parameters["request"].annotation
+
+    async def answer(body: bytes) -> Response:
+        try:
+            return await route(kind.model_validate_json(body))
+        except HTTPException as error:
+            return _failure(error)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_context=False, include_input=False)
+            return JSONResponse({"detail": "; ".join(map(_message, details[:3]))}, 422)
+
+    return answer
+
+
+def _failure(error: HTTPException) -> Response:
+    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
 
 def _add_handlers(app: FastAPI) -> None:
@@ -214,21 +256,16 @@ def _add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
-        if error.status_code == 400:
-            # FastAPI's status for a body that is not UTF-8 or is nested too deeply
-            return JSONResponse({"detail": "body: not valid JSON in UTF-8"}, 422)
-        return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+        return _failure(error)
 
-    @app.exception_handler(RequestValidationError)
-    async def explain(request: Request, error: RequestValidationError) -> Response:
-        return JSONResponse({"detail": "; ".join(map(_message, error.errors()[:3]))}, 422)
+    @app.exception_handler(Exception)
+    async def leave_to_guards(request: Request, error: Exception) -> Response:
+        raise error
 
 
 def _message(error: Mapping[str, Any]) -> str:
     """Return the field and what is wrong with it, without repeating the input."""
-    place = [str(part)[:40] for part in error["loc"] if part != "body"]
-    if error["type"] == "json_invalid":
-        place = []
+    place = [str(part)[:40] for part in error["loc"]]
     message = str(error["msg"])
     if error["type"] == "string_pattern_mismatch":
         message = "Text should have at least one word"
@@ -341,10 +378,11 @@ class _Json(Response):
     Waiting for the client between chunks keeps slow clients from filling the send buffer.
     """
 
-    media_type = "application/json"
-
     def __init__(self, before: str, results: list[str], after: str) -> None:
-        super().__init__(f"{before}{','.join(results)}{after}")
+        # without the base class, which takes longer than sending the response
+        self.body = f"{before}{','.join(results)}{after}".encode()
+        self.status_code, self.background = 200, None
+        self.raw_headers = [*JSON_HEADERS, (b"content-length", str(len(self.body)).encode())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"status": self.status_code, "headers": self.raw_headers}

@@ -4,19 +4,29 @@ All responses are JSON, so that input is never interpreted as markup.
 """
 
 import asyncio
-import contextlib
+import functools
 import hmac
+import ipaddress
 import logging
 import time
 import uuid
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, TypeAlias
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+Endpoint: TypeAlias = Callable[[bytes], Awaitable[Response]]
 
 log = logging.getLogger("gumbeltree.web")
 access = logging.getLogger("gumbeltree.web.access")
+
+
+def raw_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return headers in the format of ASGI."""
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
 
 COMMON = {
     "X-Content-Type-Options": "nosniff",
@@ -39,8 +49,39 @@ PAGE = {
     # revalidate, so that an updated page is loaded after an upgrade
     "Cache-Control": "no-cache",
 }
+API_HEADERS, PAGE_HEADERS = raw_headers(API), raw_headers(PAGE)
 LINGER_SECONDS = 2.0
 """How long to keep reading a rejected body, so that the client can read the error."""
+
+
+BYTES_PER_SECOND = 16_384
+"""Slower clients are disconnected, after a number of seconds that are granted in any case."""
+HELD_BYTES = 2**26
+"""Maximum size of all unfinished bodies together."""
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """Return the value of a request header, given its name in lower case; "" if it is missing."""
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+def client_of(scope: Scope) -> str:
+    """Return the address of the client, from X-Forwarded-For if a trusted proxy sent it."""
+    return network_of(scope["client"][0]) if scope.get("client") else ""
+
+
+@functools.lru_cache(4096)
+def network_of(address: str) -> str:
+    """Return an address, or for IPv6 the network that providers assign to a single client."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:100]
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))
 
 
 def route(scope: Scope) -> str:
@@ -72,20 +113,28 @@ class Outside:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path = route(scope)
-        extra = PAGE if path in self.pages else API
+        path, method = route(scope), scope["method"]
+        extra = PAGE_HEADERS if path in self.pages else API_HEADERS
         status, began = 0, time.monotonic()
 
         async def send_more(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in extra.items():
-                    headers[name] = value
+                message["headers"] = [*message["headers"], *extra]
+            elif method == "HEAD":
+                message["body"] = b""
             await send(message)
 
+        if method == "HEAD":
+            # the response to GET without its body
+            scope = {**scope, "method": "GET"}
         try:
+            if header(scope, b"transfer-encoding") and header(scope, b"content-length"):
+                # a proxy may take another length, and the rest for another request
+                response = JSONResponse({"detail": AMBIGUOUS}, 400, {"Connection": "close"})
+                await response(scope, receive, send_more)
+                return
             await self.app(scope, receive, send_more)
         except asyncio.CancelledError:
             # the server is shutting down
@@ -103,8 +152,8 @@ class Outside:
             if self.access_log:
                 took = 1000 * (time.monotonic() - began)
                 # the method is also arbitrary input
-                method = scope["method"] if scope["method"] in ("GET", "POST", "OPTIONS") else "?"
-                access.info("%s %s %s %.0f ms", method, self._shown(path), status or "-", took)
+                shown = method if method in ("GET", "HEAD", "POST", "OPTIONS") else "?"
+                access.info("%s %s %s %.0f ms", shown, self._shown(path), status or "-", took)
 
     def _shown(self, path: str) -> str:
         return path if path in self.paths or path in self.pages else "(no such path)"
@@ -128,7 +177,7 @@ class Hosts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] == "http":
-            host = Headers(scope=scope).get("host", "").lower()
+            host = header(scope, b"host").lower()
             name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
             if name not in self.names:
                 message = "host name not accepted; add it with --allow-host"
@@ -153,7 +202,7 @@ class Token:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] == "http" and route(scope) not in self.free:
-            kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+            kind, _, given = header(scope, b"authorization").partition(" ")
             # constant-time comparison, against timing attacks
             same = hmac.compare_digest(given.strip().encode("latin-1"), self.token)
             if kind.lower() != "bearer" or not same:
@@ -168,112 +217,157 @@ class _GoneError(Exception):
     """The client does not read its response."""
 
 
-async def _gone(receive: Receive) -> None:
-    """Wait until the client disconnects."""
+async def _watch(receive: Receive, task: "asyncio.Task[Any]") -> None:
+    """Cancel a task when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
+    task.cancel()
 
 
 class Bodies:
-    """Limit size, time and number of requests with a body.
+    """Receive the bodies of requests within limits, and send the responses.
+
+    A request counts as concurrent once its body is complete. Before, it counts only among the
+    unfinished bodies of its client, so that slow clients do not keep others out.
 
     Args:
-        app: the application to wrap.
-        paths: paths that accept a body.
+        app: the application for all other requests.
+        endpoints: functions that return the response to a body, by path.
         limit: maximum size of a body in bytes.
-        seconds: time limit for receiving the body, and for sending each chunk of the response.
+        seconds: time limit for receiving the body, and for sending each chunk of the response;
+            each `BYTES_PER_SECOND` bytes of the body add another second.
         requests: maximum number of concurrent requests.
+        unfinished: maximum number of unfinished bodies per client address.
     """
 
     def __init__(
-        self, app: ASGIApp, paths: Collection[str], limit: int, seconds: float, requests: int
+        self,
+        app: ASGIApp,
+        endpoints: Mapping[str, Endpoint],
+        limit: int,
+        seconds: float,
+        requests: int,
+        unfinished: int,
     ) -> None:
         self.app = app
-        self.paths = paths
-        self.limit, self.seconds, self.requests = limit, seconds, requests
-        self._now = 0
+        self.endpoints = endpoints
+        self.limit, self.seconds = limit, seconds
+        self.requests, self.unfinished = requests, unfinished
+        self._now = self._held = 0
+        self._waiting: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] == "http" and "\n" in route(scope):
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = route(scope)
+        if "\n" in path:
             # the router's patterns end in `$`, which also matches before a final line feed
             await JSONResponse({"detail": "Not Found"}, 404)(scope, receive, send)
             return
-        if scope["type"] != "http" or scope["method"] != "POST" or route(scope) not in self.paths:
+        endpoint = self.endpoints.get(path) if scope["method"] == "POST" else None
+        if endpoint is None:
             await self.app(scope, receive, send)
             return
-        if self._now >= self.requests:
-            await self._refuse(503, BUSY, scope, receive, send)
+        try:
+            body = await self._receive(scope, receive)
+            if self._now >= self.requests:
+                raise _RefusedError(503, BUSY)
+        except _RefusedError as error:
+            await self._refuse(error, scope, receive, send)
+            return
+        if body is None:
             return
         self._now += 1
         try:
-            await self._answer(scope, receive, send)
+            await self._answer(endpoint, body, scope, receive, send)
         finally:
             self._now -= 1
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    async def _receive(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Return the body of a request, or None if the client disconnected."""
+        kind = header(scope, b"content-type").partition(";")[0].strip().lower()
         if kind != "application/json":
             # any web page may send other types without a CORS preflight
-            detail = "send the header Content-Type: application/json"
-            await self._refuse(415, detail, scope, receive, send)
-            return
-        size, too_large = 0, f"the body exceeds {self.limit} bytes"
-        length = headers.get("content-length", "")
+            raise _RefusedError(415, "send the header Content-Type: application/json")
+        too_large = f"the body exceeds {self.limit} bytes"
+        length = header(scope, b"content-length")
         if length.isdecimal() and int(length) > self.limit:
-            await self._refuse(413, too_large, scope, receive, send)
-            return
+            raise _RefusedError(413, too_large)
         pieces: list[bytes] = []
-        more = True
+        size = held = 0
+        client = None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            async with asyncio.timeout(self.seconds):
-                while more:
+            async with asyncio.timeout_at(began + self.seconds) as deadline:
+                while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        return
+                        return None
                     pieces.append(message.get("body", b""))
                     size += len(pieces[-1])
-                    more = message.get("more_body", False)
                     if size > self.limit:
-                        break
+                        raise _RefusedError(413, too_large)
+                    if not message.get("more_body", False):
+                        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                    if client is None:
+                        client = client_of(scope)
+                        if self._waiting[client] >= self.unfinished:
+                            client = None
+                            raise _RefusedError(429, TOO_MANY)
+                        self._waiting[client] += 1
+                    self._held += size - held
+                    held = size
+                    if self._held > HELD_BYTES:
+                        raise _RefusedError(503, BUSY)
+                    deadline.reschedule(began + self.seconds + size / BYTES_PER_SECOND)
         except TimeoutError:
-            detail = f"the body was not received within {self.seconds:g} seconds"
-            await self._refuse(408, detail, scope, receive, send)
-            return
-        if size > self.limit:
-            await self._refuse(413, too_large, scope, receive, send)
-            return
-        body: bytes | None = b"".join(pieces)
+            seconds = self.seconds + size / BYTES_PER_SECOND
+            raise _RefusedError(
+                408, f"the body was not received within {seconds:.3g} seconds"
+            ) from None
+        finally:
+            self._held -= held
+            if client is not None:
+                self._waiting[client] -= 1
+                # addresses are arbitrary: keep only those that have unfinished bodies
+                self._waiting += Counter()
 
-        async def replay() -> Message:
-            nonlocal body
-            if body is None:
-                await gone
-                return {"type": "http.disconnect"}
-            whole, body = body, None
-            return {"type": "http.request", "body": whole, "more_body": False}
+    async def _answer(
+        self, endpoint: Endpoint, body: bytes, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Send the response to a body, unless the client disconnects before it is complete."""
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.ensure_future(_watch(receive, task))
 
         async def send_soon(message: Message) -> None:
+            if not message.get("more_body", False):
+                # sent at once or buffered by the server: too short to wait for
+                await send(message)
+                return
             try:
                 async with asyncio.timeout(self.seconds):
                     await send(message)
             except TimeoutError:
                 raise _GoneError from None
 
-        answer = asyncio.ensure_future(self.app(scope, replay, send_soon))
-        gone = asyncio.ensure_future(_gone(receive))
         try:
-            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            response = await endpoint(body)
+            await response(scope, receive, send_soon)
+        except _GoneError:
+            pass
+        except asyncio.CancelledError:
+            if not watch.done():
+                raise
+            task.uncancel()
         finally:
-            gone.cancel()
-            # the client is gone, or the response is complete
-            answer.cancel()
-        with contextlib.suppress(_GoneError, asyncio.CancelledError):
-            await answer
+            watch.cancel()
 
     async def _refuse(
-        self, status: int, detail: str, scope: Scope, receive: Receive, send: Send
+        self, error: "_RefusedError", scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Send an error, keep reading the body for a while, and close the connection.
 
@@ -281,14 +375,15 @@ class Bodies:
         of the response.
         """
         headers = {"Connection": "close"}
-        if status == 503:
+        if error.status in (429, 503):
             headers["Retry-After"] = "1"
 
         async def send_open(message: Message) -> None:
             await send(message if "body" not in message else {**message, "more_body": True})
 
-        await JSONResponse({"detail": detail}, status, headers)(scope, receive, send_open)
-        if "expect" not in Headers(scope=scope):
+        response = JSONResponse({"detail": error.detail}, error.status, headers)
+        await response(scope, receive, send_open)
+        if not header(scope, b"expect"):
             await self._drop(receive)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -305,5 +400,14 @@ class Bodies:
             return
 
 
+class _RefusedError(Exception):
+    """A request whose body is not read, or not to the end."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        self.status, self.detail = status, detail
+
+
 BUSY = "the server is busy; retry in a second"
+TOO_MANY = "too many unfinished requests from this address; send complete bodies"
+AMBIGUOUS = "send either Content-Length or Transfer-Encoding, not both"
 ENDING = "the server is shutting down; retry later"

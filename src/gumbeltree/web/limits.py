@@ -42,7 +42,9 @@ class ServerSettings:
         queue: maximum number of requests waiting for the models.
         requests: maximum number of concurrent requests.
         timeout: seconds until a request fails with 504.
-        client_seconds: time limit for receiving a request body and for sending each chunk.
+        client_seconds: time limit for receiving a request body, extended for large ones, and for
+            sending each chunk.
+        unfinished: maximum number of unfinished request bodies per client address.
         linger: seconds to wait for more requests to batch.
         batch: maximum number of texts per batch, unless one request has more.
         root_path: path prefix added by a proxy, such as /trees.
@@ -57,6 +59,7 @@ class ServerSettings:
     requests: int = 512
     timeout: float = 30.0
     client_seconds: float = 10.0
+    unfinished: int = 32
     linger: float = 0.002
     batch: int = 64
     root_path: str = ""
