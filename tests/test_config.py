@@ -138,7 +138,7 @@ def nested(path, value):
         ("head", "pairs", "pair"),
         ("encoder", "gumbeltree", "gumbel_tree"),
         ("encoder.leaf", "lsmt", "lstm"),
-        ("encoder.estimator", "st", "soft"),
+        ("encoder.estimator", "sft", "soft"),
     ],
 )
 def test_rejects_unknown_parts_and_suggests_the_nearest(path, kind, nearest):

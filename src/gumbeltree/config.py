@@ -100,6 +100,53 @@ class StraightThroughConfig(PartConfig):
 
 
 @dataclass(frozen=True)
+class SampledConfig(PartConfig):
+    """Straight-through without noise in the backward pass (Bengio et al. 2013)."""
+
+    forward_temperature: float = setting(1.0, low=1e-6)
+    """Temperature of the softmax that merges are sampled from; other values than 1 decouple it
+    from the temperature of the backward pass (Shah et al. 2024)."""
+    kind: str = kind_of("st")
+
+
+@dataclass(frozen=True)
+class GumbelRaoConfig(PartConfig):
+    """ST-Gumbel, averaged over noise that leads to the same choice (Paulus et al. 2021)."""
+
+    samples: int = setting(10, low=1, high=1000)
+    """Number of draws of the noise."""
+    kind: str = kind_of("gumbel_rao")
+
+
+@dataclass(frozen=True)
+class GappedConfig(PartConfig):
+    """Gapped straight-through (Fan et al. 2022)."""
+
+    gap: float = setting(1.0, low=0.0)
+    """Minimum distance of the chosen logit from all others in the backward pass."""
+    kind: str = kind_of("gapped")
+
+
+@dataclass(frozen=True)
+class ReinMaxConfig(PartConfig):
+    """ReinMax, a second-order estimator (Liu et al. 2023)."""
+
+    kind: str = kind_of("reinmax")
+
+
+@dataclass(frozen=True)
+class SpigotConfig(PartConfig):
+    """A projected gradient step on the choice (Peng et al. 2018, Mihaylova et al. 2020)."""
+
+    variant: str = setting("spigot", choices=("spigot", "ce", "eg"))
+    """Start of the step and its geometry: spigot (the choice, projection), ce (the softmax,
+    projection) or eg (the softmax, exponentiated gradient)."""
+    step: float = setting(1.0, low=1e-6)
+    """Size of the step."""
+    kind: str = kind_of("spigot")
+
+
+@dataclass(frozen=True)
 class SoftConfig(PartConfig):
     """A mixture of all candidates, forward and backward (Eq. 8)."""
 
@@ -141,7 +188,8 @@ class EncoderConfig(TreeSettings):
     score: str = setting("dot", choices=("dot", "scaled_dot"))
     """Validity score: dot, q.h (paper), or scaled_dot, q.h / sqrt(D) (reference)."""
     estimator: Any = part(ESTIMATORS, "st_gumbel")
-    """Gradient estimator of the merge decisions: st_gumbel or soft."""
+    """Gradient estimator of the merge decisions: st_gumbel, st, gumbel_rao, gapped, reinmax,
+    spigot or soft."""
     temperature: float = 1.0
     """Temperature of the softmax in the backward pass."""
     kind: str = kind_of("gumbel_tree")

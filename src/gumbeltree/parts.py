@@ -39,14 +39,27 @@ ESTIMATORS = Registry(
     "estimator",
     {
         "st_gumbel": "gumbeltree.nn.estimators.st_gumbel:StraightThroughGumbel",
+        "st": "gumbeltree.nn.estimators.st:StraightThrough",
+        "gumbel_rao": "gumbeltree.nn.estimators.gumbel_rao:GumbelRao",
+        "gapped": "gumbeltree.nn.estimators.gapped:GappedStraightThrough",
+        "reinmax": "gumbeltree.nn.estimators.reinmax:ReinMax",
+        "spigot": "gumbeltree.nn.estimators.spigot:Spigot",
         "soft": "gumbeltree.nn.estimators.soft:SoftGumbel",
     },
     {
         "st_gumbel": "gumbeltree.config:StraightThroughConfig",
+        "st": "gumbeltree.config:SampledConfig",
+        "gumbel_rao": "gumbeltree.config:GumbelRaoConfig",
+        "gapped": "gumbeltree.config:GappedConfig",
+        "reinmax": "gumbeltree.config:ReinMaxConfig",
+        "spigot": "gumbeltree.config:SpigotConfig",
         "soft": "gumbeltree.config:SoftConfig",
     },
     {
-        "st_gumbel": "gumbeltree.light.estimators:HardChoice",
+        **dict.fromkeys(
+            ("st_gumbel", "st", "gumbel_rao", "gapped", "reinmax", "spigot"),
+            "gumbeltree.light.estimators:HardChoice",
+        ),
         "soft": "gumbeltree.light.estimators:SoftChoice",
     },
 )

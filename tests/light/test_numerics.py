@@ -22,6 +22,7 @@ SETTINGS = [
     *({"leaf": leaf, "score": score} for leaf in LEAVES for score in ("dot", "scaled_dot")),
     *({"leaf": leaf, "attention": True} for leaf in LEAVES),
     *({"estimator": kind, "temperature": 0.7} for kind in ESTIMATORS),
+    {"estimator": {"kind": "st", "forward_temperature": 0.3}},
     *({"trees": trees, "leaf": leaf} for trees in TREES for leaf in ("affine", "bilstm")),
     {"trees": "balanced", "attention": True},
     {"pooling": "max"},

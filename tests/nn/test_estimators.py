@@ -1,13 +1,17 @@
 """Test every registered estimator, the noise and the temperature."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
+from gumbeltree.config import GappedConfig, GumbelRaoConfig, SpigotConfig
 from gumbeltree.nn.estimators.estimator import Estimator, LocalEstimator
+from gumbeltree.nn.estimators.gumbel_rao import conditional_logits, exponentials
+from gumbeltree.nn.estimators.spigot import project
 from gumbeltree.nn.estimators.temperature import annealed_temperature
 from gumbeltree.noise import gumbel_noise
 from gumbeltree.ops.merge.argmax import first_best
@@ -93,18 +97,165 @@ def test_straight_through_gradient_is_that_of_the_softmax() -> None:
     torch.testing.assert_close(gradient, (jacobian @ dy[:, :, None])[..., 0])
 
 
-class ReinMax(LocalEstimator):
-    """Liu et al. (2023): 2 J((pi_T + D) / 2) dy - J(pi) dy / 2, with J(w) v = w (v - w.v)."""
+def test_straight_through_without_noise() -> None:
+    estimator = ESTIMATORS["st"]()
+    logits, noise, choice, _ = layer(estimator)
+    dy = torch.randn(4, 6, dtype=torch.float64)
+    (wanted,) = torch.autograd.grad(torch.softmax(logits / 0.7, dim=1), logits, dy)
+    found = estimator.logit_gradient(dy, logits.detach(), noise, choice, 0.7)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("gap", [0.5, 3.0])
+def test_gapped_shifts_are_constants(gap: float) -> None:
+    estimator = ESTIMATORS["gapped"](GappedConfig(gap))
+    logits, noise, choice, _ = layer(estimator)
+    dy = torch.randn(4, 6, dtype=torch.float64)
+    shift = torch.zeros_like(logits)
+    for row, k in enumerate(choice.tolist()):
+        best = logits[row].max().item()
+        for i in range(6):
+            a = logits[row, i].item()
+            if a > -math.inf:
+                shift[row, i] = (best if i == k else min(a, best - gap)) - a
+    (wanted,) = torch.autograd.grad(torch.softmax((logits + shift) / 0.7, dim=1), logits, dy)
+    found = estimator.logit_gradient(dy, logits.detach(), noise, choice, 0.7)
+    torch.testing.assert_close(found, wanted)
+
+
+def expected_gradient(estimator: Estimator, logits: Tensor, slope: Callable) -> Tensor:
+    """Return the mean of the estimate over all choices, for a loss with gradient `slope(y)`."""
+    K = len(logits)
+    choice = torch.arange(K)
+    dy = torch.stack([slope(y) for y in torch.eye(K, dtype=torch.float64)])
+    many = logits.expand(K, K)
+    found = estimator.logit_gradient(dy, many, torch.zeros_like(many), choice, 1.0)
+    return torch.softmax(logits, dim=0) @ found
+
+
+def true_gradient(logits: Tensor, loss: Callable) -> Tensor:
+    """Return the gradient of the expected loss by enumerating all choices."""
+    logits = logits.clone().requires_grad_()
+    losses = torch.stack([loss(y) for y in torch.eye(len(logits), dtype=torch.float64)])
+    (torch.softmax(logits, dim=0) @ losses).backward()
+    return logits.grad
+
+
+def test_reinmax_is_exact_for_quadratic_losses_and_st_for_linear_ones() -> None:
+    logits, c = torch.randn(2, 5, dtype=torch.float64)
+    Q = torch.randn(5, 5, dtype=torch.float64)
+    Q = Q + Q.T
+    quadratic = expected_gradient(ESTIMATORS["reinmax"](), logits, lambda y: Q @ y + c)
+    truth = true_gradient(logits, lambda y: y @ Q @ y / 2 + c @ y)
+    torch.testing.assert_close(quadratic, truth)
+    biased = expected_gradient(ESTIMATORS["st"](), logits, lambda y: Q @ y + c)
+    assert (biased - truth).abs().max() > 0.01
+    linear = expected_gradient(ESTIMATORS["st"](), logits, lambda y: c)
+    torch.testing.assert_close(linear, true_gradient(logits, lambda y: c @ y))
+
+
+def test_gumbel_rao_draws_noise_that_leads_to_the_choice() -> None:
+    torch.manual_seed(0)
+    n = 40_000
+    logits = torch.tensor([0.5, -1.0, 0.0, -torch.inf], dtype=torch.float64).expand(n, 4)
+    noise = gumbel_noise((n, 4)).double()
+    choice = (logits + noise).argmax(1)
+    drawn = exponentials(noise, 0)
+    # exponentially distributed and independent of the noise
+    assert drawn.mean().item() == pytest.approx(1, abs=0.02)
+    assert drawn.var().item() == pytest.approx(1, abs=0.05)
+    for row in torch.corrcoef(
+        torch.stack([drawn[:, 0], noise[:, 0], exponentials(noise, 1)[:, 0]])
+    ):
+        assert row.abs().sort().values[1] < 0.02
+    noisy = conditional_logits(logits, choice, drawn)
+    assert torch.equal(noisy.argmax(1), choice)
+    assert (noisy[:, 3] == -torch.inf).all()
+    # over all choices, they have the distribution of logits plus Gumbel noise
+    other = (noisy - logits)[:, :3]
+    assert other.mean(0).tolist() == pytest.approx([0.5772] * 3, abs=0.03)
+    assert other.var(0).tolist() == pytest.approx([math.pi**2 / 6] * 3, abs=0.06)
+
+
+def test_gumbel_rao_has_the_mean_of_st_gumbel_and_less_variance() -> None:
+    torch.manual_seed(0)
+    n = 20_000
+    logits = torch.tensor([0.5, -1.0, 0.0], dtype=torch.float64).expand(n, 3)
+    noise = gumbel_noise((n, 3)).double()
+    choice = (logits + noise).argmax(1)
+    # a loss that depends on the choice
+    dy = torch.randn(3, 3, dtype=torch.float64)[choice]
+    plain = ESTIMATORS["st_gumbel"]().logit_gradient(dy, logits, noise, choice, 0.5)
+    found = {
+        K: ESTIMATORS["gumbel_rao"](GumbelRaoConfig(K)).logit_gradient(
+            dy, logits, noise, choice, 0.5
+        )
+        for K in (1, 10)
+    }
+    error = 4 * plain.std(0) / math.sqrt(n)
+    for gradient in found.values():
+        assert ((gradient.mean(0) - plain.mean(0)).abs() < 2 * error).all()
+    torch.testing.assert_close(found[1].var(0), plain.var(0), rtol=0.06, atol=0)
+    assert (found[10].var(0) < 0.8 * plain.var(0)).all()
+
+
+def test_projection_to_the_simplex() -> None:
+    torch.manual_seed(0)
+    points = 2 * torch.randn(50, 5, dtype=torch.float64)
+    there = torch.rand(50, 5) < 0.7
+    there[:, 2] = True
+    found = project(points, there)
+    torch.testing.assert_close(found.sum(1), torch.ones(50, dtype=torch.float64))
+    assert (found >= 0).all()
+    assert not found[~there].any()
+    # nearer than any other point: moving towards a corner does not help
+    for i, corner in enumerate(torch.eye(5, dtype=torch.float64)):
+        gain = ((points - found) * (corner - found)).sum(1)
+        assert (gain[there[:, i]] < 1e-9).all()
+
+
+@pytest.mark.parametrize("variant", ["spigot", "ce", "eg"])
+def test_spigot_is_a_step_that_stays_in_the_simplex(variant: str) -> None:
+    estimator = ESTIMATORS["spigot"](SpigotConfig(variant, step=0.3))
+    logits, noise, choice, _ = layer(estimator)
+    logits, dy = logits.detach(), torch.randn(4, 6, dtype=torch.float64)
+    start = torch.softmax(logits, dim=1)
+    if variant == "spigot":
+        start = torch.eye(6, dtype=torch.float64)[choice]
+    moved = start - estimator.logit_gradient(dy, logits, noise, choice, 0.7)
+    torch.testing.assert_close(moved.sum(1), torch.ones(4, dtype=torch.float64))
+    assert (moved > -1e-12).all()
+    if variant == "eg":
+        powers = start * torch.exp(-0.3 * dy)
+        torch.testing.assert_close(moved, powers / powers.sum(1, keepdim=True))
+    else:
+        torch.testing.assert_close(moved, project(start - 0.3 * dy, logits > -torch.inf))
+
+
+@pytest.mark.parametrize("impl", ["exact", "reference"])
+def test_forward_temperature_changes_how_often_a_merge_is_sampled(impl: str) -> None:
+    torch.manual_seed(0)
+    config = EncoderConfig(3, 4, estimator={"kind": "st", "forward_temperature": 0.4}, impl=impl)
+    encoder = GumbelTreeEncoder(config)
+    torch.nn.init.normal_(encoder.query, std=8)
+    words = torch.randn(1, 3, 3).expand(3000, 3, 3)
+    out = encoder(words, torch.full((3000,), 3), details=True)
+    scores = out.scores[0, 0, :2].detach()
+    share = torch.sigmoid((scores[0] - scores[1]) / 0.4).item()
+    assert 0.05 < share < 0.95
+    assert abs(share - torch.sigmoid(scores[0] - scores[1]).item()) > 0.05
+    assert (out.order[:, 0] == 0).float().mean().item() == pytest.approx(share, abs=0.03)
+
+
+class Centred(LocalEstimator):
+    """The gradient without its mean over the candidates."""
 
     def logit_gradient(
         self, dy: Tensor, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float
     ) -> Tensor:
-        def jacobian(w: Tensor) -> Tensor:
-            return w * (dy - (w * dy).sum(-1, keepdim=True))
-
-        one_hot = torch.zeros_like(logits).scatter(-1, choice[:, None], 1.0)
-        warm = torch.softmax(logits / temperature, dim=-1)
-        return 2 * jacobian((warm + one_hot) / 2) - jacobian(torch.softmax(logits, dim=-1)) / 2
+        there = (logits > -torch.inf).to(dy.dtype)
+        mean = (dy * there).sum(-1, keepdim=True) / there.sum(-1, keepdim=True)
+        return there * (dy - mean) / temperature
 
 
 class OwnWeights:
@@ -117,15 +268,15 @@ class OwnWeights:
 
 
 def test_custom_estimator_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ESTIMATORS.table, "reinmax", f"{__name__}:ReinMax")
+    monkeypatch.setitem(ESTIMATORS.table, "centred", f"{__name__}:Centred")
     for test in (
         test_weights,
         test_gradient_equals_that_of_the_weights,
         test_encoder_trains_with_every_estimator,
         test_exact_equals_reference,
     ):
-        test("reinmax")
-    assert GumbelTreeEncoder(EncoderConfig(3, 4, estimator="reinmax")).explain().name == "exact"
+        test("centred")
+    assert GumbelTreeEncoder(EncoderConfig(3, 4, estimator="centred")).explain().name == "exact"
 
 
 def test_estimator_without_a_base_class_uses_reference(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,8 @@ class LightTree(LightEncoder):
     """Blocks of up to this many sentences are merged one by one."""
     estimator: Any = HardChoice
     """NumPy version of the estimator."""
+    noise_scale: float = 1.0
+    """Factor of the noise."""
 
     def __init__(self, config: TreeSettings, weights: Weights, query: Array) -> None:
         super().__init__(config, weights)
@@ -77,7 +79,10 @@ class LightTree(LightEncoder):
         pools = config.attention or config.pooling != "root"
         out = Outputs(B, T, self.vector_dim, words.dtype, keep, pools)
         order = self.order_of(lengths, noise)
-        noise = None if order is not None or noise is None else noise.astype(words.dtype)
+        if order is not None or noise is None:
+            noise = None
+        else:
+            noise = (self.noise_scale * noise).astype(words.dtype)
         mixing = noise is not None and self.estimator.mixes
         block = (1, T) if mixing else self.block
         for batch in packed_blocks(lengths, *block):
@@ -118,6 +123,7 @@ class LightGumbelTree(LightTree):
         query = weights["query"]
         super().__init__(config, weights, query * query.dtype.type(scale))
         self.estimator = ESTIMATORS.light_version(config.estimator.kind)
+        self.noise_scale = getattr(config.estimator, "forward_temperature", 1.0)
 
     def weigh(self, scores: Array) -> Array:
         """Return the mixing weights of the noisy scores of one layer `[K]`."""

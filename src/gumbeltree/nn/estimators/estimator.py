@@ -38,6 +38,8 @@ class LocalEstimator(_Estimator, ABC):
     """Whether the next layer mixes candidates."""
     local: ClassVar[bool] = True
     """Whether the logits receive a gradient from dy of the same layer."""
+    noise_scale: float = 1.0
+    """Factor of the noise that is added for sampling."""
 
     @abstractmethod
     def logit_gradient(
@@ -49,6 +51,21 @@ class LocalEstimator(_Estimator, ABC):
         """Return weights `[B, K]`, one-hot at `choice`, with `logit_gradient` as gradient."""
         found: Tensor = _OneHot.apply(logits, noise, choice, temperature, self)
         return found
+
+
+def softmax_jacobian(weights: Tensor, dy: Tensor) -> Tensor:
+    """Return J(w) dy = w (dy - w.dy) `[B, K]`, the product with the softmax Jacobian at `weights`.
+
+    As w approaches one-hot, this suffers from cancellation. Only differences of dy matter, so they
+    are taken relative to the entry with the largest weight.
+    """
+    u = dy - dy.gather(-1, weights.argmax(-1, keepdim=True))
+    return weights * (u - (weights * u).sum(-1, keepdim=True))
+
+
+def one_hot(choice: Tensor, like: Tensor) -> Tensor:
+    """Return weights `[B, K]` that are 1 at `choice` `[B]`."""
+    return torch.zeros_like(like).scatter(-1, choice[:, None], 1.0)
 
 
 class AdvanceEstimator(_Estimator):
@@ -63,7 +80,7 @@ class AdvanceEstimator(_Estimator):
 
     def weights(self, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
         """Return weights `[B, K]`, one-hot at `choice`."""
-        return torch.zeros_like(logits).scatter(-1, choice[:, None], 1.0)
+        return one_hot(choice, logits)
 
 
 class SoftEstimator(_Estimator, ABC):
@@ -97,7 +114,7 @@ class _OneHot(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(logits, noise, choice)
         ctx.temperature, ctx.estimator = temperature, estimator
-        return torch.zeros_like(logits).scatter(-1, choice[:, None], 1.0)
+        return one_hot(choice, logits)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

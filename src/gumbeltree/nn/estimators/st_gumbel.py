@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gumbeltree.nn.estimators.estimator import LocalEstimator
+from gumbeltree.nn.estimators.estimator import LocalEstimator, softmax_jacobian
 
 
 class StraightThroughGumbel(LocalEstimator):
@@ -21,12 +21,6 @@ class StraightThroughGumbel(LocalEstimator):
     def logit_gradient(
         self, dy: Tensor, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float
     ) -> Tensor:
-        """Return dL/da `[B, K]` from dL/dy-bar, centred on the largest y.
-
-        As y approaches one-hot, y (dy - sum y dy) suffers from cancellation. Only differences of dy
-        matter, so they are taken relative to the entry with the largest y, which need not be the
-        choice if that was forced.
-        """
+        """Return dL/da `[B, K]` from dL/dy-bar: the gradient of the softmax of the noisy logits."""
         y = torch.softmax((logits + noise) / temperature, dim=-1)
-        u = dy - dy.gather(-1, y.argmax(-1, keepdim=True))
-        return y * (u - (y * u).sum(-1, keepdim=True)) / temperature
+        return softmax_jacobian(y, dy) / temperature

@@ -43,6 +43,12 @@ class TreeProblem:
     """Result of the implementation's `prepare`, if it has been called."""
 
     @property
+    def noise_scale(self) -> float:
+        """Factor of the noise."""
+        scale: float = getattr(self.estimator, "noise_scale", 1.0)
+        return scale
+
+    @property
     def score_dtype(self) -> torch.dtype:
         """Data type of scores, softmax and their gradients: float32 or wider."""
         return torch.promote_types(self.leaves.dtype, torch.float32)

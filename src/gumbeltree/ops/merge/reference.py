@@ -82,7 +82,7 @@ def pick(
     if noisy is not None:
         # Eqs. 5-8, S8: the choice and the softmax use the same noise
         drawn = noisy(t, *logits.shape).to(logits.dtype)
-        noise = torch.where(valid, drawn, 0.0)
+        noise = torch.where(valid, problem.noise_scale * drawn, 0.0)
     size = problem.scale * problem.query.detach().to(logits.dtype).norm()
     choice = first_best(logits + noise, size)
     if problem.order is not None:

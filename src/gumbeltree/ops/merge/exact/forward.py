@@ -228,9 +228,10 @@ class SortedNoise:
     def __init__(self, problem: TreeProblem) -> None:
         assert problem.noise is not None
         self.layers = NoiseLayers(problem.noise, problem.layout.sentence, problem.layout.T - 1)
+        self.scale = problem.noise_scale
 
     def __call__(self, t: int, candidate: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the noise of the candidates of layer t, `[n, K]`, 0 for the dummy."""
         noise = self.layers(t, *candidate.shape).to(dtype)
         # not a product with a mask: noise outside a sentence may be NaN
-        return torch.where(candidate > 0, noise, 0.0)
+        return torch.where(candidate > 0, self.scale * noise, 0.0)
