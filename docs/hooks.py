@@ -84,7 +84,7 @@ def notebook_page(notebook: dict[str, Any], name: str) -> str:
         parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
-            if picture := "".join(data.get("image/svg+xml", ())):
+            if picture := "".join(data.get("text/html") or data.get("image/svg+xml", ())):
                 parts.append(f'<div class="output">{picture}</div>')
             else:
                 text = "".join(output.get("text") or data["text/plain"]).rstrip()

@@ -46,7 +46,10 @@ class CellOutput(io.TextIOBase):
 
 
 def representations(value: Any) -> dict[str, str]:
-    """Return a value as text and, if it has a picture, as SVG."""
+    """Return a value as text and, if it has a picture or a view, as SVG or HTML."""
+    if hasattr(value, "_repr_html_"):
+        # its text would list all numbers
+        return {"text/plain": f"<{type(value).__name__}>", "text/html": value._repr_html_()}
     found = {"text/plain": repr(value)}
     if hasattr(value, "_repr_svg_"):
         found["image/svg+xml"] = value._repr_svg_()

@@ -317,6 +317,22 @@ def test_card_states_licence_and_sources(single):
     assert "not measured again" in model_card(single)
 
 
+def test_card_shows_no_result_of_the_paper():
+    model = tiny_model("single")
+    recipe = {"description": "SNLI, 100D (Table 1: 82.6 %)", "data": {"task": "snli"}}
+    splits = {"dev": {"examples": 9842}}
+    model.provenance = {
+        "recipe": recipe,
+        "metrics": {"dev_accuracy": 0.75},
+        "data": {"splits": splits},
+    }
+    card = model_card(model)
+    assert "- dev accuracy: 75.00% on 9,842 examples\n" in card
+    assert '"description": "SNLI, 100D",' in card
+    assert "82.6" not in card
+    assert model.provenance["recipe"] is recipe
+
+
 # packaging a model
 
 
@@ -485,6 +501,7 @@ def test_packaged_model_is_complete(name):
         metrics[key] for key in ("dev_accuracy", "test_accuracy") if key in metrics
     }
     assert f"`{about['sources'][0]['licence']}`" in card
+    assert "Table" not in card
     assert any(source["name"].startswith("glove") for source in about["sources"])
     assert model.parse("i love this very much .").words[1] == "love"
     if model.config.head.kind == "single":

@@ -20,6 +20,8 @@ PART_NAMES = {
     "batch_norm_in": "batch_norm", "batch_norm_out": "batch_norm",
 }  # fmt: skip
 """Names of parts in descriptions, where they differ from those of the weights."""
+PUBLISHED = re.compile(r"\s*\((Table \d+: [^)]*)\)")
+"""A result of the paper in the description of a recipe."""
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "class_weights")
 """Names of stored numbers that are not trained."""
 
@@ -36,8 +38,12 @@ def describe(name: str) -> dict[str, Any]:
     about: dict[str, Any] = {}
     if (folder / CONFIG).is_file() and not (packaged and name in recipes):
         config = model_config(folder)
-        provenance = read_config(folder).get("provenance", {})
-        about = {"model_folder": name, "provenance": provenance}
+        provenance = section(read_config(folder), "provenance")
+        about = {
+            "model_folder": name,
+            "measured": measured(provenance),
+            "provenance": provenance,
+        }
     elif name.endswith(".toml") or name in recipes:
         recipe = load_recipe(name)
         config = recipe.model
@@ -75,16 +81,17 @@ def measured(provenance: Mapping[str, Any]) -> dict[str, Any] | None:
         the number of training examples, each None if not recorded.
     """
     metrics, splits = section(provenance, "metrics"), section(section(provenance, "data"), "splits")
-    name = next((key[4:] for key in metrics if key.startswith("dev_")), None)
+    name = next((key[4:] for key in metrics if key.startswith("dev_")), "")
+    task = section(section(provenance, "recipe"), "data").get("task")
     for split in ("test", "dev"):
         value = metrics.get(f"{split}_{name}")
-        if isinstance(value, float) and math.isfinite(value):
-            task = section(section(provenance, "recipe"), "data").get("task")
+        # commands print the names, which may come from anyone
+        if isinstance(value, float) and math.isfinite(value) and name.isprintable():
             return {
                 "metric": name,
                 "value": value,
                 "split": split,
-                "data": task if isinstance(task, str) else None,
+                "data": task if isinstance(task, str) and task.isprintable() else None,
                 "examples": _examples(splits, split),
                 "trained_on": _examples(splits, "train"),
             }
@@ -93,7 +100,13 @@ def measured(provenance: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def without_published(description: str) -> str:
     """Remove the paper's result from the description of a recipe, such as "(Table 1: 82.6 %)"."""
-    return re.sub(r"\s*\(Table \d+: [^)]*\)", "", description)
+    return PUBLISHED.sub("", description)
+
+
+def published(description: str) -> str:
+    """Return the paper's result in the description of a recipe; empty if there is none."""
+    found = PUBLISHED.search(description)
+    return found[1] if found else ""
 
 
 def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:

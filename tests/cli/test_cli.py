@@ -14,8 +14,9 @@ import torch
 
 import gumbeltree
 import gumbeltree.bench.cpu
-from gumbeltree import load
+from gumbeltree import load, save
 from gumbeltree.code_version import code_version, described
+from gumbeltree.describe import measured
 from tests.commands import Result
 from tests.models import tiny_model
 from tests.test_import_reference import TEXTS, WORDS, Authors, state_dict
@@ -116,6 +117,52 @@ def test_info_of_a_model_folder(cli, model):
     assert (code, err) == (0, "")
     assert f"{total:,}" in out
     assert "neutral, entailment, contradiction" in out
+
+
+RECORDED = {
+    "recipe": {"description": "SNLI, 100D (Table 1: 82.6 %)", "data": {"task": "snli"}},
+    "metrics": {"dev_accuracy": 0.75, "step": 3, "test_accuracy": 0.5},
+    "data": {"splits": {"train": {"examples": 3000}, "test": {"examples": 200}}},
+}
+
+
+def test_info_shows_the_result_of_a_model_folder(cli, model):
+    own = load(model)
+    save(own, model, RECORDED)
+    found = {"metric": "accuracy", "value": 0.5, "split": "test", "data": "snli"}
+    found |= {"examples": 200, "trained_on": 3000}
+    assert json.loads(cli("info", model, "--json").out)["measured"] == found
+    out = " ".join(cli("info", model).out.split())
+    assert "result accuracy 50.00%, test split of snli (200 examples), trained on 3,000" in out
+    assert "82.6" not in out
+    # without a test split, and for other metrics
+    save(own, model, {"metrics": {"dev_pearson": 0.625, "test_pearson": float("inf")}})
+    assert "result pearson 0.6250, dev split" in " ".join(cli("info", model).out.split())
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [
+        {},
+        {"metrics": 3},
+        {"metrics": {"test_accuracy": 0.5}},
+        {"metrics": {"dev_accuracy": "0.5"}},
+        {"metrics": {"dev_accuracy": float("nan")}},
+        {"metrics": {"dev_\x1b[31m": 0.5}},
+    ],
+    ids=str,
+)
+def test_results_that_are_not_recorded_are_not_shown(provenance):
+    assert measured(provenance) is None
+
+
+def test_info_of_a_packaged_model_separates_its_result_from_the_papers(cli):
+    out = " ".join(cli("info", "snli-100d").out.split())
+    assert out.startswith("SNLI, 100D ")
+    assert "accuracy dev 77.09%" in out
+    assert "paper Table 1: 82.6 %, the authors' result, not that of this model" in out
+    # a recipe without a model keeps its description
+    assert "SNLI, 300D (Table 1: 85.6 %)" in " ".join(cli("info", "snli-300d").out.split())
 
 
 @pytest.mark.parametrize("description", ["[/b] closing", "[bold]no style[/bold]", "[1] footnote"])

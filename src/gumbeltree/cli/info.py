@@ -31,13 +31,17 @@ def info(
 
     Example: gumbeltree info snli-300d
     """
-    from gumbeltree.describe import describe
+    from gumbeltree.describe import describe, published, without_published
 
     about = describe(name)
     if as_json:
         typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
         return
-    table = Table(title=Text(about.get("description", name)), title_justify="left")
+    title = about.get("description", name)
+    if paper := published(title) if "pretrained" in about else "":
+        # the model's own result is another one
+        title = without_published(title)
+    table = Table(title=Text(title), title_justify="left")
     table.add_column("part")
     table.add_column("parameters", justify="right")
     for part, count in about["parameters"].items():
@@ -60,6 +64,10 @@ def info(
             f"packaged, trained on {data_of(packaged)}, accuracy {accuracy_of(packaged)}, "
             f"{packaged['bytes'] / 1e6:.1f} MB"
         )
+    if paper:
+        lines["paper"] = f"{paper}, the authors' result, not that of this model"
+    if found := about.get("measured"):
+        lines["result"] = result_of(found)
     for label, text in lines.items():
         console.print(f"{label:>7}  {text}", highlight=False, markup=False)
 
@@ -79,6 +87,19 @@ def _settings(part: dict[str, Any], *omit: str) -> str:
             value = f"{value:g}"
         shown.append(f"{name.replace('_', ' ')} {value}")
     return ", ".join([part["kind"], *shown])
+
+
+def result_of(found: dict[str, Any]) -> str:
+    """Return the result of a model folder in words; see `gumbeltree.describe.measured`."""
+    digits = ".2%" if found["metric"].endswith(("accuracy", "f1")) else ".4f"
+    text = f"{found['metric']} {found['value']:{digits}}, {found['split']} split"
+    if found["data"]:
+        text += f" of {found['data']}"
+    if found["examples"] is not None:
+        text += f" ({found['examples']:,} examples)"
+    if found["trained_on"] is not None:
+        text += f", trained on {found['trained_on']:,} examples"
+    return text
 
 
 def data_of(about: dict[str, Any]) -> str:
