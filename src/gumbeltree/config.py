@@ -69,10 +69,26 @@ class TreeLSTMConfig(Settings):
 
 
 @dataclass(frozen=True)
+class GatedConfig(Settings):
+    """The gated recursive cell (Shen et al. 2019)."""
+
+    expansion: int = setting(4, low=1, high=64)
+    """Width of its hidden layer in multiples of the state width."""
+    kind: str = kind_of("gated")
+
+
+@dataclass(frozen=True)
 class AffineLeafConfig(Settings):
     """An affine map of each word (Eq. 10)."""
 
     kind: str = kind_of("affine")
+
+
+@dataclass(frozen=True)
+class NormLeafConfig(Settings):
+    """An affine map of each word, followed by layer normalisation."""
+
+    kind: str = kind_of("norm")
 
 
 @dataclass(frozen=True)
@@ -169,9 +185,9 @@ class TreeSettings(EncoderSettings):
     """Settings shared by all encoders that merge words into a tree."""
 
     leaf: Any = part(LEAVES, "lstm")
-    """Leaf transformation: affine (Eq. 10), lstm (Eq. 13) or bilstm."""
+    """Leaf transformation: affine (Eq. 10), lstm (Eq. 13), bilstm or norm."""
     cell: Any = part(CELLS, "treelstm")
-    """Composition cell."""
+    """Composition cell: treelstm (Eqs. 1-3) or gated."""
     attention: bool = False
     """Pool all tree nodes with attention instead of using the root."""
     pooling: str = field(default="root", kw_only=True, metadata={"choices": POOLINGS})

@@ -9,10 +9,14 @@ from gumbeltree.registry import Registry
 
 CELLS = Registry(
     "cell",
-    {"treelstm": "gumbeltree.nn.cells.treelstm:TreeLSTMCell"},
-    {"treelstm": "gumbeltree.config:TreeLSTMConfig"},
+    {
+        "treelstm": "gumbeltree.nn.cells.treelstm:TreeLSTMCell",
+        "gated": "gumbeltree.nn.cells.gated:GatedCell",
+    },
+    {"treelstm": "gumbeltree.config:TreeLSTMConfig", "gated": "gumbeltree.config:GatedConfig"},
     {
         "treelstm": "gumbeltree.light.cells:LightTreeLSTM",
+        "gated": "gumbeltree.light.cells:LightGated",
     },
 )
 
@@ -22,16 +26,19 @@ LEAVES = Registry(
         "affine": "gumbeltree.nn.leaves.affine:AffineLeaf",
         "lstm": "gumbeltree.nn.leaves.lstm:LSTMLeaf",
         "bilstm": "gumbeltree.nn.leaves.lstm:BidirectionalLSTMLeaf",
+        "norm": "gumbeltree.nn.leaves.norm:NormLeaf",
     },
     {
         "affine": "gumbeltree.config:AffineLeafConfig",
         "lstm": "gumbeltree.config:LSTMLeafConfig",
         "bilstm": "gumbeltree.config:BidirectionalLSTMLeafConfig",
+        "norm": "gumbeltree.config:NormLeafConfig",
     },
     {
         "affine": "gumbeltree.light.leaves:LightAffineLeaf",
         "lstm": "gumbeltree.light.leaves:LightLSTMLeaf",
         "bilstm": "gumbeltree.light.leaves:LightBidirectionalLeaf",
+        "norm": "gumbeltree.light.leaves:LightNormLeaf",
     },
 )
 

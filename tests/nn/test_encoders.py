@@ -273,6 +273,11 @@ def test_leaves_equal_those_of_torch(leaf: str) -> None:
             expected = torch.nn.functional.linear(x[b, :L], e.leaf.weight, e.leaf.bias)
         elif leaf == "lstm":
             expected = torch.cat(run_lstm_cell(e.leaf, x[b, :L]), dim=1)
+        elif leaf == "norm":
+            y = torch.nn.functional.linear(x[b, :L], e.leaf.linear.weight, e.leaf.linear.bias)
+            deviation = (y.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
+            y = (y - y.mean(1, keepdim=True)) / deviation
+            expected = torch.cat([y, y], dim=1)
         else:
             ahead = run_lstm_cell(e.leaf.forwards, x[b, :L])
             back = [s.flip(0) for s in run_lstm_cell(e.leaf.backwards, x[b, :L].flip(0))]

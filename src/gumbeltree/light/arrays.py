@@ -107,3 +107,11 @@ def for_tanh(weight: Array, order: Sequence[int]) -> Array:
     """
     blocks = np.split(weight, len(order))
     return np.concatenate([*(blocks[i] * 0.5 for i in order[:-1]), blocks[order[-1]]])
+
+
+def normalized(x: Array, gain: Array, shift: Array) -> Array:
+    """Apply layer normalisation to rows `[n, D]`."""
+    centred = x - x.mean(1, keepdims=True)
+    variance = np.square(centred).mean(1, keepdims=True)
+    y: Array = centred / np.sqrt(variance + x.dtype.type(1e-5)) * gain + shift
+    return y

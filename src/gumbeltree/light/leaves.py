@@ -5,7 +5,16 @@ from typing import Any
 import numpy as np
 
 from gumbeltree.config import LSTMLeafConfig
-from gumbeltree.light.arrays import Array, Packed, Shapes, Weights, for_tanh, named, within
+from gumbeltree.light.arrays import (
+    Array,
+    Packed,
+    Shapes,
+    Weights,
+    for_tanh,
+    named,
+    normalized,
+    within,
+)
 
 
 class LightAffineLeaf:
@@ -32,6 +41,34 @@ class LightAffineLeaf:
         states += self.bias
         h, c = np.split(states, 2, axis=1)
         return np.ascontiguousarray(h), np.ascontiguousarray(c)
+
+
+class LightNormLeaf:
+    """Compute r_i = LayerNorm(W x_i + b); c repeats h.
+
+    Args:
+        embedding_dim: width E of the word vectors.
+        hidden_dim: width D of the states.
+        config: settings of the leaf.
+        weights: `linear.weight`, `linear.bias`, `norm.weight` and `norm.bias`.
+    """
+
+    def __init__(self, embedding_dim: int, hidden_dim: int, config: Any, weights: Weights) -> None:
+        self.weight = np.ascontiguousarray(weights["linear.weight"].T)
+        self.bias, self.gain = weights["linear.bias"], weights["norm.weight"]
+        self.shift = weights["norm.bias"]
+
+    @staticmethod
+    def shapes(embedding_dim: int, hidden_dim: int, config: Any) -> Shapes:
+        """Return the names and shapes of the weights."""
+        D = hidden_dim
+        linear: Shapes = {"linear.weight": (D, embedding_dim), "linear.bias": (D,)}
+        return linear | {"norm.weight": (D,), "norm.bias": (D,)}
+
+    def __call__(self, words: Array, batch: Packed) -> tuple[Array, Array]:
+        """Return h and c of the words `[N, E]`, each `[N, D]`."""
+        h = normalized(words @ self.weight + self.bias, self.gain, self.shift)
+        return h, h
 
 
 class LightLSTMLeaf:

@@ -88,6 +88,8 @@ class LightTree(LightEncoder):
         for batch in packed_blocks(lengths, *block):
             x = words if B == 1 else words.take(batch.words, 0)
             h, c = self.leaf(x, batch)
+            if self.cell.single_state:
+                c = h
             out.start(h, batch)
             if len(batch.lengths) > self.few and not mixing:
                 self.merger.merge_many(h, c, batch, out, noise, order)

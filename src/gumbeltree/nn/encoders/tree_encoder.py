@@ -82,6 +82,9 @@ class TreeEncoder(Encoder):
         operands = impl.prepare(self.cell, query, scale, layout)
         # autocast may narrow products; states keep the precision of the weights
         leaves = self.leaf(sentences.words, layout, choice.name).to(query.dtype)
+        if getattr(self.cell, "single_state", False):
+            h = leaves.chunk(2, dim=-1)[0]
+            leaves = torch.cat([h, h], dim=-1)
         weighed = draw.sampled and not getattr(self.estimator, "local", True)
         result = impl.build_tree(
             TreeProblem(

@@ -61,6 +61,8 @@ class MergeGradients(NamedTuple):
     weight: Tensor
     bias: Tensor
     query: Tensor
+    others: tuple[Tensor, ...] = ()
+    """Gradients of the cell's other parameters."""
 
 
 class TreeResult(NamedTuple):

@@ -47,8 +47,9 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     layout = problem.layout
     cell: Any = problem.cell
     inputs = (problem.leaves, cell.weight, cell.gate_bias(), problem.query)
-    record = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    root, order, nodes, scores = _ExactTree.apply(*inputs, problem, record)
+    others = cell.others() if hasattr(cell, "others") else ()
+    record = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *others))
+    root, order, nodes, scores = _ExactTree.apply(*inputs, problem, record, *others)
     vector = root.index_select(0, layout.rank)
     order = order.index_select(0, layout.rank)
     if nodes is not None:
@@ -68,6 +69,7 @@ class _ExactTree(Function):
         query: Tensor,
         problem: TreeProblem,
         record: bool,
+        *others: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         device = leaves.device.type
         autocast = torch.is_autocast_enabled(device)
@@ -91,7 +93,8 @@ class _ExactTree(Function):
         # drop references to tensors that are saved elsewhere
         ctx.problem = dataclasses.replace(problem, leaves=leaves[:0], noise=None, order=None)
         if result.tape is not None:
-            ctx.save_for_backward(leaves, weight, bias, query, *result.tape)
+            ctx.save_for_backward(leaves, weight, bias, query, *result.tape, *others)
+            ctx.others = len(others)
         nodes = None if result.nodes is None else result.nodes.to(leaves.dtype)
         return result.root.to(leaves.dtype), result.order, nodes, result.scores
 
@@ -99,7 +102,8 @@ class _ExactTree(Function):
     def backward(
         ctx: Any, droot: Tensor | None, _: None, dnodes: Tensor | None, dscores: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        leaves, weight, bias, query, *tape = ctx.saved_tensors
+        leaves, weight, bias, query, *rest = ctx.saved_tensors
+        tape, others = rest[: len(rest) - ctx.others], rest[len(rest) - ctx.others :]
         with torch.no_grad(), torch.autocast(leaves.device.type, enabled=False):
             gradients = backward_pass.backward(
                 Tape(*tape),
@@ -112,9 +116,10 @@ class _ExactTree(Function):
                 dnodes,
                 dscores,
             )
-        inputs = (leaves, weight, bias, query)
-        narrow = [g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)]
+        inputs = (leaves, weight, bias, query, *others)
+        found = (*gradients[:4], *gradients.others)
+        narrow = [g.to(x.dtype) for g, x in zip(found, inputs, strict=True)]
         if torch.is_grad_enabled():
             cotangents = [x for x in (droot, dnodes, dscores) if x is not None]
-            narrow = FirstDerivativeOnly.apply("exact", 4, *narrow, *inputs, *cotangents)
-        return (*narrow, None, None)
+            narrow = FirstDerivativeOnly.apply("exact", len(narrow), *narrow, *inputs, *cotangents)
+        return (*narrow[:4], None, None, *narrow[4:])

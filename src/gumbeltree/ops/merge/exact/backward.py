@@ -53,6 +53,8 @@ def backward(
     cell: Any = problem.cell
     states, gates = tape.states, tape.gates
     N, S, C, D = p.N, p.N - p.B, gates.shape[0], query.shape[0]
+    # the cell may record more than the sums of products
+    width = weight.shape[0]
     scaled_query = query.to(states.dtype) * problem.scale
     state_l, state_r = tape.node_state[tape.left], tape.node_state[tape.right]
     children = torch.stack([tape.left, tape.right], dim=1)  # [C, 2]
@@ -72,7 +74,7 @@ def backward(
             c_states.index_select(0, state_r[c]),
         )
         both = states.new_empty((len(c), 2, 2 * D))
-        both[:, :, :D] = product(dgates, weight).view(-1, 2, D)
+        both[:, :, :D] = product(dgates[:, :width], weight).view(-1, 2, D)
         both[:, 0, D:], both[:, 1, D:] = dc_l, dc_r
         return dgates, both
 
@@ -132,9 +134,13 @@ def backward(
     dleaves = G[:N] if dnodes is None else G[:N] + dnodes[:N]
     h = states[:, :D]
     h_children = torch.cat([h.index_select(0, state_l[c]), h.index_select(0, state_r[c])], dim=1)
-    dweight = product(dgates.t(), h_children)
+    sums = dgates[:, :width]
+    dweight = product(sums.t(), h_children)
     dquery = problem.scale * (sigma @ h[N:])
-    return MergeGradients(dleaves, dweight, dgates.sum(0), dquery)
+    others = ()
+    if hasattr(cell, "other_gradients"):
+        others = cell.other_gradients(dgates, gates.index_select(0, c))
+    return MergeGradients(dleaves, dweight, sums.sum(0), dquery, others)
 
 
 def use_ledger(problem: TreeProblem) -> bool:

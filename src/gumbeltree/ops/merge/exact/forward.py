@@ -81,7 +81,10 @@ class Candidates:
         self.states = leaves.new_empty((p.N + capacity, 2 * self.D))
         self.states[: p.N] = leaves
         self.states[p.N] = 0
-        self.gates = leaves.new_empty((capacity if record else 0, width))
+        self.record_width = getattr(problem.cell, "record_width", width)
+        self.gates = leaves.new_empty((capacity if record else 0, self.record_width))
+        # gradients of the dummy's record are zero, but must not be multiplied by NaN
+        self.gates[:1] = 0
         self.score = leaves.new_empty(capacity)
         self.score[0] = -torch.inf
         self.left = np.full(capacity, p.nodes)
@@ -112,10 +115,16 @@ class Candidates:
         lo, hi = self.count, self.count + len(left)
         self.count = hi
         self.left[lo:hi], self.right[lo:hi] = left, right
-        shape = (hi - lo, self.gates_l.shape[1])
+        shape = (hi - lo, self.record_width)
         gates = self.gates[lo:hi] if self.record else self.gates_l.new_empty(shape)
-        torch.index_select(self.gates_l, 0, self.tensor(left), out=gates)
-        gates += self.gates_r.index_select(0, self.tensor(right))
+        sums, width = gates, self.gates_l.shape[1]
+        if width < self.record_width:
+            # the cell computes the rest
+            sums = gates[:, :width]
+            sums.copy_(self.gates_l.index_select(0, self.tensor(left)))
+        else:
+            torch.index_select(self.gates_l, 0, self.tensor(left), out=sums)
+        sums += self.gates_r.index_select(0, self.tensor(right))
         h, c = self.activate(gates, self.c_of(left), self.c_of(right))
         rows = self.states[self.p.N + lo : self.p.N + hi]
         rows[:, : self.D], rows[:, self.D :] = h, c

@@ -188,7 +188,7 @@ class _FusedTree(Function):
                 scale=options.scale,
                 shares=ctx.shares,
             )
-        result: tuple[Tensor, ...] = tuple(gradients)
+        result: tuple[Tensor, ...] = gradients[:4]
         if torch.is_grad_enabled():
             cotangents = [x for x in (droot, dnodes, dscores) if x is not None]
             inputs = (leaves, weight, bias, query)
