@@ -374,6 +374,15 @@ def test_command_writes_the_figure(models, tmp_path):
     assert "sampled" in expected
 
 
+def test_command_follows_a_given_tree(models):
+    result = run("draw", models / "single", "the dog sleeps now", "--tree", "balanced")
+    traced = trace(tiny_model("single"), "the dog sleeps now", tree="balanced")
+    assert result.out.startswith(f"{models / 'single'} · {remarks(traced)}\n")
+    assert "not the model's choice" in result.out
+    message = run("draw", models / "single", "the dog", "--tree", "( the cat )").refused()
+    assert "tree: must bracket the words of the sentence, 'the dog', got 'the cat'" in message
+
+
 def test_command_prints_fixed_trees_without_scores(tmp_path):
     for trees in ("left", "random"):
         gumbeltree.save(tiny_model("single", trees=trees), tmp_path / trees)

@@ -45,6 +45,13 @@ def draw(
         float,
         typer.Option(help="Temperature for sampling and for the probabilities; training uses 1."),
     ] = 1.0,
+    tree: Annotated[
+        str,
+        typer.Option(
+            help="Tree to follow instead of the model's own: left, right, balanced, or a "
+            "bracketing of the words."
+        ),
+    ] = "model",
     pretokenized: streams.Pretokenized = False,
     device: streams.Device = "auto",
     threads: streams.Threads = None,
@@ -90,7 +97,12 @@ def draw(
             raise type(error)(f"{str(error).rstrip('.')}; {hint}") from error
         try:
             found = trace(
-                model, text, seed=seed, temperature=temperature, pretokenized=pretokenized
+                model,
+                text,
+                seed=seed,
+                temperature=temperature,
+                tree=tree,
+                pretokenized=pretokenized,
             )
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
