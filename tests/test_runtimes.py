@@ -9,7 +9,7 @@ import torch
 
 import gumbeltree
 from gumbeltree.analysis.index import model_digest
-from gumbeltree.analysis.samples import span_probabilities
+from gumbeltree.analysis.samples import predict_trees, span_probabilities
 from gumbeltree.analysis.trace import trace_many
 from gumbeltree.light.model import LightModel
 from gumbeltree.model import SentenceModel, save
@@ -56,6 +56,14 @@ def test_runtimes_agree_on_traces(folder, seed):
             assert node.classes == (other.classes and pytest.approx(other.classes, abs=1e-5))
     spans = [span_probabilities(model, TEXTS[0], samples=20, seed=1) for model in both(folder)]
     assert spans[0] == spans[1]
+    second = SHORT[::-1] if light.head.sentences == 2 else None
+    for options in ({"seed": 2}, {"tree": "balanced"}):
+        for a, b in zip(
+            predict_trees(light, SHORT, second, **options),
+            predict_trees(torch_model, SHORT, second, **options),
+            strict=True,
+        ):
+            assert a.probabilities == pytest.approx(b.probabilities, abs=1e-5)
 
 
 @pytest.mark.parametrize("half", [False, True])

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("fastapi")
 
@@ -24,6 +25,7 @@ from gumbeltree.analysis.trace import trace, trace_many
 from gumbeltree.model import SentenceModel
 from gumbeltree.packaged import packaged_folder
 from gumbeltree.runtimes import load
+from gumbeltree.states import Encoding
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.web import api as api_module
 from gumbeltree.web import guards, phrases, schema, service
@@ -259,6 +261,40 @@ def test_predict(client, name, second):
     assert is_close(results, [prediction.as_dict() for prediction in expected])
 
 
+@pytest.mark.parametrize("options", [{"seed": 3, "temperature": 2.5}, {"tree": "left"}], ids=str)
+def test_predicts_along_the_trees_that_parse_returns(client, options):
+    single = post(client, "predict", model="single", texts=TEXTS, **options)["results"]
+    parsed = post(client, "parse", model="single", texts=TEXTS, **options)["results"]
+    assert is_close(single, [result["answer"] for result in parsed])
+    assert not is_close(single, post(client, "predict", model="single", texts=TEXTS)["results"])
+    # a pair depends on the trees of both sentences
+    pair = {"model": "pair", "texts": [SENTENCE], "second": [TEXTS[4]]}
+    (drawn,) = post(client, "predict", **pair, **options)["results"]
+    (greedy,) = post(client, "predict", **pair)["results"]
+    assert not is_close(drawn, greedy)
+    vectors = [trace(PAIR, text, **options).vector for text in (SENTENCE, TEXTS[4])]
+    output = PAIR.head_output(*(Encoding(torch.from_numpy(vector[None])) for vector in vectors))
+    assert is_close(drawn, PAIR.head.answers(output)[0].as_dict())
+
+
+def test_samples_of_a_pair_have_predictions(client):
+    body = {"model": "pair", "texts": [SENTENCE], "second": [TEXTS[4]], "samples": 30, "seed": 2}
+    (result,) = post(client, "predict", **body)["results"]
+    drawn = sample_trees(PAIR, SENTENCE, TEXTS[4], samples=30, seed=2)
+    summary = result.pop("samples")
+    assert is_close(summary, json.loads(json.dumps(drawn.as_dict())))
+    assert sum(about["share"] for about in summary["answers"].values()) == pytest.approx(1)
+    assert len(set(summary["top"])) > 5
+    (parsed,) = post(client, "parse", model="pair", texts=[SENTENCE], samples=30, seed=2)["results"]
+    assert parsed["samples"]["distinct"] == summary["distinct"]
+
+
+def test_models_with_fixed_trees_predict_along_no_others():
+    client = TestClient(make_app({"left": tiny_model("single", trees="left")}))
+    body = {"model": "left", "texts": [SENTENCE], "tree": "right"}
+    assert "tree: " in refused(client.post("/api/predict", json=body), 422)
+
+
 def test_encode(client):
     content = post(client, "encode", model="pair", texts=TEXTS)
     assert content["width"] == 6
@@ -277,7 +313,11 @@ def test_baselines_predict_but_do_not_parse():
     model = SentenceModel(config, whitespace_tokenizer(WORDS)).eval()
     client = TestClient(make_app({"bag": model}))
     assert post(client, "predict", model="bag", texts=["the dog"])["results"]
-    for path, body in {"parse": {"texts": ["dog"]}, "neighbours": {"text": "dog"}}.items():
+    for path, body in [
+        ("parse", {"texts": ["dog"]}),
+        ("predict", {"texts": ["dog"], "samples": 3}),
+        ("neighbours", {"text": "dog"}),
+    ]:
         response = client.post(f"/api/{path}", json={"model": "bag", **body})
         assert "no trees" in refused(response, 422)
 

@@ -1,4 +1,4 @@
-"""Sample the trees of one sentence: which trees a model draws, and what it predicts for each."""
+"""Sample the trees of a sentence or pair: which trees a model draws, and what it predicts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gumbeltree.analysis.trace import BATCH_WORDS, gumbel_noise, read_sentences
+from gumbeltree.analysis.trace import (
+    BATCH_WORDS,
+    given_order,
+    gumbel_noise,
+    padded_noise,
+    read_sentences,
+)
 from gumbeltree.text_model import TextModel
 from gumbeltree.tree import Span, Tree
 
@@ -22,9 +28,9 @@ class Samples:
 
     Attributes:
         greedy: The tree that the model builds without sampling.
-        greedy_answer: Its prediction; None for pair models.
-        trees: The sampled trees, in the order of sampling.
-        answers: Their predictions; empty for pair models.
+        greedy_answer: Its prediction; None for one sentence of a pair.
+        trees: The sampled trees, in the order of sampling; of the first sentence of a pair.
+        answers: Their predictions; empty for one sentence of a pair.
     """
 
     greedy: Tree
@@ -64,6 +70,7 @@ class Samples:
 def sample_trees(
     model: TextModel,
     text: str,
+    second: str | None = None,
     *,
     samples: int = 100,
     seed: int = 0,
@@ -75,6 +82,7 @@ def sample_trees(
     Args:
         model: As in `trace_many`.
         text: One sentence.
+        second: The second sentence of a pair. Its trees are sampled as well.
         samples: The number of trees to sample.
         seed: A single seed for all samples.
         temperature: As in `trace_many`.
@@ -82,21 +90,59 @@ def sample_trees(
     """
     if samples < 1:
         raise ValueError(f"`samples` must be at least 1, got {samples}")
-    (sentence,), _ = read_sentences(model, [text], temperature, pretokenized)
-    T = len(sentence.ids)
-    noise = temperature * gumbel_noise(samples, T - 1, seed)
+    texts = [text] if second is None else [text, second]
+    sentences, _ = read_sentences(model, texts, temperature, pretokenized)
+    noises = [
+        temperature * gumbel_noise(samples, len(sentence.ids) - 1, seed) for sentence in sentences
+    ]
     trees: list[Tree] = []
     answers: list[Any] = []
-    most = max(1, BATCH_WORDS // T)
-    for part in (None, *(noise[start : start + most] for start in range(0, samples, most))):
-        ids = [sentence.ids] * (1 if part is None else len(part))
-        encoding = model.encode_ids(ids, model.head.keep, part)
-        if model.head.sentences == 1:
-            answers += model.head.answers(model.head_output(encoding))
-        order = model.as_numpy(encoding).order
+    most = max(1, BATCH_WORDS // max(len(sentence.ids) for sentence in sentences))
+    # the greedy tree, then the samples
+    for part in (None, *(slice(start, start + most) for start in range(0, samples, most))):
+        encodings = []
+        for sentence, noise in zip(sentences, noises, strict=True):
+            drawn = None if part is None else noise[part]
+            ids = [sentence.ids] * (1 if drawn is None else len(drawn))
+            encodings.append(model.encode_ids(ids, model.head.keep, drawn))
+        if model.head.sentences == len(texts):
+            answers += model.head.answers(model.head_output(*encodings))
+        order = model.as_numpy(encodings[0]).order
         assert order is not None
-        trees += [Tree(sentence.words, row) for row in order.tolist()]
+        trees += [Tree(sentences[0].words, row) for row in order.tolist()]
     return Samples(trees[0], answers[0] if answers else None, trees[1:], answers[1:])
+
+
+def predict_trees(
+    model: TextModel,
+    texts: Sequence[str],
+    second: Sequence[str] | None = None,
+    *,
+    seed: int | None = None,
+    temperature: float = 1.0,
+    tree: str = "model",
+) -> list[Any]:
+    """Return the prediction for each text or pair along sampled or given trees.
+
+    The trees are those that `trace_many` returns for the same options.
+
+    Args:
+        model: A model that builds trees.
+        texts: Sentences.
+        second: The second sentences of pairs.
+        seed: As in `trace_many`.
+        temperature: As in `trace_many`.
+        tree: As in `trace_many`.
+    """
+    encodings = []
+    for column in [texts] if second is None else [texts, second]:
+        sentences, _ = read_sentences(model, column, temperature)
+        given = [given_order(model, sentence.words, tree) for sentence in sentences]
+        ids = [sentence.ids for sentence in sentences]
+        noise = padded_noise(ids, seed, temperature, given)
+        encodings.append(model.encode_ids(ids, model.head.keep, noise))
+    answers: list[Any] = model.head.answers(model.head_output(*encodings))
+    return answers
 
 
 def span_probabilities(

@@ -192,9 +192,7 @@ def trace_many(
     traces: dict[int, Trace] = {}
     for rows in batches([len(sentence.ids) for sentence in sentences], 256, BATCH_WORDS):
         ids = [sentences[row].ids for row in rows]
-        noise = None
-        if seed is not None or any(given):
-            noise = _padded_noise(ids, seed, temperature, [given[row] for row in rows])
+        noise = padded_noise(ids, seed, temperature, [given[row] for row in rows])
         encoding = model.encode_ids(ids, Keep(True, True), noise)
         answers: Sequence[Any] = [None] * len(ids)
         if model.head.sentences == 1:
@@ -304,7 +302,7 @@ def check_temperature(temperature: float) -> None:
 
 
 def read_sentences(
-    model: TextModel, texts: Sequence[str], temperature: float, pretokenized: bool
+    model: TextModel, texts: Sequence[str], temperature: float, pretokenized: bool = False
 ) -> tuple[list[Sentence], list[bool]]:
     """Check the arguments, and return the ids of the texts and which texts were truncated."""
     model.check_builds_trees()
@@ -332,13 +330,25 @@ def gumbel_noise(count: int, size: int, seed: int) -> NDArray[np.float32]:
     return noise
 
 
-def _padded_noise(
+def padded_noise(
     ids: Sequence[Sequence[int]],
     seed: int | None,
     temperature: float,
     given: Sequence[Sequence[int]],
-) -> NDArray[np.float32]:
-    """Return the noise of each sentence with its given merges, padded to `[B, T-1, T-1]`."""
+) -> NDArray[np.float32] | None:
+    """Return the noise of each sentence with its given merges, padded to `[B, T-1, T-1]`.
+
+    Args:
+        ids: Word ids of each sentence.
+        seed: See `trace_many`.
+        temperature: See `trace_many`.
+        given: The first merges of each sentence; see `given_order`.
+
+    Returns:
+        None if nothing is sampled or given, for greedy trees.
+    """
+    if seed is None and not any(given):
+        return None
     sizes = [len(words) - 1 for words in ids]
     noise = np.zeros((len(ids), max(sizes), max(sizes)), np.float32)
     for i, size in enumerate(sizes):

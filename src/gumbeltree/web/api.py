@@ -71,6 +71,8 @@ ERRORS = {
     503: "The server is overloaded or shutting down.",
     504: "The request timed out.",
 }
+DRAWING = {"seed", "temperature", "samples", "tree"}
+"""Fields of a prediction that ask for other trees than the model's choice."""
 RETRY_AFTER = {"description": "Seconds until a retry.", "schema": {"type": "integer"}}
 
 
@@ -330,7 +332,15 @@ def _add_model_routes(app: FastAPI, api: Api) -> None:
         elif request.second is not None:
             raise HTTPException(422, "second: must be null; this model classifies single sentences")
         items = list(zip(request.texts, second, strict=True))
-        results = await api.run(("predict", served.name), partial(service.predict, served), items)
+        kind: tuple[object, ...] = ("predict", served.name)
+        call = partial(service.predict, served)
+        if request.model_fields_set & DRAWING:
+            served = api.find(request.model, trees=True)
+            options = service.Options(**{name: getattr(request, name) for name in DRAWING})
+            call = partial(service.predict, served, options=options)
+            # as for `parse`
+            kind = (*kind, options, object()) if request.samples else (*kind, options)
+        results = await api.run(kind, call, items, one_by_one=request.samples > 0)
         return _Json('{"results":[', results, "]}")
 
     @app.post("/api/encode", response_model=schema.EncodeAnswer, responses=failures)

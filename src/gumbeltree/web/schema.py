@@ -1,6 +1,6 @@
 """Requests and responses as pydantic models: they validate input and document the API."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -50,8 +50,8 @@ class Request(BaseModel):
         return value
 
 
-class ParseRequest(Request):
-    """Sentences to parse."""
+class TreesRequest(Request):
+    """Base class of requests for sentences whose trees can be sampled."""
 
     texts: Texts
     seed: Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE] | None = Field(
@@ -64,8 +64,13 @@ class ParseRequest(Request):
         0,
         ge=0,
         le=LIMITS.samples,
-        description="Sampled trees per sentence, for `spans` and `samples`.",
+        description="Sampled trees per sentence, summarized in the field `samples`.",
     )
+
+
+class ParseRequest(TreesRequest):
+    """Sentences to parse."""
+
     tree: str = Field(
         "model",
         # brackets and escapes are longer than the text
@@ -85,12 +90,14 @@ class ParseRequest(Request):
     ] = ()
 
 
-class PredictRequest(Request):
+class PredictRequest(TreesRequest):
     """Sentences, or pairs of sentences, to classify."""
 
-    texts: Texts
     second: Texts | None = Field(
         None, description="Second sentence of each pair; required by pair models only."
+    )
+    tree: Literal["model", "left", "right", "balanced"] = Field(
+        "model", description="The trees to follow; by default, those that the model chooses."
     )
 
 
@@ -204,6 +211,14 @@ class Predicted(BaseModel):
     probabilities: Probabilities | None = None
 
 
+class PredictedSamples(Predicted):
+    """The prediction for a sentence or pair, and a summary of sampled trees if requested."""
+
+    samples: "SamplesAnswer | None" = Field(
+        None, description="`trees` are those of the first sentence, `answers` those of the pair."
+    )
+
+
 class LayerAnswer(BaseModel):
     """The candidates of one merge."""
 
@@ -313,7 +328,7 @@ class ParseAnswer(BaseModel):
 class PredictAnswer(BaseModel):
     """One prediction per sentence or pair."""
 
-    results: list[Predicted]
+    results: list[PredictedSamples]
 
 
 class EncodeAnswer(BaseModel):

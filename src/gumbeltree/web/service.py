@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gumbeltree.analysis.samples import sample_trees
+from gumbeltree.analysis.samples import predict_trees, sample_trees
 from gumbeltree.analysis.trace import GivenTreeError, Trace, trace_many
 from gumbeltree.describe import measured, without_published
 from gumbeltree.text_model import TextModel
@@ -144,13 +144,43 @@ def _parsed(model: TextModel, texts: list[str], options: Options) -> Answers:
     return results
 
 
-def predict(served: Served, items: list[tuple[str, str | None]]) -> Answers:
-    """Return the prediction for each text or pair."""
+def predict(
+    served: Served, items: list[tuple[str, str | None]], options: Options | None = None
+) -> Answers:
+    """Return the prediction for each text or pair; with options, along sampled or given trees."""
+    model = served.model
 
-    def run(items: list[tuple[str, str | None]]) -> list[str]:
+    def run(items: list[tuple[str, str | None]]) -> Answers:
+        texts = [text for text, _ in items]
         second = [second or "" for _, second in items] if served.pair else None
-        predictions = served.model.predict([text for text, _ in items], second)
-        return [to_json(prediction.as_dict()) for prediction in predictions]
+        if options is None:
+            return [to_json(prediction.as_dict()) for prediction in model.predict(texts, second)]
+        try:
+            predictions = predict_trees(
+                model,
+                texts,
+                second,
+                seed=options.seed,
+                temperature=options.temperature,
+                tree=options.tree,
+            )
+        except GivenTreeError as error:
+            return [RefusedError(error.message, error.field)] * len(items)
+        results: Answers = []
+        for (text, other), prediction in zip(items, predictions, strict=True):
+            result = prediction.as_dict()
+            if options.samples:
+                drawn = sample_trees(
+                    model,
+                    text,
+                    other,
+                    samples=options.samples,
+                    seed=options.seed or 0,
+                    temperature=options.temperature,
+                )
+                result["samples"] = drawn.as_dict()
+            results.append(to_json(result))
+        return results
 
     return _run_usable(
         served.model, items, lambda item: [text for text in item if text is not None], run
