@@ -58,6 +58,8 @@ WITHOUT_TORCH = (
         "runtimes",
         "describe",
         "analysis.trace",
+        "analysis.samples",
+        "analysis.steps",
         "analysis.index",
         "analysis.figure",
     ),

@@ -181,6 +181,18 @@ def test_predictions_belong_to_the_tree_shown(client):
     assert is_close(again["answer"], predicted)
 
 
+@pytest.mark.parametrize("options", [{"samples": 20, "temperature": 0.1}, *GIVEN], ids=str)
+def test_the_numpy_runtime_gives_the_same_results(tmp_path, options):
+    results = []
+    gumbeltree.save(SINGLE, tmp_path / "model")
+    for runtime in ("torch", "numpy"):
+        app = make_app({"m": load(tmp_path / "model", runtime=runtime)})
+        body = {"model": "m", "texts": [SENTENCE, "not one cat"], **options}
+        results.append(post(TestClient(app), "parse", **body)["results"])
+    assert results[0][0]["brackets"] == results[1][0]["brackets"]
+    assert is_close(*results)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
