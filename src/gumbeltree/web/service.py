@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gumbeltree.analysis.samples import predict_trees, sample_trees
+from gumbeltree.analysis.samples import Samples, predict_trees, sample_trees
 from gumbeltree.analysis.trace import GivenTreeError, Trace, trace_many
 from gumbeltree.describe import measured, without_published
 from gumbeltree.text_model import TextModel
@@ -131,17 +131,22 @@ def _parsed(model: TextModel, texts: list[str], options: Options) -> Answers:
         result["classes"] = answer.get("probabilities") if model.labels else None
         result["spans"] = result["samples"] = None
         if options.samples:
-            drawn = sample_trees(
-                model,
-                text,
-                samples=options.samples,
-                seed=options.seed or 0,
-                temperature=options.temperature,
-            )
+            drawn = _sampled(model, options, text)
             result["spans"] = [[*span, share] for span, share in drawn.spans.items()]
             result["samples"] = drawn.as_dict()
         results.append(to_json(result))
     return results
+
+
+def _sampled(model: TextModel, options: Options, text: str, second: str | None = None) -> Samples:
+    return sample_trees(
+        model,
+        text,
+        second,
+        samples=options.samples,
+        seed=options.seed or 0,
+        temperature=options.temperature,
+    )
 
 
 def predict(
@@ -170,15 +175,7 @@ def predict(
         for (text, other), prediction in zip(items, predictions, strict=True):
             result = prediction.as_dict()
             if options.samples:
-                drawn = sample_trees(
-                    model,
-                    text,
-                    other,
-                    samples=options.samples,
-                    seed=options.seed or 0,
-                    temperature=options.temperature,
-                )
-                result["samples"] = drawn.as_dict()
+                result["samples"] = _sampled(model, options, text, other).as_dict()
             results.append(to_json(result))
         return results
 
