@@ -87,14 +87,15 @@ def test_evaluation_by_hand(model, columns, words):
 
 
 def test_buckets_of_length():
-    lengths = [1, 5, 6, 10, 11, 15, 16, 20, 21, 30, 31, 40, 41, 60, 61, 200]
+    lengths = [1, 5, 6, 10, 11, 15, 16, 20, 21, 30, 31, 40, 41, 60, 61, 100, 1001, 1200]
     buckets = evaluate(SINGLE, made(1, lengths, 2)).by_length
     assert [(b.shortest, b.longest, b.examples) for b in buckets] == [
         (1, 5, 2), (6, 10, 2), (11, 15, 2), (16, 20, 2),
-        (21, 30, 2), (31, 40, 2), (41, 60, 2), (61, None, 2),
+        (21, 30, 2), (31, 40, 2), (41, 60, 2), (61, 100, 2),
+        (1001, None, 2),
     ]  # fmt: skip
-    assert [b.name for b in buckets][-2:] == ["41-60", "61+"]
-    assert [b.name for b in evaluate(SINGLE, made(1, [7, 70], 2)).by_length] == ["6-10", "61+"]
+    assert [b.name for b in buckets][-2:] == ["61-100", "1001+"]
+    assert [b.name for b in evaluate(SINGLE, made(1, [7, 70], 2)).by_length] == ["6-10", "61-100"]
 
 
 @settings(max_examples=12)

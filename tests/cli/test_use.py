@@ -1,5 +1,6 @@
 """The commands that use a model: parse, predict, encode, evaluate."""
 
+import dataclasses
 import gzip
 import io
 import json
@@ -18,6 +19,7 @@ from gumbeltree import array_file
 from gumbeltree.evaluation import evaluate, split_of
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks.demo import generate
+from gumbeltree.tasks.logic import Logic
 from gumbeltree.tasks.task import Example
 from gumbeltree.text import lines as text_lines
 from gumbeltree.text.files import BadLineError, Report
@@ -395,6 +397,47 @@ def test_evaluate_prints_tables(models, table):
         assert [label, *map(str, row)] in cells
     assert any(row[:2] == ["1-5", "5"] for row in cells)
     assert any(row[:2] == ["6-10", "1"] for row in cells)
+
+
+def test_evaluate_compares_several_files(models, table):
+    (table / "two.tsv").write_text("stars\treview\ngood\ta b\nbad\tc\n", encoding="utf-8")
+    data = ["--data", table / "films.tsv", "--data", table / "two.tsv", "--quiet"]
+    found = json.loads(run("evaluate", models / "single", *data, "--json").out)
+    alone = [
+        json.loads(run("evaluate", models / "single", *data[i : i + 2], "--quiet", "--json").out)
+        for i in (0, 2)
+    ]
+    assert found == alone
+    assert found[1]["mean_words"] == 1.5
+    picture = table / "lengths.png"
+    code, out, _ = run("evaluate", models / "single", *data, "--plot", picture)
+    assert code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines()]
+    shares = [f"{100 * result['accuracy']:.1f}" for result in found]
+    assert [row[:4] for row in cells if row and row[0].endswith(".tsv")] == [
+        ["films.tsv", "6", "3.3", shares[0]],
+        ["two.tsv", "2", "1.5", shares[1]],
+    ]
+    for option in ("--predictions", "--confusion"):
+        message = run("evaluate", models / "single", *data, option, table / "x.csv").refused()
+        assert f"{option} needs a single --data" in message
+
+
+def test_evaluate_by_levels_and_operations(tmp_path):
+    model = tiny_model("single", lower=False)
+    head = dataclasses.replace(model.config.head, labels=tuple("0123456789"))
+    config = dataclasses.replace(model.config, head=head)
+    gumbeltree.save(SentenceModel(config, model.tokenizer).eval(), tmp_path / "model", {})
+    path = tmp_path / "test.tsv"
+    path.write_text("3\t3\n4\t[MAX 4 2 ]\n1\t[MIN 9 [SM 5 6 ] ]\n7\t[MAX 1 7 ]\n")
+    options = ("evaluate", tmp_path / "model", "--task", "listops", "--data", path, "--quiet")
+    result = json.loads(run(*options, "--json").out)
+    assert [(x["size"], x["examples"]) for x in result["by_levels"]] == [(1, 1), (2, 2), (3, 1)]
+    right = sum(x["accuracy"] * x["examples"] for x in result["by_levels"])
+    assert right == pytest.approx(4 * result["accuracy"])
+    assert "Accuracy by levels:" in run(*options).out
+    assert Logic().size_of(("( not a )", "( a ( and ( not b ) ) )")) == 2
 
 
 def test_evaluate_writes_predictions(models, table):

@@ -11,16 +11,17 @@ from gumbeltree.cli import completion, streams
 from gumbeltree.cli.app import Json, app
 from gumbeltree.cli.train import Label, Text, Text2
 from gumbeltree.device.pick import pick_device
+from gumbeltree.plots import check_picture
 
 
 @app.command()
 def evaluate(
     model: streams.Model,
     data: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            help="Folder with the files of the task, or one file; optional for generated data "
-            "(demo, listops)."
+            help="Folder with the files of the task, or a file; optional for generated data (demo, "
+            "listops). Repeat it to compare several files."
         ),
     ] = None,
     split: streams.Split = None,
@@ -43,6 +44,13 @@ def evaluate(
     confusion: Annotated[
         Path | None,
         typer.Option(help="File for the confusion matrix, .csv, or .png, .svg or .pdf."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Picture of the accuracy by length, .png, .svg or .pdf; with several files, one "
+            "point per file."
+        ),
     ] = None,
     pretokenized: streams.Pretokenized = False,
     batch_words: Annotated[
@@ -67,8 +75,10 @@ def evaluate(
     gumbeltree evaluate runs/mine --data films.tsv --text review --label stars --json
 
     gumbeltree evaluate demo
+
+    gumbeltree evaluate runs/listops --data test.tsv --data test-200-300.tsv --plot lengths.png
     """
-    from gumbeltree.cli import scores, tables
+    from gumbeltree.cli import by_size, scores, tables
     from gumbeltree.cli.confusion import check_confusion, fitted, write_confusion
     from gumbeltree.data.compile import make_task, read_file
     from gumbeltree.evaluation import evaluate as run
@@ -76,28 +86,50 @@ def evaluate(
     from gumbeltree.model import load
     from gumbeltree.text.ids import TextCounts
 
-    streams.check_out(predictions)
-    streams.check_out(confusion)
+    for file in (predictions, confusion, plot):
+        streams.check_out(file)
     if confusion is not None:
         check_confusion(confusion)
+    if plot is not None:
+        check_picture(plot)
+    several = data is not None and len(data) > 1
+    if several and (predictions or confusion):
+        option = "--predictions" if predictions else "--confusion"
+        raise ValueError(f"{option} needs a single --data; evaluate the files one by one")
     loaded = load(model, pick_device(device))
     recipe = scores.recipe_of(loaded, task, {"text": text, "text2": text2, "label": label})
     reader = make_task(recipe)
     scores.check_fit(loaded, reader)
-    counts = TextCounts()
+    if plot is not None and loaded.head.predicts != "classes":
+        raise ValueError(f"--plot shows accuracy, but the model predicts {loaded.head.predicts}")
+    results: list[by_size.Result] = []
+    places: list[Path | None] = list(data) if data else [None]
     with streams.progress(quiet) as advance:
-        if data is None:
-            split = split or streams.SplitName.test
-            path = Path(f"generated-{reader.name}")
-            examples = scores.generated(loaded, recipe, reader, split)
-        else:
-            path = scores.find_file(reader, data, split)
-            split = split or (streams.SplitName.test if data.is_dir() else None)
-            # a single file is evaluated as a whole
-            examples = read_file(reader, path, split or streams.SplitName.test, skip_bad)
-        advance(len(examples.rows))
-        ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)
-        evaluation = run(loaded, ids, words=batch_words)
+        for place in places:
+            counts = TextCounts()
+            part = split
+            if place is None:
+                part = part or streams.SplitName.test
+                path = Path(f"generated-{reader.name}")
+                examples = scores.generated(loaded, recipe, reader, part)
+            else:
+                path = scores.find_file(reader, place, part)
+                part = part or (streams.SplitName.test if place.is_dir() else None)
+                # a single file is evaluated as a whole
+                examples = read_file(reader, path, part or streams.SplitName.test, skip_bad)
+            advance(len(examples.rows))
+            ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)
+            evaluation = run(loaded, ids, words=batch_words)
+            sizes = by_size.buckets(reader, examples, evaluation)
+            words = float(ids.lengths.max(axis=1).mean())
+            about = {
+                **{"model": model, "task": reader.name, "file": str(path), "split": part},
+                **{"mean_words": round(words, 2), **evaluation.as_dict()},
+                **({f"by_{reader.size_name}": by_size.as_dicts(sizes)} if sizes else {}),
+                **{"texts": dataclasses.asdict(counts), "bad_lines": examples.report.bad},
+            }
+            note = f"{path}: {examples.report}\n{counts}"
+            results.append(by_size.Result(path, words, evaluation, sizes, about, note))
     if predictions is not None:
         columns = ["text", "text2"][: loaded.head.sentences]
         rows = zip(examples.labels, evaluation.answers(), examples.texts(), strict=True)
@@ -107,14 +139,17 @@ def evaluate(
         streams.write_lines(predictions, lines)
     if confusion is not None:
         write_confusion(confusion, evaluation)
+    if plot is not None:
+        by_size.draw(results, plot)
     if as_json:
-        about = {
-            **{"model": model, "task": reader.name, "file": str(path), "split": split},
-            **evaluation.as_dict(),
-            **{"texts": dataclasses.asdict(counts), "bad_lines": examples.report.bad},
-        }
-        typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
+        found = [result.about for result in results]
+        typer.echo(json.dumps(found if several else found[0], indent=2, ensure_ascii=False))
+    elif several:
+        tables.print_results([by_size.comparison(results)])
     else:
         shown = fitted(evaluation.tables(), evaluation, tables.console_width())
+        if sizes:
+            shown.append(by_size.table(reader.size_name, sizes))
         tables.print_results([evaluation.summary(), *shown])
-    streams.say(f"{path}: {examples.report}\n{counts}", quiet)
+    for result in results:
+        streams.say(result.note, quiet)

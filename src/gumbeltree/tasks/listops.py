@@ -3,6 +3,7 @@
 import random
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import ClassVar
 
 from gumbeltree.tasks.checks import checked_columns, checked_label, checked_text, checked_tree
@@ -106,6 +107,7 @@ class ListOps(Task):
     """
 
     name = "listops"
+    size_name = "levels"
     labels = DIGITS
     pair = False
     pretokenized = True
@@ -115,6 +117,12 @@ class ListOps(Task):
 
     generate = staticmethod(generate)
     evaluate = staticmethod(evaluate)
+
+    def size_of(self, texts: tuple[str, ...]) -> int:
+        """Return the number of levels of an expression; a digit has one."""
+        tokens = texts[0].split()
+        opened = accumulate((token in OPERATORS) - (token == CLOSING) for token in tokens)
+        return 1 + max(opened)
 
     def parse(self, line: str, split: str, report: Report) -> list[Example]:
         """Read one label and expression, and check the label; see `Task.parse`."""

@@ -9,6 +9,7 @@ from gumbeltree.text.files import MismatchError, Report, shown
 from gumbeltree.tree import Tree
 
 VARIABLES = "abcdef"
+OPERATORS = ("not", "and", "or")
 WORLDS = 1 << len(VARIABLES)
 """Number of assignments of truth values to the variables."""
 ALL = (1 << WORLDS) - 1
@@ -75,7 +76,7 @@ def read_formula(text: str) -> Formula:
             continue
         elif token in TRUE_IN:
             stack[-1].append(TRUE_IN[token])
-        elif token in ("not", "and", "or"):
+        elif token in OPERATORS:
             operations += 1
             stack[-1].append(token)
         else:
@@ -116,12 +117,17 @@ class Logic(Task):
     """
 
     name = "logic"
+    size_name = "operations"
     labels = LABELS
     pair = True
     pretokenized = True
     file_names: ClassVar[FileNames] = {
         split: (f"{split}.tsv",) for split in ("train", "dev", "test")
     }
+
+    def size_of(self, texts: tuple[str, ...]) -> int:
+        """Return the number of operations of the larger formula."""
+        return max(sum(token in OPERATORS for token in text.split()) for text in texts)
 
     def parse(self, line: str, split: str, report: Report) -> list[Example]:
         """Read a relation and two formulas, and check the relation; see `Task.parse`."""

@@ -41,9 +41,11 @@ class Task(ABC):
         pretokenized: Whether texts are words joined by single spaces.
         file_names: File names of each split; gzipped files, with `.gz` appended, are found as well.
         trees: Whether to read gold trees needed only for analysis; SNLI is faster to read without.
+        size_name: What `size_of` counts, such as levels; empty if the task has no such size.
     """
 
     trees: bool = True
+    size_name: ClassVar[str] = ""
     name: ClassVar[str]
     labels: tuple[str, ...] | None
     pair: bool
@@ -125,6 +127,10 @@ class Task(ABC):
                 for example in examples:
                     report.examples += 1
                     yield example
+
+    def size_of(self, texts: tuple[str, ...]) -> int:
+        """Return the size of an example other than its number of words; see `size_name`."""
+        raise NotImplementedError
 
     @abstractmethod
     def parse(self, line: str, split: str, report: Report) -> Iterable[Example]:

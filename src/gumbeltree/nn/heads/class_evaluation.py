@@ -12,7 +12,7 @@ from gumbeltree.answers import ResultTable
 from gumbeltree.nn.heads.head import combined_loss
 from gumbeltree.nn.heads.label_scores import LabelScores
 
-LONGEST = (5, 10, 15, 20, 30, 40, 60)
+LONGEST = (5, 10, 15, 20, 30, 40, 60, 100, 200, 500, 1000)
 """Upper bounds of the length buckets; the last bucket is unbounded."""
 
 
@@ -27,7 +27,7 @@ class Bucket(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Label such as "6-10" or "61+"."""
+        """Label such as "6-10" or "1001+"."""
         return f"{self.shortest}+" if self.longest is None else f"{self.shortest}-{self.longest}"
 
 
