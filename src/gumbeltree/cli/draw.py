@@ -149,7 +149,7 @@ def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
             scores = f"{node.score:7.3f}  {lead:>7}  "
         yield f"{step + 1:5}  {scores}{clip(words, max(20, width - 26))}"
     if trace.scored and len(trace.layers) > 1:
-        yield f"lead: score minus that of the runner-up; ≈ near tie, lead below {NEAR_TIE}"
+        yield f"lead: score minus that of the runner-up; ≈ near tie, less than {NEAR_TIE} apart"
     if any(trace.unknown):
         unknown = (w for w, lacking in zip(tree.words, trace.unknown, strict=True) if lacking)
         yield f"unknown to the model: {' '.join(unknown)}"
