@@ -44,7 +44,8 @@ CLEAR_LEAD = 1.0
 temperature 1, at least 73 pick the choice."""
 EXPLAINED = (
     "Numbers and colours show by how much the score of each merge leads that of the runner-up, "
-    f"which is the log-odds between the two; dotted edges mark near ties, less than {NEAR_TIE} apart."
+    "which is the log-odds between the two; dotted edges mark near ties, less than "
+    f"{NEAR_TIE} apart."
 )
 """One sentence below every figure with scores."""
 LEAST_WIDTH = 330.0
