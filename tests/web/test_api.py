@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ import torch
 pytest.importorskip("fastapi")
 
 from starlette.testclient import TestClient
+from tokenizers import Regex, normalizers
 
 import gumbeltree
 from gumbeltree.analysis.index import Index
@@ -29,6 +30,7 @@ from gumbeltree.states import Encoding
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.web import api as api_module
 from gumbeltree.web import guards, phrases, schema, service
+from gumbeltree.web import worker as worker_module
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, ServerSettings
 from gumbeltree.web.worker import BusyError, LateError, Worker
@@ -87,7 +89,8 @@ def test_health(client):
         "status": "ok",
         "version": gumbeltree.__version__,
         "models": 2,
-        "queue": {"waiting": 0, "limit": 256},
+        "queue": {"waiting": 0, "limit": 256, "oldest": 0.0},
+        "thread": {"alive": True, "slice": 0.0},
     }
 
 
@@ -739,12 +742,11 @@ def test_stops_computing_once_a_response_is_too_large(monkeypatch):
 
     def parse(served, texts, options):
         parsed.extend(texts)
-        # two bytes per character
-        return ["\u00e9" * (LIMITS.answer // 4)] * len(texts)
+        return ["1" * (LIMITS.answer // 2)] * len(texts)
 
     monkeypatch.setattr(service, "parse", parse)
     body = {**OK, "texts": list("abcdef"), "samples": 5}
-    response = TestClient(make_app()).post("/api/parse", json=body)
+    response = TestClient(make_app(batch=1)).post("/api/parse", json=body)
     assert str(LIMITS.answer) in refused(response, 422)
     assert parsed == ["a", "b", "c"]
 
@@ -1004,6 +1006,8 @@ def test_waiting_requests_are_batched_but_fail_separately(gated):
     texts = ["the dog", "now poison", "one dog", "not one"]
     with logged("gumbeltree.web"), queued(app, gated, ["now", *texts]) as futures:
         health = TestClient(app).get("/api/health").json()
+        oldest = health["queue"].pop("oldest")
+        assert oldest >= health["thread"].pop("slice") > 0
         assert health["queue"] == {"waiting": 4, "limit": 256}
     responses = [future.result() for future in futures[1:]]
     assert [response.status_code for response in responses] == [200, 500, 200, 200]
@@ -1045,10 +1049,9 @@ def test_overload_is_reported_immediately(gated, settings):
 
 def test_requests_that_time_out_are_dropped(gated):
     app = make_app({"m": gated}, timeout=0.3)
-    with queued(app, gated, ["the dog"]) as futures:
+    with queued(app, gated, ["the dog"]):
         assert "0.3 s" in refused(encode(app, "now"), 504)
         assert app.state.api.worker.waiting == 0
-    assert futures[0].result().status_code == 504
     assert encode(app, "one dog").status_code == 200
     assert gated.encode.calls == [["the dog"], ["one dog"]]
 
@@ -1061,17 +1064,11 @@ def test_sampling_is_not_batched(monkeypatch):
         return ["1" if text != "x" else service.RefusedError("no") for text in texts]
 
     monkeypatch.setattr(service, "parse", parse)
-    client = TestClient(make_app())
-    body = {**OK, "texts": ["a", "b", "c"]}
-    assert client.post("/api/parse", json=body).text == '{"results":[1,1,1]}'
-    body["samples"] = 5
-    assert client.post("/api/parse", json=body).text == '{"results":[1,1,1]}'
-    assert calls == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+    body = {**OK, "texts": ["a", "x", "c"], "samples": 5}
     # the first error ends the request
-    body["texts"][1] = "x"
-    assert refused(client.post("/api/parse", json=body), 422) == "texts.1: no"
-    assert calls[4:] == [["a"], ["x"]]
-    # nor are the requests of several clients
+    response = TestClient(make_app(batch=1)).post("/api/parse", json=body)
+    assert refused(response, 422) == "texts.1: no"
+    assert calls == [["a"], ["x"]]
     calls.clear()
     body["texts"] = ["a"]
     with TestClient(make_app()) as client, ThreadPoolExecutor(8) as pool:
@@ -1095,15 +1092,38 @@ class GatedCall:
         return [10 * item for item in items]
 
 
+def start(worker, call, items, cost=1.0, key="a", timeout=20.0, **options):
+    """Submit a request from a coroutine; return its task."""
+    costs = [cost] * len(items)
+    request = worker.run((key,), call, items, costs, timeout, **options)
+    return asyncio.ensure_future(request)
+
+
+@pytest.fixture
+def make_worker(monkeypatch):
+    """Create workers that believe that a unit of cost takes a second; close them at the end."""
+    monkeypatch.setattr(worker_module, "CALL_COST", 0.0)
+    monkeypatch.setattr(worker_module, "SHORT_COST", 0.0)
+    monkeypatch.setattr(Worker, "_rate", lambda worker, job: 1.0)
+    made = []
+
+    def make(**settings):
+        made.append(Worker(**{"limit": 100, "linger": 0.0, "batch": 64, **settings}))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
 def test_worker_batches_by_key_and_size():
     call, worker = GatedCall(), Worker(limit=100, linger=0.0, batch=4)
 
     async def main():
-        late = asyncio.get_running_loop().time() + 20
-        first = asyncio.ensure_future(worker.run("a", call, [0], late))
+        first = start(worker, call, [0])
         await asyncio.to_thread(call.begun.wait, 20)
         jobs = [("a", [1, 2]), ("b", [3]), ("a", [4, 5, 6]), ("a", [7]), ("c", [8] * 9), ("b", [9])]
-        waiting = [asyncio.ensure_future(worker.run(key, call, own, late)) for key, own in jobs]
+        waiting = [start(worker, call, own, key=key) for key, own in jobs]
         await asyncio.sleep(0)
         assert worker.waiting == 6
         call.gate.set()
@@ -1113,7 +1133,7 @@ def test_worker_batches_by_key_and_size():
 
     asyncio.run(main())
     worker.close()
-    assert call.calls == [[0], [1, 2, 7], [3, 9], [4, 5, 6], [8] * 9]
+    assert call.calls == [[0], [1, 2, 7], [3, 9], [4, 5, 6], [8] * 4, [8] * 4, [8]]
 
 
 def test_worker_waits_for_more_requests_and_restarts():
@@ -1121,8 +1141,7 @@ def test_worker_waits_for_more_requests_and_restarts():
     call.gate.set()
 
     async def main(count):
-        late = asyncio.get_running_loop().time() + 20
-        await asyncio.gather(*(worker.run("a", call, [number], late) for number in range(count)))
+        await asyncio.gather(*(start(worker, call, [number]) for number in range(count)))
 
     for count in (2, 1):
         asyncio.run(main(count))
@@ -1134,28 +1153,211 @@ def test_worker_drops_requests_nobody_waits_for():
     call, worker = GatedCall(), Worker(limit=2, linger=0.0, batch=1)
 
     async def main():
-        now = asyncio.get_running_loop().time()
-
-        async def start(item, **options):
-            task = asyncio.ensure_future(worker.run("a", call, [item], now + 20, **options))
-            await asyncio.sleep(0)
-            return task
-
-        tasks = [await start(0)]
+        tasks = [start(worker, call, [0])]
+        await asyncio.sleep(0)
         await asyncio.to_thread(call.begun.wait, 20)
         with pytest.raises(LateError):
-            await worker.run("a", call, [1], now + 0.01)
-        cancelled = await start(2)
-        cancelled.cancel()
+            await start(worker, call, [1], timeout=0.01)
+        cancelled = start(worker, call, [2])
         await asyncio.sleep(0)
+        assert worker.waiting == 1
+        cancelled.cancel()
+        with suppress(asyncio.CancelledError):
+            await cancelled
         assert worker.waiting == 0
-        tasks += [await start(3), await start(4)]
+        tasks += [start(worker, call, [3]), start(worker, call, [4])]
+        await asyncio.sleep(0)
         with pytest.raises(BusyError):
-            await worker.run("a", call, [5], now + 20)
-        tasks.append(await start(6, again=True))
+            await start(worker, call, [5])
         call.gate.set()
         await asyncio.gather(*tasks)
 
     asyncio.run(main())
     worker.close()
-    assert call.calls == [[0], [3], [4], [6]]
+    assert call.calls == [[0], [3], [4]]
+
+
+class Steps:
+    """Record the steps of calls; each takes as many as its item says."""
+
+    def __init__(self):
+        self.taken, self.gate, self.begun = [], threading.Event(), threading.Event()
+        self.gate.set()
+
+    def __call__(self, items):
+        for item in items:
+            for _ in range(item):
+                self.taken.append(item)
+                self.begun.set()
+                assert self.gate.wait(20)
+                yield
+        return items
+
+
+def test_short_requests_take_turns_with_long_ones(make_worker, monkeypatch):
+    # one step per slice
+    monkeypatch.setattr(worker_module, "SLICE_SECONDS", 1e-9)
+    steps, worker = Steps(), make_worker()
+    steps.gate.clear()
+
+    async def main():
+        tasks = [start(worker, steps, [4], cost=1.0, key="long")]
+        await asyncio.to_thread(steps.begun.wait, 20)
+        # the shorter of two long ones runs first, also if it arrives later
+        tasks += [
+            start(worker, steps, [6], cost=3.0, key="longer"),
+            start(worker, steps, [2], cost=0.5, key="shorter"),
+            *(start(worker, steps, [1], cost=0.0, key=key) for key in "ab"),
+        ]
+        await asyncio.sleep(0)
+        assert worker.waiting == 4
+        steps.gate.set()
+        assert await asyncio.gather(*tasks) == [[4], [6], [2], [1], [1]]
+
+    asyncio.run(main())
+    assert steps.taken == [4, 1, 2, 2, 1, *[4] * 3, *[6] * 6]
+
+
+def test_requests_that_would_end_too_late_are_refused(make_worker):
+    call, worker = GatedCall(), make_worker(batch=1)
+
+    async def main():
+        with pytest.raises(BusyError) as long:
+            await start(worker, call, [1, 2], cost=6.0, timeout=10.0)
+        assert long.value.alone == 12.0
+        tasks = [start(worker, call, [number], cost=3.0, timeout=10.0) for number in range(2)]
+        await asyncio.to_thread(call.begun.wait, 20)
+        # 3 + 3 + 3 s of at most 7 s
+        with pytest.raises(BusyError) as third:
+            await start(worker, call, [2], cost=3.0, timeout=10.0)
+        assert 1.5 < third.value.seconds < 2.5
+        # one that would delay the others
+        with pytest.raises(BusyError):
+            await start(worker, call, [2], cost=2.0, timeout=100.0)
+        # two that fit
+        tasks.append(start(worker, call, [3], cost=0.5, timeout=10.0))
+        tasks.append(start(worker, call, [4], cost=9.0, timeout=100.0))
+        await asyncio.sleep(0)
+        call.gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert call.calls == [[0], [3], [1], [4]]
+
+
+def test_requests_that_have_begun_are_finished(make_worker):
+    worker, over = make_worker(), threading.Event()
+
+    def slow(items):
+        while not over.is_set():
+            time.sleep(0.01)
+            yield
+        return items
+
+    async def main():
+        begun = start(worker, slow, [1], timeout=0.8, cost=0.1)
+        await asyncio.sleep(0.1)
+        with pytest.raises(LateError):
+            # longer than the first
+            await start(worker, slow, [2], timeout=0.9, cost=0.2, key="b")
+        over.set()
+        assert await begun == [1]
+
+    asyncio.run(main())
+
+
+class Panic(BaseException):
+    """Not an Exception, as the panics of libraries in Rust."""
+
+
+@pytest.mark.parametrize("error", [Panic("lost"), SystemExit(3), StopIteration(1)])
+@pytest.mark.parametrize("steps", [False, True])
+def test_no_error_ends_the_thread(make_worker, error, steps):
+    worker = make_worker()
+
+    def fail(items):
+        if "bad" in items:
+            raise error
+        return items
+
+    def fail_later(items):
+        yield
+        if "bad" in items:
+            raise error
+        return items
+
+    async def main():
+        call = fail_later if steps else fail
+        tasks = [start(worker, call, [item]) for item in ("a", "bad", "b")]
+        first, failure, last = await asyncio.gather(*tasks, return_exceptions=True)
+        assert (first, last) == (["a"], ["b"])
+        assert type(failure) is RuntimeError
+        assert await start(worker, call, ["c"]) == ["c"]
+
+    asyncio.run(main())
+
+
+def test_a_slow_call_does_not_make_the_next_ones_refused():
+    call, worker = GatedCall(), Worker(limit=100, linger=0.0, batch=64)
+
+    async def main():
+        with pytest.raises(LateError):
+            await start(worker, call, [1], timeout=0.2)
+        call.gate.set()
+        assert await start(worker, call, [2], timeout=2.0) == [20]
+        assert await start(worker, call, [3, 4], cost=150.0, timeout=2.0) == [30, 40]
+
+    asyncio.run(main())
+    worker.close()
+
+
+def test_a_dead_thread_is_replaced(make_worker, monkeypatch):
+    worker, call = make_worker(), GatedCall()
+    call.gate.set()
+    monkeypatch.setattr(threading, "excepthook", lambda details: None)
+
+    async def main():
+        with monkeypatch.context() as patch:
+            patch.setattr(worker_module, "_outcome", None)
+            with pytest.raises(LateError):
+                await start(worker, call, [1], timeout=0.1, cost=0)
+        assert not worker.alive
+        worker.check()
+        assert worker.alive
+        with monkeypatch.context() as patch:
+            patch.setattr(worker_module, "_outcome", None)
+            with pytest.raises(LateError):
+                await start(worker, call, [2], timeout=0.1, cost=0)
+        # without `check`
+        assert await start(worker, call, [3]) == [30]
+
+    asyncio.run(main())
+
+
+def test_a_stuck_thread_is_reported_and_gets_no_requests(gated, monkeypatch):
+    app = make_app({"m": gated}, timeout=2)
+    worker = app.state.api.worker
+    with queued(app, gated, ["the dog", "one dog"]) as futures:
+        assert TestClient(app).get("/api/health").json()["status"] == "ok"
+        monkeypatch.setattr(worker_module, "STUCK_SECONDS", 0.0)
+        monkeypatch.setattr(api_module, "STUCK_SECONDS", 0.0)
+        response = TestClient(app).get("/api/health")
+        assert (response.status_code, response.json()["status"]) == (503, "stuck")
+        assert refused(encode(app, "now"), 503)
+        worker.check()
+        assert refused(futures[1].result(), 503)
+        assert refused(futures[0].result(), 504)
+    worker.close()
+    assert encode(app, "now").status_code == 200
+
+
+def test_a_panic_of_the_tokenizer_fails_one_request(capfd):
+    model = tiny_model("single")
+    model.tokenizer.normalizer = normalizers.Replace(Regex("(a+)+$"), "b")
+    app = make_app({"m": model, "single": SINGLE})
+    with logged("gumbeltree.web"):
+        assert encode(app, f"{'a' * 53}!").status_code == 500
+    assert encode(app, "now").status_code == 200
+    assert post(TestClient(app), "predict", model="single", texts=["the dog"])
+    with pytest.raises(ValueError, match=r"tokenizer failed on text 0: .*retry-limit"):
+        model.predict([f"{'a' * 53}!"])

@@ -1,16 +1,16 @@
 """Sample the trees of a sentence or pair: which trees a model draws, and what it predicts."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gumbeltree.analysis.trace import (
-    BATCH_WORDS,
     given_order,
     gumbel_noise,
+    noise_source,
     padded_noise,
     read_sentences,
 )
@@ -19,6 +19,8 @@ from gumbeltree.tree import Span, Tree
 
 MOST_TREES = 5
 """The number of distinct trees in the summary of a sample."""
+STEP_WORDS = 1024
+"""The number of words to encode per step, which takes a CPU core some 20 milliseconds."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -67,7 +69,25 @@ class Samples:
         }
 
 
-def sample_trees(
+def sample_trees(model: TextModel, text: str, second: str | None = None, **options: Any) -> Samples:
+    """Sample trees of a sentence, and predict with each.
+
+    Args:
+        model: As in `trace_many`.
+        text: One sentence.
+        second: The second sentence of a pair. Its trees are sampled as well.
+        options: As in `sampling`.
+    """
+    steps = sampling(model, text, second, **options)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            drawn: Samples = end.value
+            return drawn
+
+
+def sampling(
     model: TextModel,
     text: str,
     second: str | None = None,
@@ -76,8 +96,8 @@ def sample_trees(
     seed: int = 0,
     temperature: float = 1.0,
     pretokenized: bool = False,
-) -> Samples:
-    """Sample trees of a sentence, and predict with each.
+) -> Generator[None, None, Samples]:
+    """Sample trees in short steps, so that the caller can do something else in between.
 
     Args:
         model: As in `trace_many`.
@@ -92,24 +112,26 @@ def sample_trees(
         raise ValueError(f"`samples` must be at least 1, got {samples}")
     texts = [text] if second is None else [text, second]
     sentences, _ = read_sentences(model, texts, temperature, pretokenized)
-    noises = [
-        temperature * gumbel_noise(samples, len(sentence.ids) - 1, seed) for sentence in sentences
-    ]
+    # one source each, so that the trees of a sentence do not depend on the other one
+    sources = [noise_source(seed) for _ in sentences]
     trees: list[Tree] = []
     answers: list[Any] = []
-    most = max(1, BATCH_WORDS // max(len(sentence.ids) for sentence in sentences))
+    most = max(1, STEP_WORDS // max(len(sentence.ids) for sentence in sentences))
     # the greedy tree, then the samples
-    for part in (None, *(slice(start, start + most) for start in range(0, samples, most))):
+    for count in (0, *(min(most, samples - start) for start in range(0, samples, most))):
         encodings = []
-        for sentence, noise in zip(sentences, noises, strict=True):
-            drawn = None if part is None else noise[part]
-            ids = [sentence.ids] * (1 if drawn is None else len(drawn))
-            encodings.append(model.encode_ids(ids, model.head.keep, drawn))
+        for sentence, source in zip(sentences, sources, strict=True):
+            noise = None
+            if count:
+                noise = temperature * gumbel_noise(count, len(sentence.ids) - 1, source)
+            ids = [sentence.ids] * max(1, count)
+            encodings.append(model.encode_ids(ids, model.head.keep, noise))
         if model.head.sentences == len(texts):
             answers += model.head.answers(model.head_output(*encodings))
         order = model.as_numpy(encodings[0]).order
         assert order is not None
         trees += [Tree(sentences[0].words, row) for row in order.tolist()]
+        yield
     return Samples(trees[0], answers[0] if answers else None, trees[1:], answers[1:])
 
 

@@ -316,13 +316,17 @@ def read_sentences(
     return sentences, cuts
 
 
-def gumbel_noise(count: int, size: int, seed: int) -> NDArray[np.float32]:
-    """Draw Gumbel noise `[count, size, size]` that depends only on its size and the seed.
+def noise_source(seed: int) -> np.random.RandomState:
+    """Return a source for `gumbel_noise`."""
+    return np.random.RandomState(seed % 2**32)
+
+
+def gumbel_noise(count: int, size: int, source: np.random.RandomState) -> NDArray[np.float32]:
+    """Draw Gumbel noise `[count, size, size]`.
 
     The uniform numbers are those that torch draws with the same seed on a CPU.
     """
-    twister = np.random.RandomState(seed % 2**32)
-    bits = twister.randint(2**32, size=(count, size, size), dtype=np.uint32)
+    bits = source.randint(2**32, size=(count, size, size), dtype=np.uint32)
     u = (bits & 0xFF_FFFF).astype(np.float32) * np.float32(2**-24)
     # Eqs. S9 and S10
     tiny = np.float32(1e-20)
@@ -354,7 +358,7 @@ def padded_noise(
     for i, size in enumerate(sizes):
         if seed is not None:
             # argmax(score / temperature + g) is argmax(score + temperature g)
-            noise[i, :size, :size] = temperature * gumbel_noise(1, size, seed)[0]
+            noise[i, :size, :size] = temperature * gumbel_noise(1, size, noise_source(seed))[0]
         noise[i, range(len(given[i])), given[i]] = FORCED
     return noise
 

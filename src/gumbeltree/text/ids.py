@@ -108,7 +108,18 @@ class TextReader:
         """
         pieces = [self._piece(text) for text in texts]
         tokenize = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
-        encodings = tokenize([text for text, _ in pieces])
+        try:
+            encodings = tokenize([text for text, _ in pieces])
+        except BaseException as error:
+            # a panic of the library is not an Exception, so callers would not catch it
+            if type(error).__module__ != "pyo3_runtime":
+                raise
+            last = first + len(texts) - 1
+            where = f"text {first}" if last == first else f"one of the texts {first} to {last}"
+            raise ValueError(
+                f"the model's tokenizer failed on {where}: {error}; check the patterns in its "
+                "tokenizer.json"
+            ) from error
         sentences = []
         for number, ((text, cut), encoding) in enumerate(zip(pieces, encodings, strict=True)):
             ids = encoding.ids

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import hashlib
 import inspect
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,7 +30,7 @@ from gumbeltree.web.guards import BUSY, Bodies, Endpoint, Hosts, Outside, Token
 from gumbeltree.web.limits import LIMITS, ServerSettings
 from gumbeltree.web.phrases import EXAMPLES
 from gumbeltree.web.service import RefusedError, Served
-from gumbeltree.web.worker import BusyError, Call, LateError, Worker
+from gumbeltree.web.worker import MARGIN, STUCK_SECONDS, BusyError, Call, LateError, Worker
 
 if TYPE_CHECKING:
     from gumbeltree.analysis.index import Index
@@ -113,7 +114,7 @@ class Api:
         call: Call,
         items: Sequence[Any],
         field: str | None = None,
-        one_by_one: bool = False,
+        samples: int = 1,
     ) -> list[str]:
         """Return the JSON result of each item; raise an error response if one fails.
 
@@ -122,25 +123,43 @@ class Api:
             call: processes a batch of that kind.
             items: the items of one request.
             field: name of the item in error messages; by default, its index in `texts`.
-            one_by_one: run items separately, so that slow ones do not block other requests.
+            samples: trees per text; the cost of an item is this times its number of words.
         """
-        deadline = asyncio.get_running_loop().time() + self.settings.timeout
-        groups = [[item] for item in items] if one_by_one else [items]
-        answers: list[str] = []
+        timeout = self.settings.timeout
+        costs = [samples * _words(item) for item in items]
         try:
-            for number, group in enumerate(groups):
-                answers += await self.worker.run(kind, call, group, deadline, again=number > 0)
-                for place, answer in enumerate(answers):
-                    if isinstance(answer, RefusedError):
-                        where = answer.field or field or f"texts.{place}"
-                        raise HTTPException(422, f"{where}: {answer}")
-                _check_size(sum(len(answer.encode()) for answer in answers))
-        except BusyError:
-            raise HTTPException(503, BUSY, {"Retry-After": "1"}) from None
+            answers = await self.worker.run(kind, call, items, costs, timeout, _is_enough)
+        except BusyError as busy:
+            detail, seconds = BUSY, math.ceil(busy.seconds)
+            if busy.alone is not None:
+                detail = (
+                    f"the request would take about {busy.alone:.0f} s, and the limit is "
+                    f"{MARGIN * timeout:g} s; send fewer texts or samples"
+                )
+            raise HTTPException(503, detail, {"Retry-After": str(max(1, seconds))}) from None
         except LateError:
-            timeout = f"timed out after {self.settings.timeout:g} s; send fewer texts or retry"
-            raise HTTPException(504, timeout) from None
+            late = f"timed out after {timeout:g} s; send fewer texts or retry"
+            raise HTTPException(504, late) from None
+        for place, answer in enumerate(answers):
+            if isinstance(answer, RefusedError):
+                raise HTTPException(422, f"{answer.field or field or f'texts.{place}'}: {answer}")
+        _check_size(sum(len(answer.encode()) for answer in answers))
         return answers
+
+
+def _is_enough(answers: list[str | RefusedError]) -> bool:
+    """Return whether the response is an error, whatever the other results are."""
+    if any(isinstance(answer, RefusedError) for answer in answers):
+        return True
+    return sum(map(len, answers)) > LIMITS.answer  # type: ignore[arg-type]
+
+
+def _words(item: Any) -> int:
+    """Estimate the number of words in the texts of an item, without the tokenizer of a model."""
+    texts = (
+        part for part in (item if isinstance(item, tuple) else [item]) if isinstance(part, str)
+    )
+    return sum(min(len(re.findall(r"\w+|[^\w\s]", text)), LIMITS.words) for text in texts)
 
 
 def create_app(
@@ -281,13 +300,23 @@ def _add_info_routes(app: FastAPI, api: Api) -> None:
         "limits": {name: getattr(LIMITS, name) for name in schema.LimitsInfo.model_fields},
     }
 
-    @app.get(HEALTH, response_model=schema.Health, responses=_documented(421))
+    stuck_answer = {"description": "The models are stuck.", "model": schema.Health}
+    unhealthy: dict[int | str, dict[str, Any]] = {503: stuck_answer}
+
+    @app.get(HEALTH, response_model=schema.Health, responses={**_documented(421), **unhealthy})
     async def health() -> Response:
-        """Return server status and queue length; no authentication required."""
-        queue = {"waiting": api.worker.waiting, "limit": api.worker.limit}
-        return JSONResponse(
-            {"status": "ok", "version": __version__, "models": len(api.models), "queue": queue}
-        )
+        """Return the state of the queue and the models; no authentication required."""
+        worker = api.worker
+        slice_seconds = worker.slice_seconds
+        stuck = slice_seconds > STUCK_SECONDS or not worker.alive
+        content = {
+            "status": "stuck" if stuck else "ok",
+            "version": __version__,
+            "models": len(api.models),
+            "queue": {"waiting": worker.waiting, "limit": worker.limit, "oldest": worker.oldest},
+            "thread": {"alive": worker.alive, "slice": slice_seconds},
+        }
+        return JSONResponse(content, 503 if stuck else 200)
 
     @app.get("/api/models", response_model=schema.Models, responses=_documented(401, 421, 500))
     async def models() -> Response:
@@ -313,9 +342,9 @@ def _add_model_routes(app: FastAPI, api: Api) -> None:
         call = partial(service.parse, served, options=options)
         kind: tuple[object, ...] = ("parse", served.name, options)
         if request.samples:
-            # sampling is slow: a unique kind keeps these requests out of batches
-            kind = (*kind, object())
-        results = await api.run(kind, call, request.texts, one_by_one=request.samples > 0)
+            # a unique kind keeps these requests out of batches
+            kind = ("sample", served.name, object())
+        results = await api.run(kind, call, request.texts, samples=max(1, request.samples))
         return _Json('{"results":[', results, "]}")
 
     @app.post("/api/predict", response_model=schema.PredictAnswer, responses=failures)
@@ -333,14 +362,15 @@ def _add_model_routes(app: FastAPI, api: Api) -> None:
             raise HTTPException(422, "second: must be null; this model classifies single sentences")
         items = list(zip(request.texts, second, strict=True))
         kind: tuple[object, ...] = ("predict", served.name)
-        call = partial(service.predict, served)
+        call: Call = partial(service.predict, served)
         if request.model_fields_set & DRAWING:
             served = api.find(request.model, trees=True)
             options = service.Options(**{name: getattr(request, name) for name in DRAWING})
-            call = partial(service.predict, served, options=options)
+            call = partial(service.predict_along, served, options=options)
             # as for `parse`
-            kind = (*kind, options, object()) if request.samples else (*kind, options)
-        results = await api.run(kind, call, items, one_by_one=request.samples > 0)
+            operation = "sample" if request.samples else "predict"
+            kind = (operation, served.name, object() if request.samples else options)
+        results = await api.run(kind, call, items, samples=max(1, request.samples))
         return _Json('{"results":[', results, "]}")
 
     @app.post("/api/encode", response_model=schema.EncodeAnswer, responses=failures)

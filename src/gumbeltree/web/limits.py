@@ -41,12 +41,13 @@ class ServerSettings:
         origins: web sites allowed to call the server (CORS), such as https://example.org.
         queue: maximum number of requests waiting for the models.
         requests: maximum number of concurrent requests.
-        timeout: seconds until a request fails with 504.
+        timeout: seconds until a request that has not begun fails with 504.
+        grace: seconds until the server ends after SIGTERM.
         client_seconds: time limit for receiving a request body, extended for large ones, and for
             sending each chunk.
         unfinished: maximum number of unfinished request bodies per client address.
         linger: seconds to wait for more requests to batch.
-        batch: maximum number of texts per batch, unless one request has more.
+        batch: maximum number of texts per batch.
         root_path: path prefix added by a proxy, such as /trees.
         access_log: whether to log each request.
     """
@@ -58,6 +59,7 @@ class ServerSettings:
     queue: int = 256
     requests: int = 512
     timeout: float = 30.0
+    grace: float = 30.0
     client_seconds: float = 10.0
     unfinished: int = 32
     linger: float = 0.002

@@ -136,17 +136,29 @@ class UnexpectedFailure(Failure):
 class Queue(BaseModel):
     """Requests waiting for the models in the process that responds."""
 
-    waiting: int
+    waiting: int = Field(description="Requests that have not begun.")
     limit: int
+    oldest: float = Field(description="Seconds since the oldest unanswered request arrived.")
+
+
+class Thread(BaseModel):
+    """The thread that runs the models."""
+
+    alive: bool
+    slice: float = Field(
+        description="Seconds since the current slice of work began; slices are normally shorter "
+        "than 0.1."
+    )
 
 
 class Health(BaseModel):
     """Server status."""
 
-    status: str = Field(examples=["ok"])
+    status: str = Field(description='"ok", or "stuck" with status 503.', examples=["ok"])
     version: str
     models: int
     queue: Queue
+    thread: Thread
 
 
 class Measured(BaseModel):

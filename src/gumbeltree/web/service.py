@@ -5,12 +5,12 @@ the worker's thread, including JSON encoding, so that large results do not block
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gumbeltree.analysis.samples import Samples, predict_trees, sample_trees
+from gumbeltree.analysis.samples import Samples, predict_trees, sampling
 from gumbeltree.analysis.trace import GivenTreeError, Trace, trace_many
 from gumbeltree.describe import measured, without_published
 from gumbeltree.text_model import TextModel
@@ -96,50 +96,50 @@ class Options:
     prefix: tuple[int, ...] = ()
 
 
-def parse(served: Served, texts: list[str], options: Options) -> Answers:
-    """Return the trace of each text with its prediction, and what sampling its tree gives."""
+def parse(served: Served, texts: list[str], options: Options) -> Generator[None, None, Answers]:
+    """Return the trace of each text with its prediction, and what sampling its tree gives.
 
-    def run(texts: list[str]) -> Answers:
-        if options.tree == "model" and not options.prefix:
-            return _parsed(served.model, texts, options)
-        # one by one, because the tree may fit some texts only
-        results: Answers = []
-        for text in texts:
-            try:
-                results += _parsed(served.model, [text], options)
-            except GivenTreeError as error:
-                results.append(RefusedError(error.message, error.field))
-        return results
-
-    return _run_usable(served.model, texts, lambda text: [text], run)
-
-
-def _parsed(model: TextModel, texts: list[str], options: Options) -> Answers:
-    """Return the results of `parse` for texts that have words."""
-    traces = trace_many(
-        model,
-        texts,
-        seed=options.seed,
-        temperature=options.temperature,
-        tree=options.tree,
-        prefix=options.prefix,
-    )
+    Yields between short steps, because sampling takes long.
+    """
+    model = served.model
+    errors = [_find_error(model, [text]) for text in texts]
+    usable = [text for text, error in zip(texts, errors, strict=True) if error is None]
+    given = options.tree != "model" or options.prefix
     results: Answers = []
-    for text, trace in zip(texts, traces, strict=True):
-        result = trace.as_dict()
-        answer = result["answer"] or {}
-        result["classes"] = answer.get("probabilities") if model.labels else None
-        result["spans"] = result["samples"] = None
-        if options.samples:
-            drawn = _sampled(model, options, text)
-            result["spans"] = [[*span, share] for span, share in drawn.spans.items()]
-            result["samples"] = drawn.as_dict()
-        results.append(to_json(result))
-    return results
+    # a given tree may fit some texts only
+    for group in [[text] for text in usable] if given else [usable]:
+        try:
+            traces = trace_many(
+                model,
+                group,
+                seed=options.seed,
+                temperature=options.temperature,
+                tree=options.tree,
+                prefix=options.prefix,
+            )
+        except GivenTreeError as error:
+            results.append(RefusedError(error.message, error.field))
+            continue
+        for text, trace in zip(group, traces, strict=True):
+            result = trace.as_dict()
+            answer = result["answer"] or {}
+            result["classes"] = answer.get("probabilities") if model.labels else None
+            result["spans"] = result["samples"] = None
+            if options.samples:
+                yield
+                drawn = yield from _sampled(model, text, None, options)
+                result["spans"] = [[*span, share] for span, share in drawn.spans.items()]
+                result["samples"] = drawn.as_dict()
+                yield
+            results.append(to_json(result))
+            yield
+    return _merged(results, errors)
 
 
-def _sampled(model: TextModel, options: Options, text: str, second: str | None = None) -> Samples:
-    return sample_trees(
+def _sampled(
+    model: TextModel, text: str, second: str | None, options: Options
+) -> Generator[None, None, Samples]:
+    return sampling(
         model,
         text,
         second,
@@ -149,39 +149,52 @@ def _sampled(model: TextModel, options: Options, text: str, second: str | None =
     )
 
 
-def predict(
-    served: Served, items: list[tuple[str, str | None]], options: Options | None = None
-) -> Answers:
-    """Return the prediction for each text or pair; with options, along sampled or given trees."""
-    model = served.model
+def predict(served: Served, items: list[tuple[str, str | None]]) -> Answers:
+    """Return the prediction for each text or pair."""
 
-    def run(items: list[tuple[str, str | None]]) -> Answers:
-        texts = [text for text, _ in items]
+    def run(items: list[tuple[str, str | None]]) -> list[str]:
         second = [second or "" for _, second in items] if served.pair else None
-        if options is None:
-            return [to_json(prediction.as_dict()) for prediction in model.predict(texts, second)]
-        try:
-            predictions = predict_trees(
-                model,
-                texts,
-                second,
-                seed=options.seed,
-                temperature=options.temperature,
-                tree=options.tree,
-            )
-        except GivenTreeError as error:
-            return [RefusedError(error.message, error.field)] * len(items)
-        results: Answers = []
-        for (text, other), prediction in zip(items, predictions, strict=True):
-            result = prediction.as_dict()
-            if options.samples:
-                result["samples"] = _sampled(model, options, text, other).as_dict()
-            results.append(to_json(result))
-        return results
+        predictions = served.model.predict([text for text, _ in items], second)
+        return [to_json(prediction.as_dict()) for prediction in predictions]
 
     return _run_usable(
         served.model, items, lambda item: [text for text in item if text is not None], run
     )
+
+
+def predict_along(
+    served: Served, items: list[tuple[str, str | None]], options: Options
+) -> Generator[None, None, Answers]:
+    """Return the prediction for each text or pair along sampled or given trees.
+
+    Yields between short steps, because sampling takes long.
+    """
+    model = served.model
+    results: Answers = []
+    for text, second in items:
+        error = _find_error(model, [text] if second is None else [text, second])
+        if error is not None:
+            results.append(error)
+            continue
+        try:
+            (prediction,) = predict_trees(
+                model,
+                [text],
+                None if second is None else [second],
+                seed=options.seed,
+                temperature=options.temperature,
+                tree=options.tree,
+            )
+        except GivenTreeError as refused:
+            results.append(RefusedError(refused.message, refused.field))
+            continue
+        result = prediction.as_dict()
+        if options.samples:
+            drawn = yield from _sampled(model, text, second, options)
+            result["samples"] = drawn.as_dict()
+        results.append(to_json(result))
+        yield
+    return results
 
 
 def encode(served: Served, texts: list[str]) -> Answers:
@@ -263,8 +276,13 @@ def _run_usable(
     """
     errors = [_find_error(model, texts(item)) for item in items]
     usable = [item for item, error in zip(items, errors, strict=True) if error is None]
-    results = iter(run(usable) if usable else [])
-    return [next(results) if error is None else error for error in errors]
+    return _merged(run(usable) if usable else [], errors)
+
+
+def _merged(results: Sequence[str | RefusedError], errors: list[RefusedError | None]) -> Answers:
+    """Return the errors, and the results in place of None."""
+    rest = iter(results)
+    return [next(rest) if error is None else error for error in errors]
 
 
 def _find_error(model: TextModel, texts: list[str]) -> RefusedError | None:
