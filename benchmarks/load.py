@@ -107,6 +107,15 @@ async def client(
     writer.close()
 
 
+def serving(supervisor: int) -> int:
+    """Return the id of the process that serves; its parent only supervises it."""
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text(encoding="ascii")
+    for child in children.split():
+        if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8"):
+            return int(child)
+    raise RuntimeError("the server has no process that serves")
+
+
 def resident(process: int) -> int:
     text = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) * 1024
@@ -218,15 +227,16 @@ def main() -> None:
     try:
         assert server.stdout is not None
         port = int(re.search(r":(\d+)/", server.stdout.readline())[1])
-        run(port, known, args, server.pid, 300, 1, KINDS)
+        process = serving(server.pid)
+        run(port, known, args, process, 300, 1, KINDS)
         many = max(args.requests // 50, args.clients)
         for part in args.part or PARTS:
             if part == "single":
-                parts[part] = run(port, known, args, server.pid, args.requests, 1, KINDS)
+                parts[part] = run(port, known, args, process, args.requests, 1, KINDS)
             elif part == "many":
-                parts[part] = run(port, known, args, server.pid, many, 32, ("predict",))
+                parts[part] = run(port, known, args, process, many, 32, ("predict",))
             else:
-                parts[part] = efficiency(port, known, args, server.pid, args.requests // 5)
+                parts[part] = efficiency(port, known, args, process, args.requests // 5)
     finally:
         server.terminate()
         status = server.wait(120)

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import pickle
 import re
 import select
 import signal
@@ -14,6 +15,7 @@ import time
 import webbrowser
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -48,7 +50,7 @@ def cli(monkeypatch):
 
     call.plans = []
     monkeypatch.setattr(server, "serve", serve)
-    monkeypatch.setattr(processes, "serve_many", serve)
+    monkeypatch.setattr(processes, "supervise", serve)
     return call
 
 
@@ -445,10 +447,13 @@ def test_serve_with_several_processes(started):
 class FakeProcess:
     """A process that serves; the test decides when it dies and when it is ready."""
 
+    hangs = False
+
     def __init__(self, plan, listener, proxies):
         self.listener = listener
-        self.served, self.process = threading.Event(), self
+        self.beat, self.process, self.failure = SimpleNamespace(value=0.0), self, self
         self.calls, self.alive, self.interrupts = [], True, 0
+        self.error = None
         self.pid, self.exitcode, self.sentinel = 4711, None, self
         created.append(self)
 
@@ -457,6 +462,12 @@ class FakeProcess:
 
     def die(self, status=-9):
         self.alive, self.exitcode = False, status
+
+    def poll(self):
+        return self.error is not None
+
+    def recv(self):
+        return self.error
 
     def terminate(self):
         # the socket is closed by then
@@ -467,9 +478,12 @@ class FakeProcess:
         if self.interrupts:
             self.interrupts -= 1
             raise SystemExit(0)
+        if ("terminate", -1) in self.calls and not self.hangs:
+            self.die(0)
 
     def kill(self):
         self.calls.append(("kill",))
+        self.die()
 
 
 created: list[FakeProcess] = []
@@ -488,7 +502,7 @@ def supervise(models, monkeypatch):
         ready = []
         plan = server.ServerPlan((str(models / "single"),))
         with server.listen("127.0.0.1", 0) as listener:
-            processes.serve_many(plan, listener, 2, lambda: ready.append(True), "127.0.0.1")
+            processes.supervise(plan, listener, 2, lambda: ready.append(True), "127.0.0.1")
         assert next(rest, None) is None
         return ready
 
@@ -501,44 +515,188 @@ def stop():
 
 def all_ready():
     for process in created:
-        process.served.set()
+        process.beat.value = time.monotonic()
 
 
 def test_ready_once_all_processes_are(supervise):
-    events = [lambda: created[1].served.set(), lambda: created[0].served.set(), lambda: None]
-    assert supervise(*events, stop) == [True]
-    assert [process.calls for process in created] == 2 * [[("terminate", -1), ("join", None)]]
-    assert supervise(lambda: created[-1].served.set(), stop) == []
+    # the second one starts when the first is ready
+    assert supervise(all_ready, lambda: None, all_ready, lambda: None, stop) == [True]
+    assert [process.calls[0] for process in created] == 2 * [("terminate", -1)]
+    assert [len(process.calls) for process in created] == [2, 2]
+    created.clear()
+    assert supervise(lambda: None, stop) == []
+    assert len(created) == 1
 
 
 def test_a_dead_process_is_replaced(supervise, monkeypatch):
     paused, logged = [], []
     monkeypatch.setattr(processes.time, "sleep", paused.append)
     monkeypatch.setattr(server.log, "warning", lambda *arguments: logged.append(arguments[1:]))
-    assert supervise(all_ready, *3 * [lambda: created[-1].die()], stop) == [True]
+    events = [all_ready, all_ready, *3 * [lambda: created[-1].die()], stop]
+    assert supervise(*events) == [True]
     # with a delay if it never was ready
     assert paused == 2 * [processes.PAUSE_SECONDS]
     assert logged == 3 * [(4711, -9)]
     assert [len(process.calls) for process in created] == [2, 0, 0, 0, 2]
 
 
+def test_a_silent_process_is_killed_and_replaced(supervise):
+    def fall_silent():
+        created[0].beat.value -= 31
+
+    assert supervise(all_ready, all_ready, fall_silent, stop) == [True]
+    assert [process.calls[0][0] for process in created] == ["kill", "terminate", "terminate"]
+
+
 def test_a_process_that_cannot_start_stops_the_server(supervise):
     with pytest.raises(OSError, match="status 1 before it was ready"):
         supervise(lambda: created[0].die(1))
+    created.clear()
+
+    def fail():
+        created[0].error = ValueError("no such model")
+        created[0].die(1)
+
+    with pytest.raises(ValueError, match="no such model"):
+        supervise(fail)
+    created.clear()
+    with pytest.raises(OSError, match="status 1 before it was ready"):
+        supervise(all_ready, lambda: created[1].die(1))
     assert [("terminate", -1) in process.calls for process in created] == [True, True]
+
+
+def test_a_process_that_hangs_is_killed_after_the_grace_time(supervise, monkeypatch):
+    monkeypatch.setattr(FakeProcess, "hangs", True)
+    with pytest.raises(SystemExit) as end:
+        supervise(all_ready, stop)
+    assert end.value.code == 1
+    assert [call[0] for call in created[0].calls] == ["terminate", "join", "kill", "join"]
+    assert 0 < created[0].calls[1][1] <= ServerSettings().grace
 
 
 def test_a_second_signal_kills_the_processes(supervise, monkeypatch):
     sent = []
     monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
+    monkeypatch.setattr(FakeProcess, "hangs", True)
 
     def stop_twice():
         created[1].interrupts = 1
         stop()
 
     with pytest.raises(SystemExit) as end:
-        supervise(stop_twice)
+        supervise(all_ready, all_ready, stop_twice)
     assert end.value.code == 1
     assert sent == 2 * [(4711, signal.SIGINT)]
     for process in created:
         assert process.calls[-2:] == [("join", server.FORCED_SECONDS), ("kill",)]
+
+
+class OddError(ValueError):
+    """Cannot be unpickled."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+@pytest.mark.parametrize("error", [OSError(2, "no such file"), OddError("a", "b")])
+def test_errors_reach_the_supervisor(error):
+    copy = pickle.loads(pickle.dumps(processes._portable(error)))
+    assert str(copy) == str(error)
+    assert isinstance(copy, OSError if isinstance(error, OSError) else ValueError)
+
+
+def test_a_broken_model_is_reported_in_one_line(tmp_path):
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    process = Process("serve", tmp_path, "--port", 0)
+    out, err = process.running.communicate(timeout=60)
+    assert (process.running.returncode, out) == (1, "")
+    (line,) = err.splitlines()
+    assert line.startswith("gumbeltree: error: ")
+
+
+HANG = """
+import time
+
+from gumbeltree.web import service
+
+encode = service.encode
+
+
+def hang(served, texts):
+    while "hang" in texts:
+        time.sleep(0.02)
+    return encode(served, texts)
+
+
+service.encode = hang
+"""
+
+
+@pytest.fixture(scope="module")
+def hanging(models, tmp_path_factory):
+    """A server with one process, whose model hangs on a certain text."""
+    plugin = tmp_path_factory.mktemp("plugin") / "hang.py"
+    plugin.write_text(HANG, encoding="utf-8")
+    process = Process(
+        *("serve", models / "single", "--port", 0, "--no-access-log", "--plugin", plugin),
+        *("--runtime", "numpy", "--timeout", 1, "--grace", 3),
+    )
+    yield process, process.port()
+    with suppress(ProcessLookupError):
+        os.killpg(process.running.pid, signal.SIGKILL)
+    process.running.communicate()
+
+
+def status_of(port, text):
+    """Return the status of a request, or the error of its connection."""
+    body = json.dumps({"model": "single", "texts": [text]})
+    try:
+        return request(port, "POST", "/api/encode", body)[0]
+    except (ConnectionError, http.client.HTTPException) as error:
+        return type(error).__name__
+
+
+def children(process):
+    path = f"/proc/{process.running.pid}/task/{process.running.pid}/children"
+    with open(path, encoding="ascii") as file:
+        return list(map(int, file.read().split()))
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def worker_of(process):
+    """Return the id of the process that serves; the others belong to multiprocessing."""
+    for child in children(process):
+        with suppress(OSError), open(f"/proc/{child}/cmdline", encoding="ascii") as file:
+            if "spawn_main" in file.read():
+                return child
+    return None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("how", ["call", "stopped"])
+def test_a_process_that_hangs_is_replaced(hanging, how):
+    process, port = hanging
+    assert status_of(port, "the dog") == 200
+    before = worker_of(process)
+    if how == "call":
+        assert status_of(port, "hang") == 504
+    else:
+        os.kill(before, signal.SIGSTOP)
+    wait_until(lambda: worker_of(process) not in (None, before))
+    wait_until(lambda: status_of(port, "the dog") == 200)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_sigterm_ends_a_server_that_hangs(hanging):
+    process, port = hanging
+    worker = worker_of(process)
+    assert status_of(port, "the dog") == 200
+    os.kill(worker, signal.SIGSTOP)
+    assert process.stop(signal.SIGTERM).code == 1
+    assert not os.path.exists(f"/proc/{worker}")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +80,16 @@ def serve(
         ),
     ] = 256,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds until a request fails with status 504.")
+        float,
+        typer.Option(
+            min=0.1,
+            help="Seconds until a request fails with status 504, and until a process that hangs is "
+            "replaced.",
+        ),
+    ] = 30.0,
+    grace: Annotated[
+        float,
+        typer.Option(min=0.1, help="Seconds to finish requests after Ctrl-C or SIGTERM."),
     ] = 30.0,
     root_path: Annotated[
         str, typer.Option(help="Path prefix added by a proxy, such as /trees.")
@@ -95,7 +105,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP as a JSON API: parse, predict, encode and neighbours.
 
-    On Ctrl-C or SIGTERM, the server finishes the requests it has received and exits.
+    On Ctrl-C or SIGTERM, the server finishes the requests it has received and exits, at the latest
+    after the time set by --grace.
 
     Examples, with all packaged models and with selected ones:
 
@@ -122,6 +133,7 @@ def serve(
         queue=queue,
         requests=2 * queue,
         timeout=timeout,
+        grace=grace,
         root_path=_checked_root(root_path),
         access_log=access_log,
     )
@@ -166,10 +178,11 @@ def run_server(
                 "require authentication",
                 err=True,
             )
-        if workers == 1:
+        if sys.platform == "win32" and workers == 1:
+            # without SIGTERM, a supervisor could only kill the process
             server.serve(plan, listener, ready, proxies)
         else:
-            processes.serve_many(plan, listener, workers, ready, proxies)
+            processes.supervise(plan, listener, workers, ready, proxies)
 
 
 def _checked_root(path: str) -> str:

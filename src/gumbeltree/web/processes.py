@@ -1,8 +1,13 @@
-"""A server with several processes."""
+"""The processes of a server, and their supervisor.
+
+uvicorn's supervisor also replaces processes, but it waits without a limit for a process that does
+not react to SIGTERM, and it cannot see that the models of a process are stuck.
+"""
 
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -14,19 +19,21 @@ from gumbeltree.signals import StopRequest, exits
 from gumbeltree.web.server import ENDS_WELL, FORCED_SECONDS, ServerPlan, log, serve, start_logging
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Event
+    from ctypes import c_double
+    from multiprocessing.connection import Connection
 
 PAUSE_SECONDS = 2.0
 """Delay before replacing a process that failed to start."""
 
 
-def serve_many(
+def supervise(
     plan: ServerPlan, listener: socket.socket, workers: int, ready: Callable[[], None], proxies: str
 ) -> None:
-    """Serve with several processes, each with its own models, until a signal arrives.
+    """Serve with processes that each have their own models, until a signal arrives.
 
-    A process that dies is replaced; if one dies before all are ready, the server stops. A second
-    signal stops the processes without finishing their requests.
+    A process that dies is replaced. So is one that stops responding for the time limit of a
+    request: it is killed first. If one dies before all are ready, the server stops. A second signal
+    stops the processes without finishing their requests.
 
     Args:
         plan: what to serve.
@@ -37,34 +44,45 @@ def serve_many(
     """
     start_logging()
     with exits(ENDS_WELL):
-        # report a broken model once, here, not in every process
-        plan.app()
+        running: list[_Running] = []
+        started = False
         with StopRequest() as stop:
-            running: list[_Running] = []
             try:
-                running += [_Running(plan, listener, proxies) for _ in range(workers)]
-                started = False
                 while not stop.number:
-                    if not started and all(worker.served.is_set() for worker in running):
-                        ready()
-                        started = True
+                    if not started and all(worker.beat.value for worker in running):
+                        # the first alone, so that a broken model is reported once
+                        missing = (workers if running else 1) - len(running)
+                        running += [_Running(plan, listener, proxies) for _ in range(missing)]
+                        if not missing:
+                            ready()
+                            started = True
                     sentinels = [worker.process.sentinel for worker in running]
                     multiprocessing.connection.wait(sentinels, 0.2)
+                    _kill_silent(running, plan.settings.timeout)
                     _replace_dead(running, stop, started, lambda: _Running(plan, listener, proxies))
             finally:
                 # accept no new connections while they finish
                 listener.close()
-                _end(running)
+                finished = _end(running, plan.settings.grace)
+        if not finished:
+            raise SystemExit(1)
 
 
 class _Running:
-    """A process that serves, and whether it is ready."""
+    """A process that serves.
+
+    Attributes:
+        process: the process.
+        beat: when its event loop last reported; 0 until it is ready.
+        failure: the error that prevented its start.
+    """
 
     def __init__(self, plan: ServerPlan, listener: socket.socket, proxies: str) -> None:
         context = multiprocessing.get_context("spawn")
-        self.served = context.Event()
+        self.beat: c_double = context.RawValue("d", 0.0)
+        self.failure, failure = context.Pipe(duplex=False)
         self.process = context.Process(
-            target=_serve_worker, args=(plan, listener, self.served, proxies), daemon=True
+            target=_serve_worker, args=(plan, listener, self.beat, failure, proxies), daemon=True
         )
         # the child inherits this; Ctrl-C may reach it too early, and the parent forwards it anyway
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -74,7 +92,13 @@ class _Running:
             signal.signal(signal.SIGINT, before)
 
 
-def _serve_worker(plan: ServerPlan, listener: socket.socket, served: "Event", proxies: str) -> None:
+def _serve_worker(
+    plan: ServerPlan,
+    listener: socket.socket,
+    beat: "c_double",
+    failure: "Connection",
+    proxies: str,
+) -> None:
     """Serve in a child process, which ends with its parent."""
 
     def follow() -> None:
@@ -83,8 +107,39 @@ def _serve_worker(plan: ServerPlan, listener: socket.socket, served: "Event", pr
             parent.join()
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def report() -> None:
+        # the clock is the same in all processes
+        beat.value = time.monotonic()
+
     threading.Thread(target=follow, daemon=True).start()
-    serve(plan, listener, served.set, proxies)
+    try:
+        serve(plan, listener, report, proxies, report)
+    except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as error:
+        if beat.value:
+            raise
+        # the parent reports it
+        failure.send(_portable(error))
+        raise SystemExit(1) from None
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that can be sent to another process."""
+    try:
+        copy = pickle.loads(pickle.dumps(error))
+    except Exception:
+        return ValueError(str(error))
+    return error if str(copy) == str(error) else ValueError(str(error))
+
+
+def _kill_silent(running: list[_Running], limit: float) -> None:
+    """Kill processes that are ready but have not reported for `limit` seconds."""
+    for worker in running:
+        silent = time.monotonic() - worker.beat.value
+        if worker.beat.value and silent > limit and worker.process.is_alive():
+            log.error("process %s has not responded for %.0f s", worker.process.pid, silent)
+            # works for stopped processes as well
+            worker.process.kill()
+            worker.process.join()
 
 
 def _replace_dead(
@@ -94,26 +149,37 @@ def _replace_dead(
         if worker.process.is_alive() or stop.number:
             continue
         status = worker.process.exitcode
-        if not (started or worker.served.is_set()):
+        if not (started or worker.beat.value):
+            if worker.failure.poll():
+                raise worker.failure.recv()
             raise OSError(
                 f"a process ended with status {status} before it was ready; if memory is short, "
                 "pass a smaller --workers"
             )
         log.warning("process %s ended with status %s; restarting", worker.process.pid, status)
-        if not worker.served.is_set():
+        if not worker.beat.value:
             # the other processes keep running, and the cause may be temporary
             time.sleep(PAUSE_SECONDS)
         running[place] = start()
 
 
-def _end(running: list[_Running]) -> None:
-    """Let processes finish their requests, unless a second signal arrives."""
+def _end(running: list[_Running], grace: float) -> bool:
+    """Let processes finish their requests, unless a second signal arrives.
+
+    Args:
+        running: the processes.
+        grace: seconds after which they are killed.
+
+    Returns:
+        Whether all of them finished.
+    """
     processes = [worker.process for worker in running]
     for process in processes:
         process.terminate()
+    deadline = time.monotonic() + grace
     try:
         for process in processes:
-            process.join()
+            process.join(max(0.0, deadline - time.monotonic()))
     except SystemExit:
         for process in processes:
             if process.is_alive() and process.pid is not None:
@@ -122,3 +188,10 @@ def _end(running: list[_Running]) -> None:
             process.join(FORCED_SECONDS)
             process.kill()
         raise SystemExit(1) from None
+    for process in processes:
+        if process.is_alive():
+            log.error("process %s did not end within %g s; killing it", process.pid, grace)
+            process.kill()
+            process.join()
+    # a process may receive SIGTERM before it handles signals
+    return all(process.exitcode in (0, -signal.SIGTERM) for process in processes)

@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from gumbeltree.runtimes import load_for_use
 from gumbeltree.signals import exits
 from gumbeltree.text_model import TextModel
 from gumbeltree.threads import set_threads
-from gumbeltree.web.api import create_app
+from gumbeltree.web.api import Api, create_app
 from gumbeltree.web.limits import ServerSettings
 from gumbeltree.web.protocol import Protocol
 
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN = "GUMBELTREE_TOKEN"
 """Environment variable for the token."""
-SHUTDOWN_SECONDS = 60
-"""Time limit for running requests when the server shuts down."""
+FINISHING = 0.8
+"""Share of the grace time in which running requests can finish; the rest is for 503 responses."""
 FORCED_SECONDS = 2.0
-"""Time limit for sending 503 responses after a second Ctrl-C."""
+"""Maximum time for sending 503 responses."""
 
 ENDS_WELL: dict[int, int] = {signal.SIGINT: 0, signal.SIGTERM: 0}
 """Exit statuses by signal: uvicorn finishes its requests, then raises the signal again."""
@@ -229,28 +230,56 @@ def _bracketed(host: str) -> str:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that calls `ready` and exits immediately on a second Ctrl-C."""
+    """A uvicorn server that ends its process when it cannot go on.
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    It responds with 503 to its requests and exits with status 1 after a second Ctrl-C, if requests
+    do not finish within the grace time, and if a call to the models exceeds its time limit.
+
+    Args:
+        config: a configuration with an application of `create_app`.
+        ready: called once the server accepts requests.
+        beat: called several times per second.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ready: Callable[[], None],
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._ready, self._beat = ready, beat
+        self._api: Api = config.app.state.api  # type: ignore[union-attr]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
 
+    async def on_tick(self, counter: int) -> bool:
+        self._beat()
+        worker, limit = self._api.worker, self._api.settings.timeout
+        worker.check()
+        # one second more, so that the request gets its own status first
+        if worker.slice_seconds > limit + 1:
+            log.error("a call to a model exceeded %g s; ending process %s", limit, os.getpid())
+            self.should_exit = self.force_exit = True
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        grace = self._api.settings.grace
+        limit = time.monotonic() + FINISHING * grace
         ending = asyncio.ensure_future(super().shutdown(sockets))
-        while not (ending.done() or self.force_exit):
+        while not (ending.done() or self.force_exit or time.monotonic() > limit):
             await asyncio.wait({ending}, timeout=0.1)
-        if not self.force_exit:
+        if ending.done() and not self.force_exit:
             await ending
             return
         # cancelled requests get 503
         for task in self.server_state.tasks:
             task.cancel()
         if self.server_state.tasks:
-            await asyncio.wait(self.server_state.tasks, timeout=FORCED_SECONDS)
+            seconds = min(FORCED_SECONDS, (1 - FINISHING) * grace / 2)
+            await asyncio.wait(self.server_state.tasks, timeout=seconds)
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
@@ -259,7 +288,11 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    plan: ServerPlan, listener: socket.socket, ready: Callable[[], None], proxies: str
+    plan: ServerPlan,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    proxies: str,
+    beat: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve in this process until a signal arrives, then finish the running requests.
 
@@ -270,11 +303,12 @@ def serve(
         listener: a listening socket.
         ready: called once the server accepts requests.
         proxies: addresses of proxies whose X-Forwarded headers are trusted.
+        beat: called several times per second.
     """
     start_logging()
     with exits(ENDS_WELL):
         config = uvicorn.Config(plan.app(), **_options(plan, proxies))
-        _Server(config, ready).run([listener])
+        _Server(config, ready, beat).run([listener])
 
 
 def _options(plan: ServerPlan, proxies: str) -> dict[str, Any]:
@@ -286,7 +320,6 @@ def _options(plan: ServerPlan, proxies: str) -> dict[str, Any]:
         "server_header": False,
         "ws": "none",
         "http": Protocol,
-        "timeout_graceful_shutdown": SHUTDOWN_SECONDS,
     }
 
 
