@@ -137,9 +137,9 @@ def commands() -> list[Command]:
         if block.language in ("sh", ""):
             for line in lines(block):
                 # by itself, in $(...), behind an assignment, or behind torchrun
-                call = re.search(r"(?:^|\$\(|\s)gumbeltree ([^)]*)", line)
+                call = re.search(r"\$\(gumbeltree ([^)]*)|(?:^|\s)gumbeltree (.*)", line)
                 if call and not line.startswith("pip "):
-                    found.append(Command(block.page, call[1].strip()))
+                    found.append(Command(block.page, (call[1] or call[2]).strip()))
     return found
 
 
