@@ -270,7 +270,7 @@ def test_stalled_clients_are_disconnected(monkeypatch):
 
 
 def test_limits_the_number_of_connections(monkeypatch):
-    monkeypatch.setattr(protocol.Protocol, "most", 2)
+    monkeypatch.setattr(protocol.Limited, "most", 2)
     with running({"pair": PAIR}) as (_, port), connect(port) as first, connect(port) as second:
         for client in (first, second):
             client.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

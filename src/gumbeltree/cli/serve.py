@@ -79,6 +79,14 @@ def serve(
             help="Maximum number of waiting requests per process; others receive status 503.",
         ),
     ] = 256,
+    connections_per_address: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Maximum number of connections per client address and process, except for "
+            "trusted proxies; 0 allows a quarter of all connections.",
+        ),
+    ] = 0,
     timeout: Annotated[
         float,
         typer.Option(
@@ -132,6 +140,7 @@ def serve(
         origins=server.checked_origins(cors or []),
         queue=queue,
         requests=2 * queue,
+        connections=connections_per_address,
         timeout=timeout,
         grace=grace,
         root_path=_checked_root(root_path),

@@ -45,6 +45,8 @@ class ServerSettings:
         grace: seconds until the server ends after SIGTERM.
         client_seconds: time limit for receiving a request body, extended for large ones, and for
             sending each chunk.
+        connections: maximum number of connections per client address, except for trusted proxies;
+            0 is a quarter of all.
         unfinished: maximum number of unfinished request bodies per client address.
         linger: seconds to wait for more requests to batch.
         batch: maximum number of texts per batch.
@@ -61,6 +63,7 @@ class ServerSettings:
     timeout: float = 30.0
     grace: float = 30.0
     client_seconds: float = 10.0
+    connections: int = 0
     unfinished: int = 32
     linger: float = 0.002
     batch: int = 64

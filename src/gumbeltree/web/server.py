@@ -26,7 +26,7 @@ from gumbeltree.text_model import TextModel
 from gumbeltree.threads import set_threads
 from gumbeltree.web.api import Api, create_app
 from gumbeltree.web.limits import ServerSettings
-from gumbeltree.web.protocol import Protocol
+from gumbeltree.web.protocol import protocol_class
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -319,7 +319,7 @@ def _options(plan: ServerPlan, proxies: str) -> dict[str, Any]:
         "access_log": False,
         "server_header": False,
         "ws": "none",
-        "http": Protocol,
+        "http": protocol_class(plan.settings.connections),
     }
 
 
