@@ -27,13 +27,15 @@ VIEWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {
             "text": "The food was wonderful, but the service was painfully slow.",
             "second": "The service was slow.",
+            "model": ["sst2-100d", "snli-100d"],
             "step": 7,
         },
     ),
     "explorer-dark": (
         {"viewport": {"width": 1320, "height": 1100}, "color_scheme": "dark"},
         {
-            "text": "A goat stands on a table and looks very pleased.",
+            "text": "It is not a bad film, but it is not a good one either.",
+            "model": ["sst2-100d"],
             "heat": 1,
         },
     ),
@@ -51,7 +53,7 @@ VIEWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 PARTS = {
     "explorer-light": ("header.top", ".cards"),
     "explorer-dark": (".stepper", ".cards"),
-    "explorer-phone": (".stepper", ".cards"),
+    "explorer-phone": ("header.top", ".trees"),
 }
 
 
@@ -71,7 +73,7 @@ def take(browser: Any, address: str, name: str) -> bytes:
     options, view = VIEWS[name]
     context = browser.new_context(reduced_motion="reduce", **options)
     page = context.new_page()
-    page.goto(f"{address}/#{urlencode(view)}")
+    page.goto(f"{address}/#{urlencode(view, doseq=True)}")
     expect(page.locator(".neighbours li").first).to_be_visible()
     if "heat" in view:
         expect(page.locator("svg.heat").first).to_be_visible()

@@ -29,10 +29,10 @@ def test_a_link_restores_the_view(visit, browser, address):
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
     sentence(page).fill("Nobody & nothing = 100% #good + bad?")
     page.get_by_role("textbox", name="Second sentence").fill("It is bad .")
-    page.get_by_role("switch", name="Sample").check()
+    page.get_by_role("switch", name="Sample", exact=True).check()
     page.get_by_label("Seed").fill("77")
     page.get_by_label("Seed").press("Enter")
-    page.get_by_role("switch", name="Heat map of spans").check()
+    page.get_by_role("switch", name="100 sampled trees").check()
     page.get_by_role("slider", name="Temperature").press("ArrowRight")
     expect(card(page, "sst2-100d").locator("svg.heat")).to_be_visible()
     page.get_by_role("slider", name="Completed merges").fill("3")
@@ -139,14 +139,14 @@ def test_markup_is_shown_as_text(visit):
     page.route("**/api/neighbours", lambda route: route.fulfill(json=neighbours))
     sentence(page).fill(text)
     page.get_by_role("textbox", name="Second sentence").fill(text)
-    page.get_by_role("switch", name="Heat map of spans").check()
+    page.get_by_role("switch", name="100 sampled trees").check()
     expect(page.locator("svg.heat")).to_have_count(3)
     page.locator("svg.tree .node").first.hover()
     expect(page.locator(".neighbours li").first).to_contain_text("<b>good</b>")
     for summary in page.locator("summary").all():
         summary.click()
     expect(page.locator("svg.tree .word text").first).to_contain_text("<script>")
-    expect(page.locator("article .brackets").first).to_have_text(text)
+    expect(page.locator("article p.brackets").first).to_have_text(text)
     assert page.evaluate("window.ran") is None
     assert page.locator("article script, article img, article b").count() == 0
 

@@ -1,6 +1,7 @@
 """Files that the explorer saves."""
 
 import json
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -30,6 +31,12 @@ def test_downloads(visit, sst, tmp_path):
     root = ElementTree.fromstring(drawn)
     texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
     assert [text for text in texts if text in traced.tree.words] == list(traced.tree.words)
+    # they explain themselves
+    assert texts[0] == FOOD
+    label = traced.answer.label
+    assert re.match(rf"sst2-100d: {label} [<>]?[\d.]+%\.", texts[1])
+    assert {"negative", "positive", "near tie"} <= set(texts)
+    assert "log-odds" in " ".join(text for text in texts if text)
     picture = image.imread(save(page, "the picture as PNG", tmp_path))
     assert picture.shape[:2] == (2 * int(root.get("height")), 2 * int(root.get("width")))
     colours = (255 * picture[..., :3]).round().astype(int).reshape(-1, 3)
@@ -56,4 +63,42 @@ def test_downloads_are_offered_once_there_is_a_tree(visit):
     for route in held:
         route.continue_()
     expect(page.locator("svg.tree")).to_have_count(1)
-    expect(buttons).to_have_count(4)
+    expect(buttons).to_have_count(5)
+
+
+def test_the_picture_can_be_copied(visit):
+    page = visit.open(text="good .", model="sst2-100d")
+    visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the picture").click()
+    expect(page.locator("#toast")).to_have_text("Picture copied")
+    start = page.evaluate(
+        """async () => {
+             const [item] = await navigator.clipboard.read();
+             const blob = await item.getType("image/png");
+             return [...new Uint8Array(await blob.arrayBuffer())].slice(0, 4);
+           }"""
+    )
+    assert bytes(start) == b"\x89PNG"
+
+
+def test_the_film_shows_every_step(visit, sst, tmp_path):
+    page = visit.open(text=FOOD, model="sst2-100d", step=2)
+    traced = trace(sst, FOOD)
+    expect(page.locator("#step-value")).to_have_text("merge 3 of 6")
+    file = save(page, "the film", tmp_path)
+    assert file.name.endswith("-film.svg")
+    root = ElementTree.parse(file).getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    frames = [one for one in root.iter(f"{space}g") if one.get("class") in ("passes", "stays")]
+    assert [one.get("class") for one in frames] == ["passes"] * 6 + ["stays"]
+    for step, frame in enumerate(frames):
+        assert len(list(frame.iter(f"{space}circle"))) > 0 or step == 0
+        texts = [one.text for one in frame.iter(f"{space}text")]
+        assert [text for text in texts if text in traced.tree.words] == list(traced.tree.words)
+        assert ("chosen" in texts) == (step < 6)
+        times = frame.find(f"{space}animate").get("keyTimes").split(";")
+        assert [float(time) for time in times] == sorted(map(float, times))
+    assert FOOD in " ".join(root.itertext())
+    # the page still shows the same step
+    expect(page.locator("#step-value")).to_have_text("merge 3 of 6")
+    expect(tree(page, "sst2-100d").locator(".merge.next")).to_have_count(1)

@@ -82,6 +82,11 @@ def open_settings(page):
     page.get_by_role("button", name="Settings").click()
 
 
+def decimal(value):
+    """Return a number as the page shows it."""
+    return f"{value:.2f}".replace("-", "\u2212")
+
+
 def card(page, name):
     return page.get_by_role("article", name=name)
 
@@ -113,7 +118,8 @@ def visible_phrases(page, name):
     """Return the phrases of the merges that are visible."""
     nodes = tree(page, name).locator(".merge:not(.later):not(.next)")
     labels = nodes.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
-    return [re.sub(r"^merge \d+: |, [<>]?[\d.]+%.*$", "", label) for label in labels]
+    more = r"(, lead [\u2212.\d]+)?(, a near tie)?(, \w+ [<>]?[\d.]+%)?$"
+    return [re.sub(rf"^merge \d+: |{more}", "", label) for label in labels]
 
 
 def phrases(traced):

@@ -1,18 +1,32 @@
 // The card of one model: its trees, its prediction, and one node in detail.
 
 import { ask, Refusal } from "./api.js";
+import { AGAINST, brief, compare, sharing } from "./compare.js";
 import { html, hue, quiet } from "./dom.js";
 import { chart, describeCell } from "./heat.js";
-import { savePng, saveSvg, saveText } from "./save.js";
+import { Panel } from "./panel.js";
+import { distribution } from "./sampled.js";
+import { copyPng, saveFilm, savePng, saveSvg, saveText } from "./save.js";
 import { bars, rows, tabulate } from "./tables.js";
-import { best, decimal, inWords, percent, shortened, visible } from "./text.js";
-import { isFixed, phraseOf, Picture } from "./tree.js";
+import { best, inWords, percent, shortened, visible } from "./text.js";
+import { isFixed, Picture } from "./tree.js";
 
 const SAMPLES = 100;
-const NEIGHBOURS = 5;
-const REST = 180; // milliseconds to wait before requesting neighbours
 const STALE = 700; // milliseconds until the tree of an older view is removed
 const MOSTLY = 0.5; // share of unknown words that makes a prediction doubtful
+
+const LEAD =
+  "Numbers are leads: the score of a merge minus that of the runner-up, which is the log-odds " +
+  "between the two. Near ties (dotted) are less than 0.2 apart: either would win at least 45 of 100 draws.";
+
+/** Describe a model: its data, and its own result on it. */
+function about(description, measured) {
+  if (!measured) return description ?? "";
+  const { metric, value, split, examples } = measured;
+  const shown = metric === "accuracy" ? `${(100 * value).toFixed(1)}%` : value.toFixed(3);
+  const where = examples ? `${examples} ${split} examples` : `the ${split} split`;
+  return `${description}. Measured ${metric}: ${shown} on ${where}`;
+}
 
 /** Return a result with marks for invisible characters. */
 const readable = (trace) =>
@@ -22,19 +36,24 @@ export class Card {
   /**
    * @param model its entry in /api/models
    * @param page callbacks: changed(), hovered(card, which, span), held(card, which, span),
-   *   edited(which, trace, i, word), key(event), say(text)
+   *   edited(which, trace, i, word), against(brackets), key(event), say(text)
    */
   constructor(model, page) {
     this.model = model;
     this.page = page;
     this.results = [];
     this.pictures = [];
+    this.others = []; // pictures of the trees to compare with
     this.prediction = null;
     this.charts = [];
     this.held = null; // {which, i}
     this.over = null;
     this.step = null;
-    this.known = new Map(); // neighbours by node
+    this.other = null; // the trees to compare with: {name, results, answer}
+    this.panel = new Panel(model, {
+      edited: (which, i, word) => page.edited(which, this.results[which], i, word),
+      against: page.against,
+    });
     this.#build();
   }
 
@@ -48,30 +67,39 @@ export class Card {
   }
 
   #build() {
-    const { name, description } = this.model;
+    const { name, description, measured } = this.model;
     const id = `card-${name.replace(/\W/g, "-")}`;
     const tool = (text, label, action) =>
       html("button", {
-        type: "button", class: "small", text, "aria-label": `Download ${label} of ${name}`,
+        type: "button", class: "small", text, "aria-label": `${label} of ${name}`,
         onclick: () => action().catch((error) => this.page.say(error.message)),
       });
     this.tools = html(
       "div", { class: "tools", role: "group", "aria-label": `Downloads of ${name}` },
-      html("span", { class: "quiet", text: "Save" }),
-      tool("SVG", "the picture as SVG", async () => saveSvg(this.#shown(), this.#file())),
-      tool("PNG", "the picture as PNG", async () => savePng(this.#shown(), this.#file())),
-      tool("Brackets", "the trees as brackets", async () =>
+      html("span", { class: "quiet", text: "Picture" }),
+      tool("Copy", "Copy the picture", async () => {
+        await copyPng(this.#shown());
+        this.page.say("Picture copied");
+      }),
+      tool("PNG", "Download the picture as PNG", async () => savePng(this.#shown(), this.#file())),
+      tool("SVG", "Download the picture as SVG", async () => saveSvg(this.#shown(), this.#file())),
+      tool("Film", "Download the film", async () => {
+        const trees = [...this.pictures];
+        const shown = { ...this.#shown(), pictures: trees.map((one) => one.svg) };
+        saveFilm(trees, shown, this.#file());
+      }),
+      tool("Brackets", "Download the trees as brackets", async () =>
         saveText(this.#brackets(), `${this.#file()}.txt`, "text/plain")),
-      tool("JSON", "everything as JSON", async () =>
+      tool("JSON", "Download everything as JSON", async () =>
         saveText(this.#json(), `${this.#file()}.json`, "application/json")),
     );
-    this.legend = html("p", { class: "legend" });
+    this.legend = html("div", { class: "legend" });
     this.verdict = html("div", { class: "verdict" });
     this.note = html("p", { class: "note", hidden: true });
     this.trees = html("div", { class: "trees" });
-    this.looked = html("section", { class: "node-panel", "aria-label": `Node of ${name}` });
+    this.compared = html("p", { class: "compared", role: "status", hidden: true });
     this.heat = html("section", {
-      class: "heat-panel", hidden: true, "aria-label": `Span probabilities of ${name}`,
+      class: "heat-panel", hidden: true, "aria-label": `Sampled trees of ${name}`,
     });
     this.table = html("div", {
       class: "scroll", tabindex: "0", role: "region", "aria-label": `Merges of ${name}`,
@@ -82,29 +110,37 @@ export class Card {
     );
     this.content = html(
       "div", { class: "content" },
-      this.trees, html("div", { class: "below" }, this.legend, this.tools),
-      this.looked, this.heat, this.details,
+      this.compared, this.trees, html("div", { class: "below" }, this.legend, this.tools),
+      this.panel.root, this.heat, this.details,
     );
     this.root = html(
       "article", { class: "card bare", "aria-labelledby": id },
       html(
         "header", {},
-        html("div", {}, html("h2", { id, text: name }), quiet(description ?? "")),
+        html("div", {}, html("h2", { id, text: name }), quiet(about(description, measured))),
         this.verdict,
       ),
       this.note, this.content,
     );
   }
 
+  /** Return the keys of the legend: class and text. */
+  get #keys() {
+    const { labels } = this.model;
+    const sure = this.fixed ? [] : [["hue-green", "fuller: larger lead"]];
+    const keys = this.pair ? sure : labels.map((label) => [hue(label, labels), label]);
+    if (!this.fixed) {
+      keys.push(["mark choice", "chosen"], ["mark second", "runner-up"], ["line tie", "near tie"]);
+    }
+    if (this.other) keys.push(["line apart", "only in one of the trees"]);
+    return keys;
+  }
+
   /** Fill the legend. */
   #explain() {
-    const { labels } = this.model;
-    const sure = this.fixed ? [] : [["hue-green", "fuller: more probable merge"]];
-    const colours = this.pair ? sure : labels.map((label) => [hue(label, labels), label]);
-    const marks = this.fixed ? [] : [["mark choice", "chosen"], ["mark second", "runner-up"]];
-    this.legend.replaceChildren(
-      ...[...colours, ...marks].map(([kind, text]) => html("span", { class: `key ${kind}`, text })),
-    );
+    const keys = this.#keys.map(([kind, text]) => html("span", { class: `key ${kind}`, text }));
+    this.legend.replaceChildren(...keys);
+    if (!this.fixed && this.merges > 1) this.legend.append(quiet(LEAD));
   }
 
   #file() {
@@ -123,7 +159,15 @@ export class Card {
   }
 
   #shown() {
-    return [...this.pictures.map((one) => one.svg), ...this.charts];
+    const answer = brief(this.#answer);
+    const compared = this.other ? this.compared.textContent : "";
+    return {
+      pictures: [...[...this.pictures, ...this.others].map((one) => one.svg), ...this.charts],
+      sentences: this.results.map(({ text }) => visible(text)),
+      heading: [answer ? `${this.model.name}: ${answer}.` : `${this.model.name}.`, compared]
+        .filter(Boolean).join(" "),
+      legend: this.legend,
+    };
   }
 
   /** Request everything that a view needs; a newer call cancels it. */
@@ -143,29 +187,42 @@ export class Card {
     }, STALE);
     try {
       const parse = ask("api/parse", { ...options, seed, samples: 0 }, signal);
-      const predict = this.pair && own.length === 2
-        ? ask("api/predict", { model: this.model.name, texts: [own[0]], second: [own[1]] }, signal)
-        : null;
+      const predict = this.#predict({ ...options, seed }, signal);
       const [parsed, predicted] = await Promise.all([parse, predict]);
       if (signal.aborted) return;
       clearTimeout(this.stale);
       this.raw = parsed.results;
       this.results = parsed.results.map(readable);
-      this.prediction = predicted?.results[0] ?? null;
+      this.prediction = predicted;
+      this.other = null;
       this.#settle(view);
       this.root.classList.remove("waiting");
+      await this.#against(view, options, signal);
+      if (signal.aborted) return;
       // the charts outline the best trees, even if the trees above are sampled
-      const heated = view.heat && !this.fixed
-        ? await ask("api/parse", { ...options, seed: null, samples: SAMPLES }, signal)
-        : null;
+      const many = { ...options, seed: null, samples: SAMPLES };
+      const [heated, predictions] = view.heat && !this.fixed
+        ? await Promise.all([ask("api/parse", many, signal), this.#predict(many, signal)])
+        : [null, null];
       if (signal.aborted) return;
       this.heated = heated?.results.map(readable) ?? [];
+      if (predictions) {
+        // the prediction of a pair depends on the trees of both sentences
+        Object.assign(this.heated[0], { answer: predictions, samples: predictions.samples });
+      }
       this.#chart(view);
     } catch (error) {
       if (signal.aborted) return;
       this.root.classList.remove("waiting");
       this.refuse(error instanceof Refusal ? error.message : String(error));
     }
+  }
+
+  /** Return the prediction of a pair along the trees that `options` describe; null otherwise. */
+  async #predict({ texts, ...options }, signal) {
+    if (!this.pair || texts.length < 2 || options.tree?.includes("(")) return null;
+    const pair = { ...options, texts: [texts[0]], second: [texts[1]] };
+    return (await ask("api/predict", pair, signal)).results[0];
   }
 
   /** Show a message instead of a tree. */
@@ -179,12 +236,16 @@ export class Card {
     clearTimeout(this.stale);
     this.results = [];
     this.pictures = [];
+    this.others = [];
     this.prediction = null;
+    this.other = null;
     this.heated = [];
     this.charts = [];
     this.verdict.replaceChildren(html("p", { class: "hint", text: visible(message) }));
     this.note.hidden = true;
-    for (const part of [this.trees, this.looked, this.heat]) part.replaceChildren();
+    for (const part of [this.trees, this.panel.root, this.heat]) part.replaceChildren();
+    this.compared.hidden = true;
+    this.looked = null;
     this.root.classList.add("bare");
     this.page.changed();
   }
@@ -199,16 +260,12 @@ export class Card {
       const i = this.#find(node.which, node.span);
       if (i >= 0) this.held = { which: node.which, i };
     }
+    this.temperature = view.temperature;
     this.#judge();
     this.#explain();
     this.draw();
     this.#tables();
     this.page.changed();
-  }
-
-  /** Name of the trees that are not sampled. */
-  get #usual() {
-    return this.fixed ? "default" : "best";
   }
 
   #find(which, span) {
@@ -236,8 +293,9 @@ export class Card {
         html("p", { class: `answer ${hue(label, labels)}`, text: label }),
         bars(classes, labels, `Prediction of ${name}`),
       );
-      if (this.pair && this.results[0].sampled) {
-        this.verdict.append(quiet(`based on the ${this.#usual} trees, not the sampled trees`));
+      if (this.results.some((one) => !one.greedy)) {
+        const what = this.pair ? "trees" : "tree";
+        this.verdict.append(quiet(`for the ${what} shown, not the model's own`));
       }
     } else if (this.#answer) {
       this.verdict.replaceChildren(html("p", { class: "answer", text: inWords(this.#answer) }));
@@ -290,18 +348,93 @@ export class Card {
         }),
     );
     const captions = this.results.length > 1 ? ["First sentence", "Second sentence"] : [];
-    this.trees.replaceChildren(
-      ...this.pictures.map((picture, which) =>
-        html(
-          "figure", {},
-          captions.length ? html("figcaption", { class: "quiet", text: captions[which] }) : null,
-          html("div", { class: "scroll" }, picture.svg),
-        ),
-      ),
+    const figure = (picture, caption) =>
+      html(
+        "figure", {},
+        caption ? html("figcaption", { class: "quiet", text: caption }) : null,
+        html("div", { class: "scroll" }, picture.svg),
+      );
+    this.trees.replaceChildren(...this.pictures.map((one, which) => figure(one, captions[which])));
+    // the trees of another card are already on the page
+    this.others = (this.other?.drawn ? this.other.results : []).map(
+      (trace, which) =>
+        new Picture(trace, this.model.labels, room, {
+          over: (i) => this.echo(which, trace.nodes[i].span, trace.words.join(" ")),
+          out: () => this.echo(0, null, null),
+          pick: () => {}, drop: () => {}, key: this.page.key,
+        }),
     );
+    this.others.forEach((picture, which) => {
+      const verdict = brief(this.other.answer);
+      const name = [this.other.title, verdict].filter(Boolean).join(": ");
+      this.trees.append(figure(picture, which ? captions[which] : name));
+    });
+    this.#mark();
     this.trees.querySelectorAll(".scroll").forEach((one, i) => (one.scrollLeft = kept[i] ?? 0));
     this.show(this.step);
     this.#look();
+  }
+
+  /** Request the trees to compare with, and show what they share. */
+  async #against(view, options, signal) {
+    const { against } = view;
+    if (!against || against === "models") return;
+    const [name, tree] = AGAINST[against] ? [AGAINST[against], against] : ["the brackets", against];
+    const was = against === "was";
+    const pinned = (this.pair ? view.was : view.was?.slice(0, 1))?.filter(Boolean) ?? [];
+    const texts = was ? pinned : tree.includes("(") ? options.texts.slice(0, 1) : options.texts;
+    if (!texts.length) return;
+    const seed = was && view.sampling ? view.seed : null;
+    const request = { ...options, texts, seed, tree: was ? "model" : tree };
+    try {
+      const [{ results }, predicted] = await Promise.all([
+        ask("api/parse", request, signal), this.#predict(request, signal),
+      ]);
+      if (signal.aborted) return;
+      this.other = {
+        name: was ? "the pinned tree" : against in AGAINST ? `the ${name}` : "the given tree",
+        title: was ? "Pinned" : against in AGAINST ? name.replace(/^./, (a) => a.toUpperCase()) : "Given brackets",
+        results: results.map(readable),
+        answer: this.pair ? predicted : results[0].answer,
+        drawn: true,
+      };
+    } catch (error) {
+      if (signal.aborted) throw error;
+      this.compared.textContent = `Cannot compare: ${visible(error.message)}`;
+      this.compared.hidden = false;
+      return;
+    }
+    this.#explain();
+    this.draw();
+    this.page.changed();
+  }
+
+  /** Compare with the trees of another card; null: with none. */
+  beside(card) {
+    const alike = card?.results[0]?.words.join(" ") === this.results[0]?.words.join(" ");
+    this.other = card && alike
+      ? { name: card.model.name, results: card.results.slice(0, 1), answer: null, drawn: false }
+      : null;
+    this.#explain();
+    this.#mark();
+    if (card && !alike && this.results.length && card.results.length) {
+      this.compared.textContent = `${card.model.name} splits the sentence into other words.`;
+      this.compared.hidden = false;
+    }
+  }
+
+  /** Highlight what the trees to compare with lack, and say what is shared. */
+  #mark() {
+    const { other } = this;
+    this.compared.hidden = !other;
+    const found = (other?.results ?? []).slice(0, this.results.length).map((trace, which) =>
+      compare(this.results[which], trace));
+    this.pictures.forEach((picture, which) => picture.differ(found[which]?.apart[0] ?? []));
+    this.others.forEach((picture, which) => picture.differ(found[which]?.apart[1] ?? []));
+    if (!other) return;
+    const [then, now] = [brief(other.answer), brief(this.#answer)];
+    const change = then && now ? ` Prediction: ${now} here, ${then} there.` : "";
+    this.compared.textContent = sharing(found[0], other.name) + change;
   }
 
   /** Redraw if the width has changed. */
@@ -332,6 +465,7 @@ export class Card {
 
   /** Show the first `step` merges; null: all. */
   show(step) {
+    const moved = step !== this.step;
     this.step = step;
     const focused = document.activeElement;
     for (const picture of this.pictures) {
@@ -348,6 +482,7 @@ export class Card {
         picture.nodes[picture.stop].focus();
       }
     }
+    if (moved) this.#look();
   }
 
   #hover(node) {
@@ -377,99 +512,25 @@ export class Card {
     });
   }
 
-  /** Show the node under the pointer, the held node, or the root. */
+  /** Show the node under the pointer, the held node, the merge of this step, or the root. */
   #look() {
-    clearTimeout(this.resting);
     if (!this.results.length) return;
-    const at = this.over ?? this.held ?? { which: 0, i: this.results[0].nodes.length - 1 };
     const pointed = this.over ?? this.held;
+    const { nodes, words, order } = this.results[0];
+    const stepping = this.step !== null && this.step < order.length;
+    const at = pointed ?? { which: 0, i: stepping ? words.length + this.step : nodes.length - 1 };
     this.pictures.forEach((picture, which) => {
       const here = pointed?.which === which ? pointed.i : null;
       picture.mark(here, this.held?.which === which && this.held.i === here);
     });
-    const trace = this.results[at.which];
-    const node = trace.nodes[at.i];
-    const facts = html("dl", { class: "facts" });
-    const fact = (name, text) => facts.append(html("dt", { text: name }), html("dd", { text }));
-    if (node.children) {
-      fact("merge", `${node.step + 1} of ${trace.order.length}`);
-      if (isFixed(trace)) fact("tree", `fixed (${trace.trees})`);
-      else {
-        fact("probability", percent(node.probability));
-        fact("score", decimal(node.score));
-      }
-    } else {
-      fact("word", `${at.i + 1} of ${trace.words.length}`);
-      if (trace.unknown[at.i]) fact("vocabulary", "unknown");
-    }
-    const whole = node.span[1] - node.span[0] === trace.words.length;
-    this.near = html("div", { class: "near" });
-    const parts = [
-      html(
-        "div", { class: "phrase-part" },
-        html("h3", { text: whole ? "Whole sentence" : "Phrase" }),
-        html("p", { class: "phrase", text: shortened(phraseOf(trace, node), 220) }),
-        facts,
-      ),
-    ];
-    if (node.classes) {
-      parts[0].append(
-        html(
-          "div", { class: "classes-part" },
-          html("h3", { text: "Prediction at this node" }),
-          bars(node.classes, this.model.labels, "Prediction at this node"),
-        ),
-      );
-    }
-    // an index contains whole sentences only
-    const indexed = this.model.index && whole;
-    const title = indexed ? "Nearest sentences" : "Nearest phrases";
-    parts.push(html("div", { class: "near-part" }, html("h3", { text: title }), this.near));
-    this.looked.replaceChildren(...parts);
-    const key = JSON.stringify([trace.text, node.span]);
-    if (this.known.has(key)) this.#neighbours(this.known.get(key));
-    else {
-      this.near.replaceChildren(quiet("…"));
-      const span = indexed ? null : node.span;
-      this.resting = setTimeout(() => this.#ask(key, trace, span, this.near), REST);
-    }
-  }
-
-  async #ask(key, trace, span, place) {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const { signal } = this.asking;
-    try {
-      const found = await ask(
-        "api/neighbours",
-        { model: this.model.name, text: trace.text, span, k: NEIGHBOURS },
-        signal,
-      );
-      if (this.known.size > 500) this.known.clear();
-      this.known.set(key, found);
-      if (this.near === place) this.#neighbours(found);
-    } catch (error) {
-      if (!signal.aborted && this.near === place) {
-        // a sampled tree may have phrases that the best tree lacks
-        const text = trace.sampled ? `Not a phrase of the ${this.#usual} tree.` : error.message;
-        place.replaceChildren(quiet(text));
-      }
-    }
-  }
-
-  #neighbours({ source, neighbours }) {
-    const list = html("ol", { class: "neighbours" });
-    for (const { text, score } of neighbours) {
-      list.append(
-        html(
-          "li", {},
-          html("span", { text: shortened(visible(text), 110) }),
-          html("span", { class: "number quiet", text: decimal(score) }),
-        ),
-      );
-    }
-    const from = source === "index" ? "from the index" : "from the example sentences";
-    this.near.replaceChildren(neighbours.length ? list : quiet("None found."), quiet(from));
+    const held = this.held?.which === at.which && this.held.i === at.i;
+    const { temperature } = this;
+    const about = { stepping: stepping && !pointed, held, temperature };
+    // a panel that is replaced between pressing and releasing a button loses the click
+    const key = JSON.stringify([at, about]);
+    if (key === this.looked?.key && this.results === this.looked.results) return;
+    this.looked = { key, results: this.results };
+    this.panel.show(this.results[at.which], at.which, at.i, about);
   }
 
   #chart(view) {
@@ -477,9 +538,11 @@ export class Card {
     this.charts = [];
     if (this.heat.hidden) return this.heat.replaceChildren();
     const room = Math.max(240, this.trees.clientWidth - 2);
-    const parts = [html("h3", { text: `Spans in ${SAMPLES} sampled trees` })];
-    const usual = `At temperature ${view.temperature}. Outlined: the best tree.`;
+    const parts = [html("h3", { text: `Does the tree matter? ${SAMPLES} sampled trees` })];
+    const usual =
+      `How often each span occurs, at temperature ${view.temperature}. Outlined: the model's own tree.`;
     this.heated.forEach((trace, which) => {
+      parts.push(...distribution(trace, SAMPLES, this.page.against));
       const say = html("p", { class: "quiet say", text: usual });
       const picture = chart(trace, trace.spans, room, (cell) => {
         say.textContent = cell ? describeCell(trace, cell, SAMPLES) : usual;
@@ -495,7 +558,7 @@ export class Card {
           percent(p),
           greedy.has([start, end].join()) ? "yes" : "",
         ]);
-        rows(table, lines, ["Span", "Probability", "In the best tree"]);
+        rows(table, lines, ["Span", "Share", "In the model's own tree"]);
       };
       parts.push(
         html("figure", {}, html("div", { class: "scroll" }, picture), say),

@@ -2,6 +2,7 @@
 
 import { ask, onConnection } from "./api.js";
 import { Card } from "./card.js";
+import { AGAINST } from "./compare.js";
 import { byId, html } from "./dom.js";
 import { offerExamples, randomExample } from "./examples.js";
 import { fromFragment, initial, rounded, TEMPERATURES, toFragment } from "./state.js";
@@ -20,7 +21,8 @@ let typing, speaking, linking;
 
 const field = {
   text: byId("text"), second: byId("second"), sampling: byId("sampling"), seed: byId("seed"),
-  temperature: byId("temperature"), heat: byId("heat"),
+  temperature: byId("temperature"), heat: byId("heat"), against: byId("against"),
+  brackets: byId("brackets"),
 };
 
 const cleaned = (text) => (text.toWellFormed?.() ?? text).replace(/\s+/g, " ").trim();
@@ -66,6 +68,10 @@ function controls() {
   field.temperature.setAttribute("aria-valuetext", String(view.temperature));
   byId("temperature-value").textContent = view.temperature;
   field.heat.checked = view.heat;
+  const given = view.against && !(view.against in AGAINST);
+  field.against.value = given ? "brackets" : view.against;
+  field.brackets.parentElement.hidden = !given;
+  if (given) field.brackets.value = view.against;
   for (const box of byId("models").querySelectorAll("input")) {
     box.checked = view.models.includes(box.value);
   }
@@ -185,7 +191,9 @@ function later() {
 
 function put(text, second) {
   stop();
-  changed({ text, second, step: null, node: null, ...(second ? { models: withPairs() } : {}) });
+  const kept = view.against === "was" || !(view.against in AGAINST) ? "" : view.against;
+  const models = second ? withPairs() : view.models;
+  changed({ text, second, models, step: null, node: null, against: kept, was: null });
 }
 
 /** Return the chosen models, with a pair model among them. */
@@ -193,6 +201,20 @@ function withPairs() {
   if (chosen().some((card) => card.pair)) return view.models;
   const pair = [...cards.values()].find((card) => card.pair);
   return pair ? [...view.models, pair.model.name] : view.models;
+}
+
+/** Compare the trees with `against`: a key of AGAINST, "brackets" to ask for them, or brackets. */
+function compareWith(against) {
+  if (against === "brackets") {
+    // the reader edits the brackets of the tree shown
+    const [first] = chosen();
+    field.brackets.value = first?.results[0]?.brackets ?? "";
+    field.brackets.parentElement.hidden = false;
+    field.brackets.focus();
+    return;
+  }
+  const was = against === "was" ? [view.text, view.second].map(cleaned) : null;
+  changed({ against, was });
 }
 
 function surprise() {
@@ -240,6 +262,12 @@ function listen() {
     linkSoon();
     later();
   });
+  const choices = { ...AGAINST, brackets: "brackets…" };
+  for (const [value, text] of Object.entries(choices)) {
+    field.against.append(html("option", { value, text }));
+  }
+  field.against.addEventListener("change", () => compareWith(field.against.value));
+  field.brackets.addEventListener("change", () => compareWith(field.brackets.value.trim()));
   field.heat.addEventListener("change", () => changed({ heat: field.heat.checked }));
   onStep((step) => {
     view.step = step;
@@ -284,7 +312,7 @@ function restore(wanted) {
     const instead = here.length ? "" : ` It shows ${models.join(", ")} instead.`;
     notice(`This link names ${missing.join(", ")}, which the server does not have.${instead}`);
   }
-  const tuned = view.sampling || view.temperature !== 1 || view.heat;
+  const tuned = view.sampling || view.temperature !== 1 || view.heat || view.against;
   if (tuned) openSettings(true);
 }
 
@@ -302,6 +330,9 @@ const page = {
     const useful = shown.length === 0 || shown.some((card) => !card.fixed);
     field.heat.closest("fieldset").hidden = !useful;
     stepped();
+    if (view.against === "models") {
+      for (const card of shown) card.beside(shown.find((one) => one !== card) ?? null);
+    }
     level();
     speak(null);
   },
@@ -319,8 +350,13 @@ const page = {
     // the server counts characters, JavaScript halves of some
     const letters = Array.from(trace.text);
     const text = cleaned([...letters.slice(0, start), word, ...letters.slice(end)].join(""));
-    if (text) put(...(which ? [view.text, text] : [text, view.second]));
+    if (!text) return;
+    stop();
+    const was = [view.text, view.second].map(cleaned);
+    const edit = which ? { second: text } : { text };
+    changed({ ...edit, step: null, node: null, against: "was", was });
   },
+  against: compareWith,
   key,
   say,
 };

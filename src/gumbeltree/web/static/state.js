@@ -13,6 +13,8 @@ export function initial() {
     seed: 1,
     temperature: 1,
     heat: false,
+    against: "", // what the trees are compared with: a key of AGAINST, or brackets
+    was: null, // the pinned sentences
     node: null, // the held node: {model, which, span}
   };
 }
@@ -34,6 +36,8 @@ export function toFragment(view) {
   if (view.sampling) parts.set("seed", view.seed);
   if (view.temperature !== 1) parts.set("temperature", view.temperature);
   if (view.heat) parts.set("heat", "1");
+  if (view.against) parts.set("against", view.against);
+  for (const text of view.was ?? []) parts.append("was", text);
   if (view.node) {
     const { model, which, span } = view.node;
     parts.set("node", [which, ...span, model].join(":"));
@@ -59,6 +63,8 @@ export function fromFragment(fragment) {
   const temperature = Number(parts.get("temperature") ?? 1);
   if (temperature > 0) view.temperature = rounded(temperature);
   view.heat = parts.get("heat") === "1";
+  view.against = parts.get("against") ?? "";
+  if (parts.has("was")) view.was = parts.getAll("was").slice(0, 2);
   const node = /^([01]):(\d+):(\d+):(.+)$/.exec(parts.get("node") ?? "");
   if (node) {
     const [which, start, end] = node.slice(1, 4).map(Number);

@@ -2,7 +2,7 @@
 
 import { html, hue } from "./dom.js";
 import { best, decimal, percent, shortened } from "./text.js";
-import { isFixed, phraseOf } from "./tree.js";
+import { isFixed, phraseOf, runnerUp } from "./tree.js";
 
 // more rows would make the page slow
 const ROWS = 300;
@@ -40,27 +40,25 @@ export function rows(table, lines, heads) {
   }
 }
 
-/** Fill a table of the merges, with probabilities unless the trees are fixed. */
+/** Fill a table of the merges, with leads and scores unless the trees are fixed. */
 export function tabulate(table, trace) {
   const T = trace.words.length;
   const present = trace.words.map((_, i) => i);
   const said = (i) => shortened(phraseOf(trace, trace.nodes[i]), 60);
   const lines = trace.layers.map((layer, step) => {
     const at = layer.choice;
-    const second = layer.runner_up;
-    const both = (j) => `${said(present[j])} + ${said(present[j + 1])}`;
     const line = [
       String(step + 1),
       said(present[at]),
       said(present[at + 1]),
-      percent(layer.probabilities[at]),
+      layer.lead === null ? "" : decimal(layer.lead) + (layer.near_tie ? " (near tie)" : ""),
       decimal(layer.scores[at]),
-      second === null ? "" : `${both(second)}, ${percent(layer.probabilities[second])}`,
+      shortened(runnerUp(trace, step), 60),
     ];
     present.splice(at, 2, T + step);
     return line;
   });
-  const heads = ["Merge", "Left", "Right", "Probability", "Score", "Runner-up"];
+  const heads = ["Merge", "Left", "Right", "Lead", "Score", "Runner-up"];
   const shown = isFixed(trace) ? 3 : heads.length;
   rows(table, lines.map((line) => line.slice(0, shown)), heads.slice(0, shown));
 }

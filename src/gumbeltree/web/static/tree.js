@@ -1,11 +1,12 @@
 // One tree: the words, the merges above them, and the candidates of a step below.
 
 import { hue, svg } from "./dom.js";
-import { best, percent, shortened } from "./text.js";
+import { best, decimal, percent, shortened } from "./text.js";
 
 const MARGIN = 14;
 const LANE = 46;
 const TARGET = 24; // pixels: the smallest area that is easy to hit with a finger
+const CLEAR = 1; // leads from here on have the strongest colour and the highest bar
 const DEEP = 24; // levels; deeper trees are drawn flatter
 const pen = document.createElement("canvas").getContext("2d");
 
@@ -111,7 +112,8 @@ function spoken(trace, i) {
   const parts = [];
   if (node.children) parts.push(`merge ${node.step + 1}: ${phrase}`);
   else parts.push(`word: ${phrase}`);
-  if (node.children && !isFixed(trace)) parts.push(percent(node.probability));
+  const { lead, near_tie: tie } = trace.layers[node.step] ?? {};
+  if (typeof lead === "number") parts.push(`lead ${decimal(lead)}${tie ? ", a near tie" : ""}`);
   if (!node.children && trace.unknown[i]) parts.push("out of vocabulary");
   if (node.classes) {
     const [label, p] = best(node.classes);
@@ -119,6 +121,17 @@ function spoken(trace, i) {
   }
   return parts.join(", ");
 }
+
+/** Return the words of the best candidate that was not merged; empty if there is none. */
+export function runnerUp(trace, step) {
+  const at = trace.layers[step].runner_up;
+  if (at === null) return "";
+  const present = frontier(trace, step);
+  return [present[at], present[at + 1]].map((i) => phraseOf(trace, trace.nodes[i])).join(" ");
+}
+
+/** Return the lead as a share of a clear one; 0 without a lead. */
+const clearness = (lead) => Math.max(0, Math.min(1, (lead ?? 0) / CLEAR));
 
 /** Return the confidence of a classifier, from 0 (chance) to 1. */
 function certainty(classes) {
@@ -166,7 +179,10 @@ export class Picture {
       for (const child of children ?? []) {
         const leaf = place[child].y === base;
         const top = leaf ? base - 2 : place[child].y - radius;
-        const edge = svg("path", { class: "edge", d: elbow(place[child], place[i], top) });
+        const tie = this.trace.layers[this.trace.nodes[i].step].near_tie;
+        const edge = svg("path", {
+          class: `edge${tie ? " tie" : ""}`, d: elbow(place[child], place[i], top),
+        });
         this.edges.push({ edge, parent: i, child });
         group.append(edge);
       }
@@ -177,11 +193,11 @@ export class Picture {
   #all(labels, on) {
     const { place, edges, base, tall, size, turned, radius, words } = this.plan;
     const group = svg("g", { class: "nodes" });
-    const fixed = isFixed(this.trace);
     const levels = depths(this.trace);
     this.trace.nodes.forEach((node, i) => {
       const { x, y } = place[i];
-      const plain = fixed ? ["hue-grey", 1] : ["hue-green", node.probability ?? 0];
+      const lead = node.children ? this.trace.layers[node.step].lead : null;
+      const plain = lead === null ? ["hue-grey", 0.4] : ["hue-green", clearness(lead)];
       const [colour, strength] = node.classes
         ? [hue(best(node.classes)[0], labels), certainty(node.classes)]
         : plain;
@@ -349,38 +365,51 @@ export class Picture {
       layer.probabilities.forEach((p, j) => {
         const second = j === layer.runner_up && !fixed;
         const role = j === layer.choice ? "choice" : second ? "second" : "";
-        at.set(trace.nodes[present[j]].span[1], { p, height: p / most, role });
+        const behind = layer.scores[j] - layer.scores[layer.choice];
+        const value = role === "choice" ? layer.lead : behind;
+        at.set(trace.nodes[present[j]].span[1], { value, height: p / most, role });
       });
     }
     const labels = [];
     this.bars.forEach(({ rect, value, rank, node, x }, gap) => {
       const one = layer
-        ? (at.get(gap) ?? { p: 0, height: 0, role: "closed" })
-        : { p: node.probability, height: node.probability, role: "" };
-      if (fixed) one.p = one.height = 0;
+        ? (at.get(gap) ?? { value: null, height: 0, role: "closed" })
+        : whole(trace.layers[node.step]);
+      // the last merge has no alternative, and fixed trees have no scores
+      if (fixed || (layer?.scores ?? trace.layers[node.step].scores).length === 1) {
+        Object.assign(one, { value: null, height: 0 });
+      }
       rect.setAttribute("class", `bar ${one.role}`);
-      rect.style.transform = `scaleY(${Math.max(one.height, one.p > 0 ? 0.02 : 0).toFixed(4)})`;
+      const least = one.value === null ? 0 : 0.02;
+      rect.style.transform = `scaleY(${Math.max(one.height, least).toFixed(4)})`;
       value.setAttribute("y", (plan.lane - LANE * one.height - 5).toFixed(1));
       value.setAttribute("class", `value ${one.role}`);
-      value.textContent = one.role === "closed" || fixed ? "" : percent(one.p);
+      value.textContent = one.value === null ? "" : decimal(one.value);
       rank.setAttribute("class", `rank ${one.role}`);
       rank.textContent = layer
-        ? { choice: fixed ? "next" : "chosen", second: "2nd" }[one.role] ?? ""
+        ? { choice: fixed ? "next" : "chosen", second: "runner-up" }[one.role] ?? ""
         : String(node.step + 1);
       const order = { choice: 0, second: 1 }[one.role] ?? 2;
-      if (one.role !== "closed") labels.push({ value, rank, x, order, p: one.p });
+      if (one.role !== "closed") labels.push({ value, rank, x, order, height: one.height });
     });
     // hide labels that would overlap a more important one
     const measure = ruler(11);
     for (const name of ["value", "rank"]) {
       const taken = [];
-      for (const one of [...labels].sort((a, b) => a.order - b.order || b.p - a.p)) {
+      for (const one of [...labels].sort((a, b) => a.order - b.order || b.height - a.height)) {
         const half = measure(one[name].textContent) / 2 + 2;
         const free = taken.every(([left, right]) => one.x + half < left || one.x - half > right);
         if (free) taken.push([one.x - half, one.x + half]);
         else one[name].textContent = "";
       }
     }
+  }
+
+  /** Highlight the merges that a tree to compare with lacks. */
+  differ(apart) {
+    const lacking = new Set(apart);
+    this.nodes.forEach((one, i) => one.classList.toggle("apart", lacking.has(i)));
+    for (const { edge, parent } of this.edges) edge.classList.toggle("apart", lacking.has(parent));
   }
 
   /** The x coordinate of the next merge; null after the last one. */
@@ -416,5 +445,9 @@ export class Picture {
     });
   }
 }
+
+/** Return the bar of a merge in the whole tree. */
+const whole = ({ lead, near_tie: tie }) =>
+  ({ value: lead, height: clearness(lead), role: tie ? "tie" : lead < 0 ? "behind" : "" });
 
 const within = (inner, outer) => inner[0] >= outer[0] && inner[1] <= outer[1];

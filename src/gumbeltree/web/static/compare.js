@@ -1,0 +1,75 @@
+// Comparing two trees: the phrases that they share, also across an edit of the sentence.
+
+import { best, inWords, percent } from "./text.js";
+
+/** What a tree can be compared with, besides brackets. */
+export const AGAINST = {
+  "": "nothing",
+  models: "the other model",
+  left: "left-branching tree",
+  right: "right-branching tree",
+  balanced: "balanced tree",
+  was: "this tree, pinned",
+};
+
+/** Return a function that maps a boundary between words of `old` to `now`; null inside an edit. */
+function aligned(old, now) {
+  const most = Math.min(old.length, now.length);
+  let before = 0;
+  while (before < most && old[before] === now[before]) before++;
+  let after = 0;
+  while (after < most - before && old.at(-1 - after) === now.at(-1 - after)) after++;
+  const grown = now.length - old.length;
+  return (boundary, starts) => {
+    const [early, late] = [boundary <= before, boundary >= old.length - after];
+    if (late && (starts || !early)) return boundary + grown;
+    // a word that replaces another keeps its boundaries
+    return early || grown === 0 ? boundary : null;
+  };
+}
+
+/** Return the phrases of a tree in the words of another, except single words and the sentence. */
+function phrases(trace, words) {
+  const moved = aligned(trace.words, words);
+  const found = new Map();
+  trace.nodes.forEach(({ span }, i) => {
+    const [start, end] = [moved(span[0], true), moved(span[1], false)];
+    if (start === null || end === null) return;
+    if (end - start > 1 && end - start < words.length) found.set(`${start},${end}`, i);
+  });
+  return found;
+}
+
+/**
+ * Compare a tree with another one.
+ *
+ * @returns shared, own and others: numbers of phrases; f1: null if there are none;
+ *   apart: for each tree, the nodes that the other one lacks
+ */
+export function compare(trace, other) {
+  const own = phrases(trace, trace.words);
+  const theirs = phrases(other, trace.words);
+  const shared = [...own.keys()].filter((span) => theirs.has(span));
+  const lacking = (from, where) => [...from].filter(([span]) => !where.has(span)).map(([, i]) => i);
+  const total = own.size + theirs.size;
+  return {
+    shared: shared.length, own: own.size, others: theirs.size,
+    f1: total ? (2 * shared.length) / total : null,
+    apart: [lacking(own, theirs), lacking(theirs, own)],
+  };
+}
+
+/** Say in one sentence what two trees share. */
+export function sharing({ shared, own, f1 }, name) {
+  if (f1 === null) return `No phrases to compare with ${name}.`;
+  if (f1 === 1) return `The same phrases as in ${name} (F1 100%).`;
+  return `${shared} of ${own} phrases are also in ${name} (F1 ${percent(f1)}).`;
+}
+
+/** Return a prediction in a few words; empty if there is none. */
+export function brief(answer) {
+  if (!answer) return "";
+  if (!answer.label) return inWords(answer);
+  const [label, p] = best(answer.probabilities);
+  return `${label} ${percent(p)}`;
+}
