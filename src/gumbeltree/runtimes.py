@@ -4,17 +4,17 @@ import ctypes
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gumbeltree.extras import has_torch, torch_is_missing
-from gumbeltree.light.model import is_light
-from gumbeltree.light.model import load as load_light
-from gumbeltree.store import find_model, model_config
-from gumbeltree.text_model import TextModel
+
+if TYPE_CHECKING:
+    from gumbeltree.text_model import TextModel
 
 RUNTIMES = ("auto", "numpy", "torch")
 
 
-def load(folder: str | Path, device: str | None = None, runtime: str = "auto") -> TextModel:
+def load(folder: str | Path, device: str | None = None, runtime: str = "auto") -> "TextModel":
     """Load a model in evaluation mode.
 
     With torch installed, the model is a `SentenceModel`, a torch module. Without it, the NumPy
@@ -35,6 +35,8 @@ def load(folder: str | Path, device: str | None = None, runtime: str = "auto") -
     if runtime == "numpy":
         if device not in (None, "cpu"):
             raise ValueError(f"the NumPy runtime computes on the CPU, not on {device}")
+        from gumbeltree.light.model import load as load_light
+
         return load_light(folder)
     if not has_torch():
         raise ImportError(torch_is_missing("this model or device"))
@@ -43,7 +45,7 @@ def load(folder: str | Path, device: str | None = None, runtime: str = "auto") -
     return load_torch(folder, device or "cpu")
 
 
-def load_for_use(name: str, device: str = "auto", runtime: str = "auto") -> TextModel:
+def load_for_use(name: str, device: str = "auto", runtime: str = "auto") -> "TextModel":
     """Load the model of a command.
 
     On a CPU, "auto" selects NumPy, which starts much faster than torch, unless a part of the model
@@ -55,6 +57,10 @@ def load_for_use(name: str, device: str = "auto", runtime: str = "auto") -> Text
         runtime: auto, numpy or torch.
     """
     check_choice(device, runtime)
+    from gumbeltree.light.model import is_light
+    from gumbeltree.light.model import load as load_light
+    from gumbeltree.store import find_model, model_config
+
     if runtime == "auto":
         on_cpu = device == "cpu" or (device == "auto" and not _may_have_cuda())
         if on_cpu and (not has_torch() or is_light(model_config(find_model(name)))):

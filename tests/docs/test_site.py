@@ -323,8 +323,7 @@ def test_commands_of_a_page_run(
     served = []
     # servers come up to the point where they would wait for requests, at any free port
     monkeypatch.setattr(server, "listen", lambda host, port: socket.create_server(("127.0.0.1", 0)))
-    for module, name in ((server, "serve"), (processes, "supervise")):
-        monkeypatch.setattr(module, name, lambda plan, *_: served.append(plan))
+    monkeypatch.setattr(processes, "supervise", lambda plan, *_: served.append(plan))
     for command in commands():
         if command.page != page or beginning(command) is not None:
             continue

@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 
 import uvicorn
 
-from gumbeltree.web import guards, protocol, server
+from gumbeltree.web import guards, protocol, server, serving
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import ServerSettings
 from tests.models import tiny_model
@@ -34,7 +34,7 @@ def running(fast, **settings):
     """Run a server in a thread and yield its port."""
     settings = ServerSettings(access_log=False, **settings)
     listener = server.listen("127.0.0.1", 0)
-    options = server._options(server.ServerPlan(models=(), settings=settings), PROXY)
+    options = serving._options(server.ServerPlan(models=(), settings=settings), PROXY)
     options["http"] = protocol.protocol_class(settings.connections, fast)
     options["timeout_keep_alive"] = 1
     config = uvicorn.Config(create_app({"single": SINGLE}, settings), **options)

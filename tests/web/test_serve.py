@@ -27,7 +27,7 @@ import uvicorn
 import gumbeltree
 from gumbeltree.analysis.index import Index
 from gumbeltree.extras import install_command
-from gumbeltree.web import processes, protocol, server, service
+from gumbeltree.web import processes, protocol, server, service, serving
 from gumbeltree.web.api import create_app
 from gumbeltree.web.limits import LIMITS, ServerSettings
 from tests.commands import Result, run
@@ -49,7 +49,6 @@ def cli(monkeypatch):
         next(argument for argument in rest if callable(argument))()
 
     call.plans = []
-    monkeypatch.setattr(server, "serve", serve)
     monkeypatch.setattr(processes, "supervise", serve)
     return call
 
@@ -119,6 +118,8 @@ def test_settings_from_options_and_environment(cli, monkeypatch):
     assert [one.token for one in settings] == ["from-the-environment", "from-the-line", None]
     assert [one.page for one in settings] == [False, False, True]
     assert [plan.models for plan in cli.plans] == [("sst2-100d",), (), ()]
+    assert cli("explore", "--no-open", "--threads", 3, "--plugin", "json").code == 0
+    assert (cli.plans[-1].threads, cli.plans[-1].plugins) == (3, ("json",))
     for one in settings:
         assert one.hosts[:3] == ("127.0.0.1", "localhost", "[::1]")
 
@@ -216,7 +217,7 @@ def running(models, kind=uvicorn.Server, ready=None, **settings):
     """Run a server in a thread; yield it and its port."""
     settings = ServerSettings(**{"access_log": False, **settings})
     listener = server.listen("127.0.0.1", 0)
-    options = server._options(server.ServerPlan(models=(), settings=settings), "127.0.0.1")
+    options = serving._options(server.ServerPlan(models=(), settings=settings), "127.0.0.1")
     config = uvicorn.Config(create_app(models, settings), **options)
     running = kind(config) if ready is None else kind(config, ready)
     thread = threading.Thread(target=running.run, args=[[listener]])
@@ -350,7 +351,7 @@ def test_a_forced_shutdown_responds_to_waiting_clients(monkeypatch):
     models = {"single": SINGLE}
     with (
         ThreadPoolExecutor(1) as pool,
-        running(models, server._Server, ready.set) as (forced, port),
+        running(models, serving._Server, ready.set) as (forced, port),
     ):
         assert ready.wait(60)
         body = json.dumps({"model": "single", "texts": ["dog"]})

@@ -47,6 +47,8 @@ def explore(
         indexes=tuple(map(str, index or ())),
         device=device,
         runtime=runtime,
+        threads=threads or 0,
+        plugins=tuple(plugin or ()),
         settings=ServerSettings(page=True, hosts=hosts, access_log=access_log),
     )
     run_server(plan, host, port, 1, host, browser=not no_open)

@@ -188,8 +188,10 @@ def run_server(
                 err=True,
             )
         if sys.platform == "win32" and workers == 1:
-            # without SIGTERM, a supervisor could only kill the process
-            server.serve(plan, listener, ready, proxies)
+            # without SIGTERM, a supervisor could only kill it
+            from gumbeltree.web.serving import serve as serve_here
+
+            serve_here(plan, listener, ready, proxies)
         else:
             processes.supervise(plan, listener, workers, ready, proxies)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gumbeltree.signals import StopRequest, exits
-from gumbeltree.web.server import ENDS_WELL, FORCED_SECONDS, ServerPlan, log, serve, start_logging
+from gumbeltree.web.server import ENDS_WELL, FORCED_SECONDS, ServerPlan, log, start_logging
 
 if TYPE_CHECKING:
     from ctypes import c_double
@@ -57,7 +57,7 @@ def supervise(
                             ready()
                             started = True
                     sentinels = [worker.process.sentinel for worker in running]
-                    multiprocessing.connection.wait(sentinels, 0.2)
+                    multiprocessing.connection.wait(sentinels, 0.2 if started else 0.05)
                     _kill_silent(running, plan.settings.timeout)
                     _replace_dead(running, stop, started, lambda: _Running(plan, listener, proxies))
             finally:
@@ -100,6 +100,7 @@ def _serve_worker(
     proxies: str,
 ) -> None:
     """Serve in a child process, which ends with its parent."""
+    from gumbeltree.web.serving import serve
 
     def follow() -> None:
         parent = multiprocessing.parent_process()

@@ -1,43 +1,35 @@
-"""The server: models by name, options, sockets and shutdown."""
+"""What to serve, and where: models by name, options and sockets.
 
-import asyncio
+The supervisor imports this module but neither models nor FastAPI, which keeps it small.
+"""
+
 import contextlib
 import dataclasses
 import errno
 import ipaddress
 import logging
-import os
 import re
 import signal
 import socket
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
-
 from gumbeltree.packaged import packaged_names
 from gumbeltree.plugins import load_plugin
-from gumbeltree.runtimes import load_for_use
-from gumbeltree.signals import exits
-from gumbeltree.text_model import TextModel
 from gumbeltree.threads import set_threads
-from gumbeltree.web.api import Api, create_app
 from gumbeltree.web.limits import ServerSettings
-from gumbeltree.web.protocol import protocol_class
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from gumbeltree.analysis.index import Index
+    from gumbeltree.text_model import TextModel
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN = "GUMBELTREE_TOKEN"
 """Environment variable for the token."""
-FINISHING = 0.8
-"""Share of the grace time in which running requests can finish; the rest is for 503 responses."""
 FORCED_SECONDS = 2.0
 """Maximum time for sending 503 responses."""
 
@@ -71,6 +63,8 @@ class ServerPlan:
 
     def app(self) -> "FastAPI":
         """Load models and indexes and return the application."""
+        from gumbeltree.web.api import create_app
+
         if self.threads:
             set_threads(self.threads)
         for plugin in self.plugins:
@@ -84,7 +78,7 @@ class ServerPlan:
 
 def load_models(
     models: Sequence[str], device: str = "cpu", runtime: str = "auto"
-) -> dict[str, TextModel]:
+) -> "dict[str, TextModel]":
     """Load models by unique name: that of the packaged model or of the folder.
 
     Args:
@@ -92,6 +86,8 @@ def load_models(
         device: where they run; see `load_for_use`.
         runtime: what computes them; see `load_for_use`.
     """
+    from gumbeltree.runtimes import load_for_use
+
     loaded: dict[str, TextModel] = {}
     for model in models or packaged_names():
         loaded[_unique(_short_name(model), loaded)] = load_for_use(model, device, runtime)
@@ -109,7 +105,7 @@ def _unique(name: str, taken: dict[str, Any]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def open_indexes(folders: Sequence[str], models: dict[str, TextModel]) -> "dict[str, Index]":
+def open_indexes(folders: Sequence[str], models: "dict[str, TextModel]") -> "dict[str, Index]":
     """Return indexes by the names of the models that produce the same vectors."""
     if not folders:
         return {}
@@ -227,100 +223,6 @@ def address_of(listener: socket.socket, host: str) -> str:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that ends its process when it cannot go on.
-
-    It responds with 503 to its requests and exits with status 1 after a second Ctrl-C, if requests
-    do not finish within the grace time, and if a call to the models exceeds its time limit.
-
-    Args:
-        config: a configuration with an application of `create_app`.
-        ready: called once the server accepts requests.
-        beat: called several times per second.
-    """
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        ready: Callable[[], None],
-        beat: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(config)
-        self._ready, self._beat = ready, beat
-        self._api: Api = config.app.state.api  # type: ignore[union-attr]
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
-
-    async def on_tick(self, counter: int) -> bool:
-        self._beat()
-        worker, limit = self._api.worker, self._api.settings.timeout
-        worker.check()
-        # one second more, so that the request gets its own status first
-        if worker.slice_seconds > limit + 1:
-            log.error("a call to a model exceeded %g s; ending process %s", limit, os.getpid())
-            self.should_exit = self.force_exit = True
-        return await super().on_tick(counter)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        grace = self._api.settings.grace
-        limit = time.monotonic() + FINISHING * grace
-        ending = asyncio.ensure_future(super().shutdown(sockets))
-        while not (ending.done() or self.force_exit or time.monotonic() > limit):
-            await asyncio.wait({ending}, timeout=0.1)
-        if ending.done() and not self.force_exit:
-            await ending
-            return
-        # cancelled requests get 503
-        for task in self.server_state.tasks:
-            task.cancel()
-        if self.server_state.tasks:
-            seconds = min(FORCED_SECONDS, (1 - FINISHING) * grace / 2)
-            await asyncio.wait(self.server_state.tasks, timeout=seconds)
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-        # a normal exit would abort while the models' thread is running
-        os._exit(1)
-
-
-def serve(
-    plan: ServerPlan,
-    listener: socket.socket,
-    ready: Callable[[], None],
-    proxies: str,
-    beat: Callable[[], None] = lambda: None,
-) -> None:
-    """Serve in this process until a signal arrives, then finish the running requests.
-
-    A second Ctrl-C ends the process immediately with status 1.
-
-    Args:
-        plan: what to serve.
-        listener: a listening socket.
-        ready: called once the server accepts requests.
-        proxies: addresses of proxies whose X-Forwarded headers are trusted.
-        beat: called several times per second.
-    """
-    start_logging()
-    with exits(ENDS_WELL):
-        config = uvicorn.Config(plan.app(), **_options(plan, proxies))
-        _Server(config, ready, beat).run([listener])
-
-
-def _options(plan: ServerPlan, proxies: str) -> dict[str, Any]:
-    return {
-        "root_path": plan.settings.root_path,
-        "forwarded_allow_ips": proxies,
-        "log_config": None,
-        "access_log": False,
-        "server_header": False,
-        "ws": "none",
-        "http": protocol_class(plan.settings.connections),
-    }
 
 
 def start_logging() -> None:
