@@ -232,6 +232,19 @@ class EncoderConfig(TreeSettings):
 
 
 @dataclass(frozen=True)
+class BeamTreeConfig(EncoderConfig):
+    """Several learned trees per sentence, found by beam search."""
+
+    beams: int = field(default=5, kw_only=True, metadata={"low": 1, "high": 100})
+    """Number of trees per sentence."""
+    distinct: bool = field(default=True, kw_only=True)
+    """Drop beams that reach the same nodes as a better one, by another order of merges."""
+    stochastic: bool = field(default=False, kw_only=True)
+    """Draw the merges that a beam proposes in training, instead of taking the most probable."""
+    kind: str = kind_of("beam_tree")
+
+
+@dataclass(frozen=True)
 class FixedTreeConfig(TreeSettings):
     """Trees that do not depend on the words, as baselines for learned trees."""
 

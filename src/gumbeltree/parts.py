@@ -75,12 +75,14 @@ ENCODERS = Registry(
     "encoder",
     {
         "gumbel_tree": "gumbeltree.nn.encoders.gumbel_tree:GumbelTreeEncoder",
+        "beam_tree": "gumbeltree.nn.encoders.beam_tree:BeamTreeEncoder",
         "fixed_tree": "gumbeltree.nn.encoders.fixed_tree:FixedTreeEncoder",
         "bag": "gumbeltree.nn.encoders.baselines:BagEncoder",
         "lstm": "gumbeltree.nn.encoders.baselines:LSTMEncoder",
     },
     {
         "gumbel_tree": "gumbeltree.config:EncoderConfig",
+        "beam_tree": "gumbeltree.config:BeamTreeConfig",
         "fixed_tree": "gumbeltree.config:FixedTreeConfig",
         "bag": "gumbeltree.config:BagConfig",
         "lstm": "gumbeltree.config:LSTMConfig",
