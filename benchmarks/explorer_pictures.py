@@ -34,7 +34,7 @@ VIEWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "explorer-dark": (
         {"viewport": {"width": 1320, "height": 1100}, "color_scheme": "dark"},
         {
-            "text": "It is not a bad film, but it is not a good one either.",
+            "text": "The food was wonderful, but the service was slow.",
             "model": ["sst2-100d"],
             "heat": 1,
         },

@@ -92,6 +92,23 @@ def test_a_hung_server_is_reported(visit, sst):
     expect(page.locator("#away")).to_be_hidden()
 
 
+def test_no_sampled_trees_of_an_older_sentence(visit):
+    page = visit.open(text="good .", model="sst2-100d", heat=1)
+    expect(page.locator("svg.heat")).to_have_count(1)
+
+    def hold(route):
+        """Respond to all requests but those for sampled trees."""
+        if '"samples":100' not in route.request.post_data:
+            route.continue_()
+
+    page.route("**/api/parse", hold)
+    sentence(page).fill("not good .")
+    panel = card(page, "sst2-100d").get_by_role("region", name="Sampled trees")
+    expect(panel).to_have_text("Sampling 100 trees…")
+    expect(tree(page, "sst2-100d").locator(".word")).to_have_count(3)
+    expect(page.locator("svg.heat")).to_have_count(0)
+
+
 def test_reconnects_to_a_restarted_server(browser, sst):
     with serving({"sst2-100d": sst}) as address:
         visit = Visit(browser, address)

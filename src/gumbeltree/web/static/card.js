@@ -1,13 +1,13 @@
 // The card of one model: its trees, its prediction, and one node in detail.
 
 import { ask, Refusal } from "./api.js";
-import { AGAINST, brief, compare, sharing } from "./compare.js";
+import { AGAINST, brief, compare, GIVEN, sharing } from "./compare.js";
 import { html, hue, quiet } from "./dom.js";
-import { chart, describeCell } from "./heat.js";
+import { spanChart } from "./heat.js";
 import { Panel } from "./panel.js";
 import { distribution } from "./sampled.js";
 import { copyPng, saveFilm, savePng, saveSvg, saveText } from "./save.js";
-import { bars, rows, tabulate } from "./tables.js";
+import { bars, tabulate } from "./tables.js";
 import { best, inWords, percent, shortened, visible } from "./text.js";
 import { isFixed, Picture } from "./tree.js";
 
@@ -44,6 +44,7 @@ export class Card {
     this.results = [];
     this.pictures = [];
     this.others = []; // pictures of the trees to compare with
+    this.heated = []; // results with samples
     this.prediction = null;
     this.charts = [];
     this.held = null; // {which, i}
@@ -178,24 +179,30 @@ export class Card {
     const own = this.pair ? texts.filter((text) => text) : texts.slice(0, 1);
     const options = { model: this.model.name, texts: own, temperature: view.temperature };
     const seed = view.sampling ? view.seed : null;
+    const key = JSON.stringify([own, seed, view.temperature]);
     this.root.classList.add("waiting");
     clearTimeout(this.stale);
-    this.stale = setTimeout(() => {
-      // other cards keep their places
-      this.root.style.minHeight = `${this.root.offsetHeight}px`;
-      this.#clear("Waiting for the server…");
-    }, STALE);
+    if (key !== this.key) {
+      this.stale = setTimeout(() => {
+        // other cards keep their places
+        this.root.style.minHeight = `${this.root.offsetHeight}px`;
+        this.#clear("Waiting for the server…");
+      }, STALE);
+    }
     try {
       const parse = ask("api/parse", { ...options, seed, samples: 0 }, signal);
       const predict = this.#predict({ ...options, seed }, signal);
       const [parsed, predicted] = await Promise.all([parse, predict]);
       if (signal.aborted) return;
       clearTimeout(this.stale);
+      if (key !== this.key) this.heated = [];
+      this.key = key;
       this.raw = parsed.results;
       this.results = parsed.results.map(readable);
       this.prediction = predicted;
       this.other = null;
       this.#settle(view);
+      this.#chart(view);
       this.root.classList.remove("waiting");
       await this.#against(view, options, signal);
       if (signal.aborted) return;
@@ -205,7 +212,7 @@ export class Card {
         ? await Promise.all([ask("api/parse", many, signal), this.#predict(many, signal)])
         : [null, null];
       if (signal.aborted) return;
-      this.heated = heated?.results.map(readable) ?? [];
+      this.heated = (heated?.results ?? []).map(readable);
       if (predictions) {
         // the prediction of a pair depends on the trees of both sentences
         Object.assign(this.heated[0], { answer: predictions, samples: predictions.samples });
@@ -234,6 +241,7 @@ export class Card {
 
   #clear(message) {
     clearTimeout(this.stale);
+    this.key = null;
     this.results = [];
     this.pictures = [];
     this.others = [];
@@ -379,21 +387,21 @@ export class Card {
   async #against(view, options, signal) {
     const { against } = view;
     if (!against || against === "models") return;
-    const [name, tree] = AGAINST[against] ? [AGAINST[against], against] : ["the brackets", against];
+    const { name, title } = AGAINST.get(against) ?? GIVEN;
     const was = against === "was";
     const pinned = (this.pair ? view.was : view.was?.slice(0, 1))?.filter(Boolean) ?? [];
-    const texts = was ? pinned : tree.includes("(") ? options.texts.slice(0, 1) : options.texts;
+    const given = AGAINST.has(against) ? options.texts : options.texts.slice(0, 1);
+    const texts = was ? pinned : given;
     if (!texts.length) return;
     const seed = was && view.sampling ? view.seed : null;
-    const request = { ...options, texts, seed, tree: was ? "model" : tree };
+    const request = { ...options, texts, seed, tree: was ? "model" : against };
     try {
       const [{ results }, predicted] = await Promise.all([
         ask("api/parse", request, signal), this.#predict(request, signal),
       ]);
       if (signal.aborted) return;
       this.other = {
-        name: was ? "the pinned tree" : against in AGAINST ? `the ${name}` : "the given tree",
-        title: was ? "Pinned" : against in AGAINST ? name.replace(/^./, (a) => a.toUpperCase()) : "Given brackets",
+        name, title,
         results: results.map(readable),
         answer: this.pair ? predicted : results[0].answer,
         drawn: true,
@@ -534,46 +542,22 @@ export class Card {
   }
 
   #chart(view) {
-    this.heat.hidden = !view.heat || !this.heated?.length;
+    this.heat.hidden = !view.heat || this.fixed;
     this.charts = [];
     if (this.heat.hidden) return this.heat.replaceChildren();
+    if (!this.heated.length) return this.heat.replaceChildren(quiet(`Sampling ${SAMPLES} trees…`));
     const room = Math.max(240, this.trees.clientWidth - 2);
-    const parts = [html("h3", { text: `Does the tree matter? ${SAMPLES} sampled trees` })];
-    const usual =
-      `How often each span occurs, at temperature ${view.temperature}. Outlined: the model's own tree.`;
-    this.heated.forEach((trace, which) => {
-      parts.push(...distribution(trace, SAMPLES, this.page.against));
-      const say = html("p", { class: "quiet say", text: usual });
-      const picture = chart(trace, trace.spans, room, (cell) => {
-        say.textContent = cell ? describeCell(trace, cell, SAMPLES) : usual;
-        this.pictures[which]?.echo(cell ? cell.slice(0, 2) : null);
-      });
-      this.charts.push(picture);
-      const table = html("table", {});
-      const spans = [...trace.spans].sort((a, b) => b[2] - a[2]);
-      const fill = () => {
-        const greedy = new Set(trace.nodes.map(({ span }) => span.join()));
-        const lines = spans.map(([start, end, p]) => [
-          shortened(trace.words.slice(start, end).join(" "), 80),
-          percent(p),
-          greedy.has([start, end].join()) ? "yes" : "",
-        ]);
-        rows(table, lines, ["Span", "Share", "In the model's own tree"]);
-      };
-      parts.push(
-        html("figure", {}, html("div", { class: "scroll" }, picture), say),
-        html(
-          "details", { ontoggle: (event) => event.target.open && fill() },
-          html("summary", { text: "Spans as a table" }),
-          html(
-            "div", { class: "scroll", tabindex: "0", role: "region",
-              "aria-label": `Spans of sentence ${which + 1} of ${this.model.name}` },
-            table,
-          ),
-        ),
-      );
-    });
-    this.heat.replaceChildren(...parts);
+    this.heat.replaceChildren(
+      html("h3", { text: `Does the tree matter? ${SAMPLES} sampled trees` }),
+      ...this.heated.flatMap((trace, which) => {
+        const name = `Spans of sentence ${which + 1} of ${this.model.name}`;
+        const over = (span) => this.pictures[which]?.echo(span);
+        const about = { count: SAMPLES, temperature: view.temperature, room, name };
+        const { picture, parts } = spanChart(trace, about, over);
+        this.charts.push(picture);
+        return [...distribution(trace, SAMPLES, this.page.against), ...parts];
+      }),
+    );
   }
 
   #tables() {

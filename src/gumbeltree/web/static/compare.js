@@ -2,15 +2,18 @@
 
 import { best, inWords, percent } from "./text.js";
 
-/** What a tree can be compared with, besides brackets. */
-export const AGAINST = {
-  "": "nothing",
-  models: "the other model",
-  left: "left-branching tree",
-  right: "right-branching tree",
-  balanced: "balanced tree",
-  was: "this tree, pinned",
-};
+/** What a tree can be compared with: the text of the option, and how the page calls it. */
+export const AGAINST = new Map([
+  ["", { option: "nothing" }],
+  ["models", { option: "the other model" }],
+  ...["left-branching", "right-branching", "balanced"].map((shape) => [
+    shape.replace("-branching", ""),
+    { option: `${shape} tree`, name: `the ${shape} tree`, title: `${shape[0].toUpperCase()}${shape.slice(1)} tree` },
+  ]),
+  ["was", { option: "this tree, pinned", name: "the pinned tree", title: "Pinned" }],
+]);
+/** Anything else is a tree in brackets. */
+export const GIVEN = { option: "brackets…", name: "the given tree", title: "Given brackets" };
 
 /** Return a function that maps a boundary between words of `old` to `now`; null inside an edit. */
 function aligned(old, now) {

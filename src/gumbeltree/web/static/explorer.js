@@ -2,7 +2,7 @@
 
 import { ask, onConnection } from "./api.js";
 import { Card } from "./card.js";
-import { AGAINST } from "./compare.js";
+import { AGAINST, GIVEN } from "./compare.js";
 import { byId, html } from "./dom.js";
 import { offerExamples, randomExample } from "./examples.js";
 import { fromFragment, initial, rounded, TEMPERATURES, toFragment } from "./state.js";
@@ -68,7 +68,7 @@ function controls() {
   field.temperature.setAttribute("aria-valuetext", String(view.temperature));
   byId("temperature-value").textContent = view.temperature;
   field.heat.checked = view.heat;
-  const given = view.against && !(view.against in AGAINST);
+  const given = !AGAINST.has(view.against);
   field.against.value = given ? "brackets" : view.against;
   field.brackets.parentElement.hidden = !given;
   if (given) field.brackets.value = view.against;
@@ -191,7 +191,7 @@ function later() {
 
 function put(text, second) {
   stop();
-  const kept = view.against === "was" || !(view.against in AGAINST) ? "" : view.against;
+  const kept = view.against === "was" || !AGAINST.has(view.against) ? "" : view.against;
   const models = second ? withPairs() : view.models;
   changed({ text, second, models, step: null, node: null, against: kept, was: null });
 }
@@ -262,9 +262,8 @@ function listen() {
     linkSoon();
     later();
   });
-  const choices = { ...AGAINST, brackets: "brackets…" };
-  for (const [value, text] of Object.entries(choices)) {
-    field.against.append(html("option", { value, text }));
+  for (const [value, { option }] of [...AGAINST, ["brackets", GIVEN]]) {
+    field.against.append(html("option", { value, text: option }));
   }
   field.against.addEventListener("change", () => compareWith(field.against.value));
   field.brackets.addEventListener("change", () => compareWith(field.brackets.value.trim()));

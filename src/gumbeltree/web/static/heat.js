@@ -1,6 +1,7 @@
 // The chart of span probabilities: a triangle over the words with one cell per span.
 
-import { svg } from "./dom.js";
+import { html, svg } from "./dom.js";
+import { rows } from "./tables.js";
 import { percent, shortened } from "./text.js";
 import { ruler } from "./tree.js";
 
@@ -17,7 +18,7 @@ const LONG = 100;
  * @param room available width in pixels
  * @param over called with [start, end, probability] under the pointer, or null
  */
-export function chart(trace, spans, room, over) {
+function chart(trace, spans, room, over) {
   const T = trace.words.length;
   const words = trace.words.map((word) => shortened(word, 24));
   const cell = Math.max(7, Math.min(T > 14 ? 32 : 42, (room - 2 * MARGIN) / T));
@@ -83,8 +84,37 @@ export function chart(trace, spans, room, over) {
   return picture;
 }
 
-/** Return a description of one cell. */
-export function describeCell(trace, [start, end, p], samples) {
-  const phrase = shortened(trace.words.slice(start, end).join(" "), 120);
-  return `“${phrase}” occurs in ${percent(p)} of ${samples} sampled trees`;
+/**
+ * Return the chart of the spans, and its elements on the page: the chart and a table.
+ *
+ * @param trace a result of /api/parse with samples
+ * @param about count of samples, temperature, room in pixels, name of the table
+ * @param echo called with the span under the pointer, or null
+ */
+export function spanChart(trace, { count, temperature, room, name }, echo) {
+  const phrase = (start, end, most) => shortened(trace.words.slice(start, end).join(" "), most);
+  const usual = `How often each span occurs, at temperature ${temperature}. Outlined: the model's own tree.`;
+  const say = html("p", { class: "quiet say", text: usual });
+  const picture = chart(trace, trace.spans, room, (cell) => {
+    say.textContent = cell
+      ? `“${phrase(cell[0], cell[1], 120)}” occurs in ${percent(cell[2])} of ${count} sampled trees`
+      : usual;
+    echo(cell ? cell.slice(0, 2) : null);
+  });
+  const table = html("table", {});
+  const fill = () => {
+    const own = new Set(trace.nodes.map(({ span }) => span.join()));
+    const lines = [...trace.spans]
+      .sort((a, b) => b[2] - a[2])
+      .map(([start, end, p]) =>
+        [phrase(start, end, 80), percent(p), own.has([start, end].join()) ? "yes" : ""]);
+    rows(table, lines, ["Span", "Share", "In the model's own tree"]);
+  };
+  const scroll = { class: "scroll", tabindex: "0", role: "region", "aria-label": name };
+  const details = html(
+    "details", { ontoggle: (event) => event.target.open && fill() },
+    html("summary", { text: "Spans as a table" }), html("div", scroll, table),
+  );
+  const figure = html("figure", {}, html("div", { class: "scroll" }, picture), say);
+  return { picture, parts: [figure, details] };
 }
