@@ -1,5 +1,8 @@
 """Tiny models for tests: a few words, a few units, weights large enough for trees to differ."""
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 import torch
 
@@ -74,3 +77,12 @@ def tiny_model(kind: str = "pair", lower: bool = False, **encoder: object) -> Se
                 small = name.startswith("head") and name.endswith(("bias", "mean"))
                 x.copy_(torch.randn(x.shape, generator=generator) * (0.1 if small else 0.7))
     return model.eval()
+
+
+def finished(steps: Generator[None, None, Any]) -> Any:
+    """Run a generator to its end and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value

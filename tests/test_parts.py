@@ -38,7 +38,7 @@ from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import Step
 from tests.commands import run
-from tests.models import TEXTS, WORDS, encoder_settings, tiny_config
+from tests.models import TEXTS, WORDS, encoder_settings, finished, tiny_config
 
 
 class WideEncoder(Encoder):
@@ -328,7 +328,7 @@ def test_the_server_answers_with_what_the_head_gives(head):
     served = service.Served("mine", model)
     (answer,) = service.predict(served, [(TEXTS[1], None)])
     assert json.loads(answer) == model.predict([TEXTS[1]])[0].as_dict()
-    (parsed,) = service.parse(served, [TEXTS[1]], service.Options())
+    (parsed,) = finished(service.parse(served, [TEXTS[1]], service.Options()))
     found = json.loads(parsed)
     assert (found["classes"] is None) == (head == "number")
     assert found["answer"] == model.predict([TEXTS[1]])[0].as_dict()

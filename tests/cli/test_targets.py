@@ -9,7 +9,7 @@ import gumbeltree
 from gumbeltree.card import model_card
 from gumbeltree.config import load_recipe, with_settings
 from tests.commands import run
-from tests.models import tiny_model
+from tests.models import finished, tiny_model
 from tests.runs import SMALL
 
 QUICK = [
@@ -148,7 +148,7 @@ def test_the_server_answers(kind):
     (answer,) = service.predict(served, [(text, second if pair else None)])
     expected = model.predict([(text, second)] if pair else [text])[0].as_dict()
     assert json.loads(answer) == json.loads(json.dumps(expected))
-    (parsed,) = service.parse(served, [text], service.Options())
+    (parsed,) = finished(service.parse(served, [text], service.Options()))
     found = json.loads(parsed)
     assert found["classes"] is None
     assert found["answer"] == (None if pair else json.loads(json.dumps(expected)))
