@@ -145,8 +145,15 @@ def test_snli_without_parses(tmp_path):
         read_examples(tree_task("snli"), path, "full")
 
 
-def test_listops_has_trees_in_brackets(tmp_path):
+def test_listops_has_trees_with_and_without_brackets(tmp_path):
     lines = ["8\t( ( ( [MAX 2 ) ( ( ( [MIN 8 ) 9 ) ] ) ) ] )", "8\t[MAX 2 8 ]"]
     binary, bare = read_examples(tree_task("listops"), write(tmp_path, *lines, name="test.tsv"))
     assert binary.trees[0].spans == {(0, 2), (2, 4), (2, 5), (2, 6), (0, 6), (0, 7)}
-    assert bare.trees == (None,)
+    assert bare.trees[0].spans == {(0, 2), (0, 3), (0, 4)}
+
+
+def test_logic_has_trees_of_its_brackets(tmp_path):
+    path = write(tmp_path, "<\t( a ( and b ) )\ta", name="test.tsv")
+    (example,) = read_examples(tree_task("logic"), path)
+    # the inner group has the words 2 to 5
+    assert {(3, 5), (2, 5), (2, 6), (1, 6), (0, 6), (0, 7)} == example.trees[0].spans

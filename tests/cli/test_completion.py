@@ -115,7 +115,7 @@ def test_recipes(complete):
         (["train", "text", "--encoder", ""], ["tree", "lstm", "bag", "auto"]),
         (["train", "text", "--resu"], ["--resume"]),
         (["evaluate", "m", "--task", "sst"], ["sst2", "sst5"]),
-        (["trees", "m", "--task", "l"], ["listops"]),
+        (["trees", "m", "--task", "li"], ["listops"]),
         (["data", "get", "glove"], ["glove.6B", "glove.840B"]),
         (["parse", "m", "--format", "b"], ["brackets"]),
         (["train", "text", "--data", ""], []),

@@ -1,4 +1,4 @@
-"""Read gold trees from SST, SNLI and ListOps files, or from a file with one tree per line."""
+"""Read gold trees from SST, SNLI, ListOps and logic files, or from a file with one tree per line."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from gumbeltree.tree import Span, read_brackets
 
 Parses: TypeAlias = Literal["binary", "full"]
 
-TREE_TASKS = ("sst2", "sst5", "snli", "listops")
+TREE_TASKS = ("sst2", "sst5", "snli", "listops", "logic")
 """Tasks whose files contain trees."""
 
 _COMPACT = re.compile(r"\([^\s()]")

@@ -43,8 +43,8 @@ def show_trees(
     task: Annotated[
         str | None,
         typer.Option(
-            help="sst2, sst5, snli or listops. Default: the task of the models.",
-            autocompletion=completion.one_of("sst2", "sst5", "snli", "listops"),
+            help="sst2, sst5, snli, listops or logic. Default: the task of the models.",
+            autocompletion=completion.one_of("sst2", "sst5", "snli", "listops", "logic"),
         ),
     ] = None,
     gold: Annotated[
@@ -64,7 +64,8 @@ def show_trees(
     keep_punctuation: Annotated[
         bool,
         typer.Option(
-            "--keep-punctuation", help="Keep punctuation, which is always kept for listops."
+            "--keep-punctuation",
+            help="Keep punctuation, which is always kept for listops and logic.",
         ),
     ] = False,
     keep_trivial: Annotated[
@@ -133,8 +134,8 @@ def show_trees(
                 trees = gold_trees.read_trees(gold, limit, report, skip_bad)
             else:
                 trees = gold_trees.distinct(examples)
-            if gold is None and reader is not None and reader.name == "listops":
-                # closing brackets are structure, not punctuation
+            if gold is None and reader is not None and reader.name in ("listops", "logic"):
+                # brackets are structure, not punctuation
                 keep_punctuation = True
             longest = min(model.config.max_words for model in loaded.values())
             if skip_bad and (count := sum(len(tree.words) > longest for tree in trees)):
