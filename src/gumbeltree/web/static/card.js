@@ -475,6 +475,8 @@ export class Card {
   show(step) {
     const moved = step !== this.step;
     this.step = step;
+    // bars are orange and blue only while stepping
+    this.root.classList.toggle("stepping", step !== null && step < this.merges);
     const focused = document.activeElement;
     for (const picture of this.pictures) {
       picture.show(step);

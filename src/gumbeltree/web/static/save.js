@@ -133,7 +133,7 @@ function composed({ pictures, sentences, heading, legend }, draw = plain) {
   });
   let x = GAP;
   const measure = ruler(12);
-  for (const key of legend.querySelectorAll(".key")) {
+  for (const key of [...legend.querySelectorAll(".key")].filter((one) => one.offsetParent)) {
     const swatch = parseFloat(getComputedStyle(key, "::before").width) + 6;
     const wide = swatch + measure(key.textContent);
     if (x > GAP && x + wide > width - GAP) [x, y] = [GAP, y + 18];
