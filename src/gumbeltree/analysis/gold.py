@@ -1,4 +1,4 @@
-"""Read gold trees from SST, SNLI, ListOps and logic files, or from a file with one tree per line."""
+"""Read gold trees from SST, SNLI, ListOps and logic files, or from files of one tree per line."""
 
 import re
 from collections.abc import Iterable, Sequence
