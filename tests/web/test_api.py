@@ -1056,6 +1056,18 @@ def test_requests_that_time_out_are_dropped(gated):
     assert gated.encode.calls == [["the dog"], ["one dog"]]
 
 
+def test_requests_that_cost_too_much_are_refused(monkeypatch):
+    # the cost is 2 words times 200 samples
+    monkeypatch.setattr(worker_module, "START_RATE", 0.01)
+    for path in ("parse", "predict"):
+        client = TestClient(make_app(timeout=2))
+        response = client.post(f"/api/{path}", json={**OK, "samples": 200})
+        assert "about 4 s, and the limit is 1.4 s" in refused(response, 503)
+        assert response.headers["retry-after"] == "2"
+        # short requests are always accepted
+        assert post(client, path, **OK, samples=20)["results"][0]["samples"]
+
+
 def test_sampling_is_not_batched(monkeypatch):
     calls = []
 
