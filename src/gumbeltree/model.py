@@ -173,6 +173,11 @@ class SentenceModel(TextModel, nn.Module):
         return self._is_captured()
 
     @property
+    def step_words(self) -> int:  # type: ignore[override]
+        """Number of words to encode at a time where others wait; a GPU needs large batches."""
+        return 2048 if self.embedding.weight.device.type == "cpu" else 2**15
+
+    @property
     def parallel(self) -> bool:  # type: ignore[override]
         """Whether threads encode several batches at once; other threads ignore autocast."""
         device = self.embedding.weight.device.type

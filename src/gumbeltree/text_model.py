@@ -37,6 +37,8 @@ class TextModel(ABC):
     """Whether to tokenise the next texts while the current ones are encoded."""
     parallel: bool = False
     """Whether threads encode several batches at once."""
+    step_words: int = 1024
+    """Number of words to encode at a time where others wait: some hundredths of a second."""
 
     # What a runtime provides: encodings in its own form, `Encoded` or `gumbeltree.Encoding`.
 

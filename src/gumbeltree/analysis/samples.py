@@ -19,8 +19,6 @@ from gumbeltree.tree import Span, Tree
 
 MOST_TREES = 5
 """The number of distinct trees in the summary of a sample."""
-STEP_WORDS = 1024
-"""The number of words to encode per step, which takes a CPU core some 20 milliseconds."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -116,7 +114,7 @@ def sampling(
     sources = [noise_source(seed) for _ in sentences]
     trees: list[Tree] = []
     answers: list[Any] = []
-    most = max(1, STEP_WORDS // max(len(sentence.ids) for sentence in sentences))
+    most = max(1, model.step_words // max(len(sentence.ids) for sentence in sentences))
     # the greedy tree, then the samples
     for count in (0, *(min(most, samples - start) for start in range(0, samples, most))):
         encodings = []
