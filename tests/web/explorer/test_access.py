@@ -11,10 +11,12 @@ from tests.web.explorer.visit import (
     BOY,
     FOOD,
     Visit,
+    card,
     expect,
     expect_tree,
     needs_browser,
     sentence,
+    serving,
     tree,
 )
 
@@ -118,7 +120,17 @@ def test_the_first_view_is_complete_and_above_the_fold(browser, address, screen)
     visit.close()
 
 
-# axe: controls whose area is smaller than 24 by 24 pixels
+def test_the_first_view_of_a_pair_model_is_complete(browser, snli):
+    with serving({"snli-100d": snli}) as address:
+        visit = Visit(browser, address)
+        page = visit.open()
+        expect(page.locator("svg.tree")).to_have_count(2)
+        expect(card(page, "snli-100d").locator(".answer")).to_be_visible()
+        expect(page.get_by_role("textbox", name="Second sentence")).not_to_have_value("")
+        visit.close()
+
+
+# controls whose area is smaller than 24 by 24 pixels
 SMALL = """() => [...document.querySelectorAll(
   'button, input, select, textarea, summary, [role=treeitem]')]
   .filter(one => one.checkVisibility() && !one.closest('.unseen'))
