@@ -169,7 +169,7 @@ def _end(running: list[_Running], grace: float) -> bool:
 
     Args:
         running: the processes.
-        grace: seconds after which they are killed.
+        grace: seconds in which all of them end; those that do not are killed.
 
     Returns:
         Whether all of them finished.
@@ -177,7 +177,8 @@ def _end(running: list[_Running], grace: float) -> bool:
     processes = [worker.process for worker in running]
     for process in processes:
         process.terminate()
-    deadline = time.monotonic() + grace
+    # killing them takes time, too
+    deadline = time.monotonic() + 0.95 * grace
     try:
         for process in processes:
             process.join(max(0.0, deadline - time.monotonic()))
