@@ -117,6 +117,12 @@ def test_the_prediction_of_a_pair_belongs_to_the_sampled_trees(visit, snli):
     for label, answer in drawn["answers"].items():
         if answer["share"]:
             expect(panel).to_contain_text(f"{label} for {round(100 * answer['share'])}")
+    # one of the two trees has no prediction, and brackets belong to the first sentence
+    lists = panel.locator(".frequent")
+    expect(lists).to_have_count(2)
+    expect(lists.first).not_to_contain_text(own.label)
+    assert lists.first.get_by_role("button").count() == lists.first.locator("li").count()
+    expect(lists.last.get_by_role("button")).to_have_count(0)
 
 
 def test_sampled_trees_show_whether_the_tree_matters(visit, sst):

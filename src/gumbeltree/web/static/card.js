@@ -214,8 +214,10 @@ export class Card {
       if (signal.aborted) return;
       this.heated = (heated?.results ?? []).map(readable);
       if (predictions) {
-        // the prediction of a pair depends on the trees of both sentences
-        Object.assign(this.heated[0], { answer: predictions, samples: predictions.samples });
+        // the prediction of a pair depends on the trees of both sentences, so that of one has none
+        const { trees, ...samples } = predictions.samples;
+        const bare = trees.map((one) => ({ ...one, answer: null }));
+        Object.assign(this.heated[0], { answer: predictions, samples: { ...samples, trees: bare } });
       }
       this.#chart(view);
     } catch (error) {
@@ -557,7 +559,10 @@ export class Card {
         const about = { count: SAMPLES, temperature: view.temperature, room, name };
         const { picture, parts } = spanChart(trace, about, over);
         this.charts.push(picture);
-        return [...distribution(trace, SAMPLES, this.page.against), ...parts];
+        // only the first sentence can be compared with brackets
+        const against = which ? null : this.page.against;
+        const caption = which ? [html("h3", { text: "Second sentence" })] : [];
+        return [...caption, ...distribution(trace, SAMPLES, against), ...parts];
       }),
     );
   }

@@ -34,7 +34,7 @@ export class Panel {
     if (node.children && trace.layers[node.step].runner_up !== null && !isFixed(trace)) {
       const place = html("div", { class: "led" });
       parts.push(this.#choice(trace, node, place));
-      wanted.push(() => this.#otherwise(trace, node, temperature, place));
+      wanted.push(() => this.#otherwise(trace, which, node, temperature, place));
     }
     const near = html("div", { class: "near" });
     // an index contains whole sentences only
@@ -128,7 +128,7 @@ export class Panel {
   }
 
   /** Show the tree that follows if the runner-up is merged instead. */
-  async #otherwise(trace, node, temperature, place) {
+  async #otherwise(trace, which, node, temperature, place) {
     const prefix = [...trace.order.slice(0, node.step), trace.layers[node.step].runner_up];
     const body = { model: this.model.name, texts: [trace.text], temperature, prefix };
     let other;
@@ -144,6 +144,10 @@ export class Panel {
     place.replaceChildren(
       html("h3", { text: "The runner-up would have led to" }),
       html("p", { text: [answer && `${answer}.`, said].filter(Boolean).join(" ") }),
+    );
+    // only the first sentence can be compared with brackets
+    if (which) return;
+    place.append(
       html("button", {
         type: "button", class: "small", text: "Compare with that tree",
         onclick: () => this.on.against(other.brackets),

@@ -7,7 +7,13 @@ import { best, decimal, percent, shortened, visible } from "./text.js";
 const BINS = 20;
 const [WIDE, TALL] = [240, 54];
 
-/** Return how the prediction varies over the sampled trees, with the most frequent trees. */
+/**
+ * Return how the prediction varies over the sampled trees, with the most frequent trees.
+ *
+ * @param trace a result of /api/parse with samples
+ * @param count number of samples
+ * @param against called with the brackets of a tree to compare with; null offers no comparison
+ */
 export function distribution(trace, count, against) {
   const { samples } = trace;
   const parts = [html("p", { text: said(trace, count) })];
@@ -75,7 +81,8 @@ function histogram({ samples, answer }, count) {
 
 /** List the most frequent trees, and the model's own tree wherever it ranks. */
 function frequent({ samples, brackets, answer }, against) {
-  const own = { brackets, answer, share: samples.greedy_share, greedy: true };
+  const told = samples.trees.some((one) => one.answer);
+  const own = { brackets, answer: told ? answer : null, share: samples.greedy_share, greedy: true };
   const all = samples.trees.some((one) => one.greedy) ? samples.trees : [...samples.trees, own];
   const item = (one) => {
     const words = visible(one.brackets).replace(/\( /g, "(").replace(/ \)/g, ")");
@@ -83,7 +90,7 @@ function frequent({ samples, brackets, answer }, against) {
       "li", {},
       html("span", { class: "number", text: percent(one.share) }),
       html("span", { text: [brief(one.answer), one.greedy && "own tree"].filter(Boolean).join(", ") }),
-      html("button", {
+      against && html("button", {
         type: "button", class: "small", text: "Compare", "aria-label": `Compare with ${words}`,
         onclick: () => against(one.brackets),
       }),
