@@ -108,3 +108,11 @@ def test_summary_of_other_predictions(kind):
         assert quantiles["0.5"] == pytest.approx(np.median(values))
         assert list(quantiles.values()) == sorted(quantiles.values())
         assert quantiles["0.05"] < quantiles["0.95"]
+
+
+def test_trees_of_a_pair_have_no_prediction_of_their_own():
+    drawn = sample_trees(tiny_model("pair"), TEXT, "one dog", samples=10, seed=3)
+    summary = drawn.as_dict()
+    # it depends on the second tree as well
+    assert summary["answers"] is not None
+    assert all(tree["answer"] is None for tree in summary["trees"])

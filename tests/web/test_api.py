@@ -724,7 +724,8 @@ def test_a_client_that_does_not_read_is_disconnected():
 
 def test_rejects_responses_that_would_be_too_large(client, monkeypatch):
     results = post(client, "parse", model="pair", texts=[LONGEST] * 4)["results"]
-    assert results[3] == results[0]
+    # the last bits of scores depend on the batch
+    assert results[3]["order"] == results[0]["order"]
     body = {"model": "pair", "texts": [LONGEST] * 64}
     post(client, "encode", **body)
     # before anything is computed

@@ -31,12 +31,14 @@ class Samples:
         greedy_answer: Its prediction; None for one sentence of a pair.
         trees: The sampled trees, in the order of sampling; of the first sentence of a pair.
         answers: Their predictions; empty for one sentence of a pair.
+        pair: Whether the predictions also depend on the tree of a second sentence.
     """
 
     greedy: Tree
     greedy_answer: Any
     trees: Sequence[Tree]
     answers: Sequence[Any]
+    pair: bool = False
 
     @property
     def spans(self) -> dict[Span, float]:
@@ -48,8 +50,10 @@ class Samples:
         """Return the most frequent trees and the distribution of the predictions, as JSON data."""
         total, counts = len(self.trees), Counter(self.trees)
         answers = [answer.as_dict() for answer in self.answers]
-        # equal trees have equal predictions
-        answer_of = dict(zip(self.trees, answers, strict=True)) if answers else {}
+        answer_of = {}
+        if answers and not self.pair:
+            # equal trees have equal predictions
+            answer_of = dict(zip(self.trees, answers, strict=True))
         return {
             "trees": [
                 {
@@ -130,7 +134,8 @@ def sampling(
         assert order is not None
         trees += [Tree(sentences[0].words, row) for row in order.tolist()]
         yield
-    return Samples(trees[0], answers[0] if answers else None, trees[1:], answers[1:])
+    first = answers[0] if answers else None
+    return Samples(trees[0], first, trees[1:], answers[1:], len(texts) == 2)
 
 
 def predict_trees(
