@@ -41,7 +41,12 @@ def ids_of(sentences: Sentences) -> list[list[int]]:
 
 
 def encoder_settings(**settings: object) -> EncoderSettings:
-    """Return the settings of an encoder with 5D words and 6D states; `trees` names fixed trees."""
+    """Return the settings of an encoder with 5D words and 6D states; `trees` names fixed trees.
+
+    `encoder` is its kind, as is `kind`, which the functions below use for the head.
+    """
+    if "encoder" in settings:
+        settings["kind"] = settings.pop("encoder")
     if settings.get("trees") == "learned":
         del settings["trees"]
     if "trees" in settings:
@@ -60,6 +65,8 @@ def tiny_config(kind: str = "pair", **encoder: object) -> ModelConfig:
         "tags": {"tags": ("plot", "music", "cast")},
     }[kind.partition("_")[2]]
     sizes = {"hidden_dim": 7, "hidden_layers": 2, "batch_norm": True, "dropout": 0.3}
+    if kind == "similarity":
+        own, sizes = {}, {"scale": 20.0}
     head = part_settings(HEADS, kind, {"kind": kind, **own, **sizes}, "head")
     return ModelConfig(encoder_settings(**encoder), head, EmbeddingConfig(dropout=0.3, tuned=True))
 

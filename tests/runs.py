@@ -16,6 +16,7 @@ SMALL = (
     "embedding.dropout=0.1",
     "head.dropout=0.1",
     "optimizer=adam",
+    "evaluation_steps=1",
     "learning_rate=0.05",
     "clip=5.0",
     "patience=10",

@@ -49,10 +49,19 @@ def captured(monkeypatch):
 
 
 @interpreted
-@pytest.mark.parametrize("leaf", ["affine", "lstm", pytest.param("bilstm", marks=pytest.mark.slow)])
-def test_captured_encoding_agrees_with_others(captured, leaf):
-    plain = tiny_model("single", impl="exact", leaf=leaf)
-    model = tiny_model("single", impl="fused", leaf=leaf)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"leaf": "affine"},
+        {"leaf": "lstm"},
+        {"leaf": "norm", "cell": "gated"},
+        pytest.param({"leaf": "bilstm"}, marks=pytest.mark.slow),
+    ],
+    ids=lambda settings: "-".join(settings.values()),
+)
+def test_captured_encoding_agrees_with_others(captured, settings):
+    plain = tiny_model("single", impl="exact", **settings)
+    model = tiny_model("single", impl="fused", **settings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SentenceModel, "_is_captured", lambda model: False)
         expected = [plain.encode(TEXTS), plain.parse_many(TEXTS), plain.predict(TEXTS)]

@@ -2,6 +2,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -308,6 +309,24 @@ def test_settings_are_replaced():
     back = ["batch_size=32", "tuned=true", "task=sst2", "encoder.hidden_dim=300", labels]
     assert with_settings(recipe, back) == load_recipe("sst2")
     assert changed() == load_recipe("sst2")
+
+
+def test_settings_in_a_mapping():
+    settings = {"batch_size": 64, "tuned": False, "head.labels": ["a", "ü"], "learning_rate": 1e-5}
+    settings |= {"data.text": "a=b", "precision": "64"}
+    recipe = with_settings(load_recipe("sst2"), settings)
+    text = ["batch_size=64", "tuned=false", "head.labels=['a', 'ü']", "learning_rate=1e-5"]
+    assert recipe == changed(*text, "data.text=a=b", "precision=64")
+    with pytest.raises(TypeError, match=r"one string; pass \['epochs=1'\]"):
+        with_settings(load_recipe("sst2"), "epochs=1")
+
+
+def test_numbers_of_numpy_in_a_mapping():
+    recipe = load_recipe("demo")
+    mapping = {"epochs": np.int64(3), "learning_rate": np.float32(0.5)}
+    assert with_settings(recipe, mapping) == with_settings(
+        recipe, ["epochs=3", "learning_rate=0.5"]
+    )
 
 
 def test_the_last_setting_wins():

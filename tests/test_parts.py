@@ -192,7 +192,7 @@ def _tables(monkeypatch):
     monkeypatch.setitem(ENCODERS.table, "given", f"{__name__}:GivenTreeEncoder")
     monkeypatch.setitem(HEADS.table, "number", f"{__name__}:NumberHead")
     monkeypatch.setitem(HEADS.table, "attending", f"{__name__}:AttendingHead")
-    monkeypatch.setitem(ESTIMATORS.table, "reinforce", f"{__name__}:Reinforce")
+    monkeypatch.setitem(ESTIMATORS.table, "own_reinforce", f"{__name__}:Reinforce")
 
 
 def model_of(encoder="gumbel_tree", head="single"):
@@ -406,7 +406,9 @@ def test_an_encoder_over_given_trees(head, tmp_path):
         evaluate(model, bare)
     with pytest.raises(ValueError, match=message):
         model.encode(TEXTS)
-    assert "needs inputs besides words" in model.why_not_captured(sample=True)
+    assert "does not declare itself capturable" in model.why_not_captured(sample=True)
+    model.encoder.needs = frozenset({"order", "tags"})
+    assert "needs tags" in model.why_not_captured(sample=True)
 
 
 def test_given_trees_are_kept_in_prepared_files(tmp_path):
@@ -430,7 +432,7 @@ def test_given_trees_are_kept_in_prepared_files(tmp_path):
 @pytest.mark.parametrize("impl", ["reference", "exact"])
 def test_reinforce_by_hand(impl):
     model = model_of()
-    encoder = encoder_settings(estimator="reinforce", impl=impl)
+    encoder = encoder_settings(estimator="own_reinforce", impl=impl)
     config = dataclasses.replace(model.config, encoder=encoder)
     model = SentenceModel(config, model.tokenizer).double()
     for parameter in model.parameters():
@@ -463,7 +465,9 @@ def test_reinforce_by_hand(impl):
     step = Step(fabric, model, model, None, split, settings)
     parameters = list(model.parameters())
     expected = torch.autograd.grad(objective, parameters, allow_unused=True, retain_graph=True)
-    gradients = torch.autograd.grad(step._objective(losses, found), parameters, allow_unused=True)
+    advantage = step.policy.advantage(batch, known, lambda: None)
+    found = step._objective(losses, found) + step._surrogate(found, found, advantage)
+    gradients = torch.autograd.grad(found, parameters, allow_unused=True)
     for (name, _), one, other in zip(model.named_parameters(), expected, gradients, strict=True):
         torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
     query = [name for name, _ in model.named_parameters()].index("encoder.query")
@@ -473,7 +477,7 @@ def test_reinforce_by_hand(impl):
 def test_reinforce_is_unbiased():
     """The mean of many gradients is that of the loss, averaged over all trees."""
     torch.manual_seed(0)
-    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator="reinforce")).double()
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator="own_reinforce")).double()
     for parameter in encoder.parameters():
         nn.init.normal_(parameter, std=0.8)
     words = torch.randn(1, 3, 3, dtype=torch.float64)
@@ -499,7 +503,7 @@ def test_reinforce_is_unbiased():
 def test_reinforce_trains():
     model = model_of()
     config = dataclasses.replace(
-        model.config, encoder=encoder_settings(estimator="reinforce", hidden_dim=6)
+        model.config, encoder=encoder_settings(estimator="own_reinforce", hidden_dim=6)
     )
     torch.manual_seed(1)
     model = SentenceModel(config, model.tokenizer)

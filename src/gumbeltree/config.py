@@ -5,7 +5,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -49,6 +49,9 @@ TARGETS = {
 LSTM_INITS = ("orthogonal", "he", "uniform")
 """Initialisations of an LSTM; see `LSTMLeafConfig`."""
 
+BASELINES = ("none", "batch", "running", "self_critical", "rloo", "nvil")
+"""What REINFORCE and PPO compare the loss of a drawn tree with."""
+
 POOLINGS = ("root", "max", "mean_max")
 """How the nodes of a tree become its vector."""
 
@@ -74,6 +77,8 @@ class GatedConfig(Settings):
 
     expansion: int = setting(4, low=1, high=64)
     """Width of its hidden layer in multiples of the state width."""
+    dropout: float = setting(0.0, low=0, high=0.9)
+    """Share of the hidden units to drop in training, drawn once per candidate."""
     kind: str = kind_of("gated")
 
 
@@ -170,6 +175,40 @@ class SoftConfig(PartConfig):
 
 
 @dataclass(frozen=True)
+class ReinforceConfig(PartConfig):
+    """The log-probability of a drawn tree, weighted by its advantage (Williams 1992)."""
+
+    baseline: str = setting("batch", choices=BASELINES)
+    """Subtracted from the loss: none, batch (mean of the other examples), running (mean of earlier
+    batches), self_critical (loss with the highest-scoring merges), rloo (mean over the other trees
+    of the same example) or nvil (prediction of an LSTM plus the running mean)."""
+    samples: int = setting(4, low=2, high=1000)
+    """Trees per example for the baseline rloo."""
+    scaled: bool = False
+    """Divide advantages by max(1, their running deviation); nvil always does."""
+    decay: float = setting(0.9, low=0, high=0.9999)
+    """Decay of the running mean and deviation per batch."""
+    critic_dim: int = setting(64, low=1, high=1024)
+    """Width of the LSTM for the baseline nvil."""
+    critic_rate: float = setting(0.001, low=0)
+    """Learning rate of this LSTM."""
+    mean_entropy: bool = False
+    """Divide the entropy of a sentence, weighted by `training.entropy`, by its number of merges."""
+    kind: str = kind_of("reinforce")
+
+
+@dataclass(frozen=True)
+class PPOConfig(ReinforceConfig):
+    """Several updates per drawn tree, with clipped probability ratios (Schulman et al. 2017)."""
+
+    updates: int = setting(4, low=1, high=1000)
+    """Updates per batch; all but the first change only the choice of merges."""
+    epsilon: float = setting(0.2, low=1e-6, high=1e6)
+    """Ratios of probabilities receive a gradient within 1 - epsilon .. 1 + epsilon."""
+    kind: str = kind_of("ppo")
+
+
+@dataclass(frozen=True)
 class EncoderSettings(Settings):
     """Settings shared by all encoders, which map word vectors to sentence vectors."""
 
@@ -193,19 +232,27 @@ class TreeSettings(EncoderSettings):
     pooling: str = field(default="root", kw_only=True, metadata={"choices": POOLINGS})
     """The vector of a tree: root, max (maximum over all nodes) or mean_max (their mean plus their
     maximum). Attention replaces it."""
+    add_words: bool = field(default=False, kw_only=True)
+    """Add the mean of the word vectors to the vector of a tree, which must have their width. Both
+    are scaled to length 1 before."""
     impl: str = "auto"
     """Implementation of the merge: auto, fused, exact or reference."""
+
+
+QUERY_SCORES = ("dot", "scaled_dot")
+"""Scores of a candidate by a query vector; all others depend on its children alone."""
 
 
 @dataclass(frozen=True)
 class EncoderConfig(TreeSettings):
     """The paper's encoder, with learned trees."""
 
-    score: str = setting("dot", choices=("dot", "scaled_dot"))
-    """Validity score: dot, q.h (paper), or scaled_dot, q.h / sqrt(D) (reference)."""
+    score: str = setting("dot", choices=(*QUERY_SCORES, "pair", "cosine"))
+    """Validity score: dot, q.h (paper), or scaled_dot, q.h / sqrt(D) (reference). Of the children
+    alone: pair, a perceptron, or cosine."""
     estimator: Any = part(ESTIMATORS, "st_gumbel")
     """Gradient estimator of the merge decisions: st_gumbel, st, gumbel_rao, gapped, reinmax,
-    spigot or soft."""
+    spigot, soft, reinforce or ppo."""
     temperature: float = 1.0
     """Temperature of the softmax in the backward pass."""
     kind: str = kind_of("gumbel_tree")
@@ -245,12 +292,52 @@ class BeamTreeConfig(EncoderConfig):
 
 
 @dataclass(frozen=True)
-class FixedTreeConfig(TreeSettings):
-    """Trees that do not depend on the words, as baselines for learned trees."""
+class ParserConfig(Settings):
+    """The parser of the encoder `parser_composer`, which has weights of its own."""
 
-    trees: str = setting("balanced", choices=("left", "right", "balanced", "random"))
-    """left- or right-branching, balanced (split in half, the larger half on the left), or random
-    (a new tree per training example and epoch, one fixed tree per length otherwise)."""
+    hidden_dim: int | None = setting(None, low=1, high=WIDEST)
+    """Width of its states; by default that of the composer."""
+    leaf: Any = part(LEAVES, "lstm")
+    """Leaf transformation."""
+    cell: Any = part(CELLS, "treelstm")
+    """Composition cell."""
+    tunes_words: bool = False
+    """Whether its gradients reach the word vectors, which it shares with the composer."""
+
+
+@dataclass(frozen=True)
+class ParserComposerConfig(EncoderConfig):
+    """A parser, which draws the tree, and a composer, which follows it (Havrylov et al. 2019)."""
+
+    parser: ParserConfig = field(default_factory=ParserConfig, kw_only=True)
+    """Settings of the parser; `leaf`, `cell` and `hidden_dim` of the encoder are the composer's."""
+    estimator: Any = part(ESTIMATORS, "reinforce")
+    """Gradient estimator of the parser: reinforce or ppo."""
+    kind: str = kind_of("parser_composer")
+
+    @property
+    def of_parser(self) -> EncoderConfig:
+        """Settings of the parser as an encoder."""
+        return EncoderConfig(
+            embedding_dim=self.embedding_dim,
+            hidden_dim=self.parser.hidden_dim or self.hidden_dim,
+            leaf=self.parser.leaf,
+            cell=self.parser.cell,
+            impl=self.impl,
+            score=self.score,
+            estimator=self.estimator,
+            temperature=self.temperature,
+        )
+
+
+@dataclass(frozen=True)
+class FixedTreeConfig(TreeSettings):
+    """Trees that are not learned, for comparison with those that are."""
+
+    trees: str = setting("balanced", choices=("left", "right", "balanced", "random", "gold"))
+    """left- or right-branching, balanced (split in half, the larger half on the left), random
+    (a new tree per training example and epoch, one fixed tree per length otherwise), or the gold
+    trees of the data."""
     kind: str = kind_of("fixed_tree")
 
 
@@ -375,6 +462,15 @@ class TagsConfig(MLPSettings):
 
 
 @dataclass(frozen=True)
+class SimilarityConfig(Settings):
+    """The cosine of two sentence vectors, trained with a contrastive loss."""
+
+    scale: float = setting(20.0, low=0.01, high=1000)
+    """Factor of the cosines before the softmax of the loss."""
+    kind: str = kind_of("similarity")
+
+
+@dataclass(frozen=True)
 class EmbeddingConfig(Settings):
     """The word embedding."""
 
@@ -389,10 +485,10 @@ class ModelConfig(Settings):
     """A whole model: embedding, encoder and head."""
 
     encoder: Any = part(ENCODERS, "gumbel_tree")
-    """Encoder: gumbel_tree, fixed_tree, bag or lstm."""
+    """Encoder: gumbel_tree, beam_tree, parser_composer, fixed_tree, bag or lstm."""
     head: Any = part(HEADS, "pair")
     """Head: pair or single (classes), pair_number or single_number, pair_bins or single_bins,
-    pair_tags or single_tags."""
+    pair_tags or single_tags, similarity."""
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     """Word vectors."""
     max_words: int = setting(1024, low=1)
@@ -404,8 +500,8 @@ class DataConfig(Settings):
     """Reading, tokenization and splitting of the data."""
 
     task: str = "table"
-    """Task that reads the files: snli, sst2, sst5, listops, logic, sick, sick_relatedness, demo or
-    table."""
+    """Task that reads the files: snli, snli_similarity, sst2, sst5, listops, logic, sick,
+    sick_relatedness, demo or table."""
     tokenizer: str = setting("treebank", choices=("treebank", "whitespace"))
     """Tokenizer of plain text; pretokenized data sets keep their tokens."""
     lower: bool = True
@@ -418,6 +514,9 @@ class DataConfig(Settings):
     """Vectors of words without a pretrained vector: zero, random (from N(0, 0.01^2)), or parts (the
     mean over the parts between hyphens, slashes, full stops and apostrophes if all of them have a
     vector, else zero)."""
+    word_weights: float = setting(0.0, low=0, high=1)
+    """If positive, multiply the vectors of a file by a / (a + p), with a this setting, such as
+    1e-3, and p the share of a word in the training texts (Arora et al. 2017)."""
     own_vectors: bool = False
     """Without a vector file, start from word vectors computed from the training texts: words with
     similar neighbours get similar vectors. If false, start from N(0, 0.01^2)."""
@@ -455,6 +554,10 @@ class TrainingConfig(Settings):
     """adam, or adadelta with rho 0.9 and eps 1e-6."""
     learning_rate: float = setting(0.001, low=0)
     """Initial learning rate; see `patience`."""
+    parser_rate: float | None = setting(None, low=0)
+    """Initial learning rate of the parser of a parser_composer; by default `learning_rate`."""
+    weight_decay: float = setting(0.0, low=0)
+    """L2 penalty: each update adds this multiple of a weight to its gradient."""
     batch_size: int = setting(128, low=1)
     """Examples per step, over all processes."""
     pool: int = setting(100, low=1)
@@ -466,6 +569,9 @@ class TrainingConfig(Settings):
     """Maximum total gradient norm; 0 disables clipping."""
     evaluations: int = setting(10, low=1)
     """Evaluations on the development split per epoch."""
+    evaluation_steps: int = setting(1, low=1)
+    """Minimum number of steps between evaluations. In small data sets, they are several epochs
+    apart."""
     patience: int = setting(10, low=0)
     """Halve the learning rate after more than this many evaluations without improvement."""
     best_by: str = ""
@@ -477,7 +583,7 @@ class TrainingConfig(Settings):
     """Evaluate and save a running average of the weights with this decay per step; 0 evaluates the
     weights themselves."""
     entropy: float = setting(0.0, low=0)
-    """Weight of an entropy bonus for sampled trees; needs an estimator with log-probabilities."""
+    """Weight of a bonus for the entropy of the choices, with the estimators reinforce and ppo."""
     losses: dict[str, float] = field(default_factory=dict, hash=False)
     """Weights of the encoder's additional losses, by name; 1 by default."""
     anneal_rate: float = setting(0.0, low=0)
@@ -560,7 +666,23 @@ def _encoder_changes(table: Any) -> dict[str, list[str]]:
     return table
 
 
-def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+def assignments(settings: Iterable[str] | Mapping[str, Any]) -> list[str]:
+    """Return settings as a list of "key=value"; a mapping has the values themselves."""
+    if isinstance(settings, str):
+        raise TypeError(
+            f"`settings` must be a list of strings, got one string; pass [{settings!r}]"
+        )
+    if isinstance(settings, Mapping):
+        # JSON writes numbers, truth values, strings and lists of them as TOML does
+        return [
+            # NumPy's numbers have an item
+            f"{key}={json.dumps(x, ensure_ascii=False, default=lambda x: x.item())}"
+            for key, x in settings.items()
+        ]
+    return list(settings)
+
+
+def with_settings(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Recipe:
     """Return a copy of a recipe with some settings replaced.
 
     Args:
@@ -568,15 +690,16 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         settings: each "key=value", for example "training.batch_size=64". The value is read as TOML,
             or else as a string. The last part of the key suffices if it is unique:
             "batch_size=64". "leaf=affine" selects the kind of a part, and keeps the settings that
-            both kinds share.
+            both kinds share. A mapping such as {"batch_size": 64} works as well.
     """
     data = dataclasses.asdict(recipe)
     # set version 1 keys last, because their meaning depends on the kind of the encoder
-    for assignment in sorted(settings, key=_is_of_version_1):
+    for assignment in sorted(assignments(settings), key=_is_of_version_1):
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
             raise ValueError(
-                f"--set takes KEY=VALUE, got {assignment!r}; for example training.batch_size=64"
+                f"a setting has the form KEY=VALUE, got {assignment!r}; for example "
+                "training.batch_size=64"
             )
         try:
             for current, value in current_setting(key.strip(), text, data["model"]["encoder"]):
@@ -584,7 +707,7 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
                 # a part of another kind has other settings
                 data = dataclasses.asdict(from_dict(Recipe, data))
         except ValueError as error:
-            raise ValueError(f"--set {assignment[:80]}: {error}") from error
+            raise ValueError(f"the setting {assignment[:80]}: {error}") from error
     changed: Recipe = from_dict(Recipe, data)
     return changed
 
@@ -631,6 +754,12 @@ def _set(data: dict[str, Any], name: str, text: str) -> None:
     keys = [key for key in _leaves(data) if not key.startswith(tables)]
     matches = [key for key in keys if key == name or key.endswith("." + name)]
     matches = matches or [key for key in keys if f".{key}".endswith(f".{name}.kind")]
+    encoder = data["model"]["encoder"]
+    if not matches and "estimator" in name.split(".") and "estimator" not in encoder:
+        raise ValueError(
+            f"unknown key '{name}': the encoder {encoder['kind']!r} does not learn which words to "
+            "merge, so it has no estimator; use encoder.kind=gumbel_tree"
+        )
     if not matches:
         near = suggest(name, keys) or suggest(name, [key.rpartition(".")[2] for key in keys])
         raise ValueError(f"unknown key '{name}';{near or ' see `gumbeltree info`'}")

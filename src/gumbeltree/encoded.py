@@ -14,10 +14,21 @@ class Keep(NamedTuple):
     """Whether to return the states of all nodes."""
     scores: bool = False
     """Whether to return the scores of all candidates."""
+    beams: int = 0
+    """How many of the most probable trees to return; if 0, those that the encoder finds anyway."""
 
 
 VECTORS = Keep()
 """Return vectors and trees only."""
+
+
+class BestTrees(NamedTuple):
+    """The k most probable trees of each sentence that beam search finds, best first."""
+
+    order: Any
+    """Position of each merge, int64 `[B, k, T-1]`, -1 past the end of a sentence."""
+    log_prob: Any
+    """Log-probability of all merges `[B, k]`; -inf if there are fewer than k trees."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,8 @@ class Encoded:
     """h of each node `[B, 2T-1, D]`: word i at i, the node created at step t at T + t."""
     scores: NDArray[np.floating[Any]] | None = None
     """Validity scores without noise, `[B, T-1, T-1]` (layer, position); -inf outside a sentence."""
+    beams: BestTrees | None = None
+    """The most probable trees, if the encoder searches for them or `Keep.beams` requests them."""
 
 
 class EncoderTraits:
@@ -64,3 +77,8 @@ class EncoderTraits:
     def draws_trees(self) -> bool:
         """Whether trees depend on noise."""
         return self.trees == "sampled"
+
+    def why_no_beams(self) -> str | None:
+        """Return why beam search cannot find its most probable trees, or None if it can."""
+        learned = self.trees == "sampled"
+        return f"it does not {'support beam search' if learned else 'score merges'}"

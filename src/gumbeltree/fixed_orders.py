@@ -7,12 +7,18 @@ from numpy.typing import NDArray
 
 from gumbeltree.tree import Tree
 
+NO_GOLD = (
+    "the model follows gold trees (trees=gold), but there are none with these texts; evaluate it "
+    "on the files of a task that has them, such as listops or logic, with `gumbeltree evaluate`"
+)
+
 
 def fixed_orders(kind: str, lengths: NDArray[np.int64], T: int) -> NDArray[np.int64]:
     """Return merges, `[B, T-1]`, -1 past the end of a sentence.
 
     Args:
-        kind: left, right, balanced or random (one fixed random tree per length).
+        kind: left, right, balanced or random (one fixed random tree per length). The kind gold
+            raises an error: these trees do not depend on the length.
         lengths: words per sentence `[B]`.
         T: upper bound of the lengths.
     """
@@ -29,6 +35,8 @@ def order_table(kind: str, T: int) -> NDArray[np.int64]:
 
 @cache
 def _order(kind: str, length: int) -> tuple[int, ...]:
+    if kind == "gold":
+        raise ValueError(NO_GOLD)
     if kind == "left":
         return (0,) * (length - 1)
     if kind == "right":

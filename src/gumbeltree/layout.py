@@ -214,6 +214,14 @@ class Layout:
         """Pad rows of words, `[N, ...]` -> `[B, T, ...]`, with zeros."""
         return self._lay_out(rows, self.word_places(), self.T)
 
+    def padded(self, rows: Tensor) -> Tensor:
+        """Pad rows of words, `[cap, ...]` -> `[B, T, ...]`, with zeros, also inside a graph."""
+        position = torch.arange(self.T, device=self.start.device)
+        inside = position < self.own_lengths()[:, None]
+        row = torch.where(inside, self.start[:-1] + self.rank[:, None], 0)
+        found = rows.index_select(0, row.flatten()).unflatten(0, row.shape)
+        return torch.where(inside.view(*row.shape, *[1] * (rows.dim() - 1)), found, 0)
+
     def unpack_nodes(self, rows: Tensor) -> Tensor:
         """Pad rows of nodes, `[2N-B, ...]` -> `[B, 2T-1, ...]`: word i at i, merge t at T+t."""
         width = 2 * self.T - 1

@@ -96,9 +96,10 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
     """
     now = dict(encoder)
     kind = now.pop("kind")
-    if now.get("pooling") == "root":
-        # version 1 did not know it
-        del now["pooling"]
+    # version 1 did not know these settings
+    for name, former in (("pooling", "root"), ("add_words", False)):
+        if now.get(name) == former:
+            del now[name]
     # a string names a part, a table also contains its settings
     leaf, cell, estimator = (
         now.pop(name) if isinstance(now.get(name), Mapping) else {}

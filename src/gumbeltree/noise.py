@@ -118,8 +118,24 @@ def _gumbel(parts: Tensor) -> Tensor:
     return parts.add_(0.5).mul_(2.0**-23).log_().neg_().log_().neg_()
 
 
-def mixed(bits: Tensor, key: int) -> Tensor:
-    """Hash 32-bit integers, stored as int64, with a key.
+def dropped_units(codes: Tensor, width: int, rate: float) -> Tensor:
+    """Choose hidden units to drop, given codes of 64 bits.
+
+    Args:
+        codes: one code per row, int64 `[...]`.
+        width: number of hidden units.
+        rate: share of the units to drop, below 1.
+
+    Returns:
+        bool `[..., width]`.
+    """
+    code = mixed(mixed(codes & _MASK, 9) ^ (codes >> 32 & _MASK), 10)
+    unit = torch.arange(width, device=codes.device)
+    return mixed(unit ^ code[..., None], 11) < int(rate * 2**32)
+
+
+def mixed(bits: Tensor, key: int | Tensor) -> Tensor:
+    """Hash 32-bit integers, stored as int64, with a key or with one key each.
 
     The constants are those of "lowbias32", found by C. Wellons in a search for 32-bit hashes with
     low bias.

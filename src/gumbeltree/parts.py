@@ -52,6 +52,8 @@ ESTIMATORS = Registry(
         "reinmax": "gumbeltree.nn.estimators.reinmax:ReinMax",
         "spigot": "gumbeltree.nn.estimators.spigot:Spigot",
         "soft": "gumbeltree.nn.estimators.soft:SoftGumbel",
+        "reinforce": "gumbeltree.nn.estimators.reinforce:Reinforce",
+        "ppo": "gumbeltree.nn.estimators.ppo:PPO",
     },
     {
         "st_gumbel": "gumbeltree.config:StraightThroughConfig",
@@ -61,10 +63,12 @@ ESTIMATORS = Registry(
         "reinmax": "gumbeltree.config:ReinMaxConfig",
         "spigot": "gumbeltree.config:SpigotConfig",
         "soft": "gumbeltree.config:SoftConfig",
+        "reinforce": "gumbeltree.config:ReinforceConfig",
+        "ppo": "gumbeltree.config:PPOConfig",
     },
     {
         **dict.fromkeys(
-            ("st_gumbel", "st", "gumbel_rao", "gapped", "reinmax", "spigot"),
+            ("st_gumbel", "st", "gumbel_rao", "gapped", "reinmax", "spigot", "reinforce", "ppo"),
             "gumbeltree.light.estimators:HardChoice",
         ),
         "soft": "gumbeltree.light.estimators:SoftChoice",
@@ -76,6 +80,7 @@ ENCODERS = Registry(
     {
         "gumbel_tree": "gumbeltree.nn.encoders.gumbel_tree:GumbelTreeEncoder",
         "beam_tree": "gumbeltree.nn.encoders.beam_tree:BeamTreeEncoder",
+        "parser_composer": "gumbeltree.nn.encoders.parser_composer:ParserComposerEncoder",
         "fixed_tree": "gumbeltree.nn.encoders.fixed_tree:FixedTreeEncoder",
         "bag": "gumbeltree.nn.encoders.baselines:BagEncoder",
         "lstm": "gumbeltree.nn.encoders.baselines:LSTMEncoder",
@@ -83,12 +88,15 @@ ENCODERS = Registry(
     {
         "gumbel_tree": "gumbeltree.config:EncoderConfig",
         "beam_tree": "gumbeltree.config:BeamTreeConfig",
+        "parser_composer": "gumbeltree.config:ParserComposerConfig",
         "fixed_tree": "gumbeltree.config:FixedTreeConfig",
         "bag": "gumbeltree.config:BagConfig",
         "lstm": "gumbeltree.config:LSTMConfig",
     },
     {
         "gumbel_tree": "gumbeltree.light.trees:LightGumbelTree",
+        "beam_tree": "gumbeltree.light.trees:LightBeamTree",
+        "parser_composer": "gumbeltree.light.trees:LightParserComposer",
         "fixed_tree": "gumbeltree.light.trees:LightFixedTree",
         "bag": "gumbeltree.light.baselines:LightBag",
         "lstm": "gumbeltree.light.baselines:LightLSTM",
@@ -106,6 +114,7 @@ HEADS = Registry(
         "single_bins": "gumbeltree.nn.heads.numbers:SingleBinsHead",
         "pair_tags": "gumbeltree.nn.heads.tags:PairTagsHead",
         "single_tags": "gumbeltree.nn.heads.tags:SingleTagsHead",
+        "similarity": "gumbeltree.nn.heads.similarity:SimilarityHead",
     },
     {
         "pair": "gumbeltree.config:HeadConfig",
@@ -116,6 +125,7 @@ HEADS = Registry(
         "single_bins": "gumbeltree.config:BinsConfig",
         "pair_tags": "gumbeltree.config:TagsConfig",
         "single_tags": "gumbeltree.config:TagsConfig",
+        "similarity": "gumbeltree.config:SimilarityConfig",
     },
     {
         "pair": "gumbeltree.light.heads:LightPairHead",
@@ -126,5 +136,6 @@ HEADS = Registry(
         "single_bins": "gumbeltree.light.heads:LightSingleBinsHead",
         "pair_tags": "gumbeltree.light.heads:LightPairTagsHead",
         "single_tags": "gumbeltree.light.heads:LightSingleTagsHead",
+        "similarity": "gumbeltree.light.heads:LightSimilarityHead",
     },
 )

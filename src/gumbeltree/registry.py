@@ -58,7 +58,7 @@ class Registry(Mapping[str, Any]):
         plugins.watch(kind, table)
 
     def __getitem__(self, name: str) -> Any:
-        self._check_known(name)
+        self.check_known(name)
         try:
             return found_at(self.table[name])
         except ModuleNotFoundError as error:
@@ -68,7 +68,7 @@ class Registry(Mapping[str, Any]):
 
     def light_version(self, name: str) -> Any:
         """Return the NumPy version of a part; raise if it has none."""
-        self._check_known(name)
+        self.check_known(name)
         if name not in self.light:
             raise NeedsTorchError(
                 f"the {self.kind} {name!r} is not available in the NumPy runtime; install torch to "
@@ -76,7 +76,8 @@ class Registry(Mapping[str, Any]):
             )
         return found_at(self.light[name])
 
-    def _check_known(self, name: str) -> None:
+    def check_known(self, name: str) -> None:
+        """Raise unless a part has this name; import installed plugins if it is not built in."""
         if name not in self.table:
             plugins.load_installed()
         if name not in self.table:

@@ -151,7 +151,9 @@ def part_settings(table: Registry, default: str, value: Any, path: str) -> Any:
 def settings_of(table: Registry, kind: str, path: str = "") -> type[Any]:
     """Return the class of a part's settings: its `Config`, or `PartConfig` if it has none."""
     try:
-        if kind in table.settings and kind in table:
+        # imports installed plugins, which add their settings as well
+        table.check_known(kind)
+        if kind in table.settings:
             config: type[Any] = found_at(table.settings[kind])
         else:
             config = getattr(table[kind], "Config", PartConfig)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gumbeltree.encoded import VECTORS as VECTORS
+from gumbeltree.encoded import BestTrees as BestTrees
 from gumbeltree.encoded import Keep as Keep
 
 
@@ -64,6 +65,9 @@ class Encoding:
     """Sum of the entropies of each sentence's choices `[B]`, if the estimator needs it."""
     losses: Mapping[str, Tensor] = field(default_factory=dict)
     """Auxiliary losses of the encoder by name, each `[B]`; `training.losses` sets their weights."""
+    beams: BestTrees | None = None
+    """The k most probable trees of each sentence: `order`, int64 `[B, k, T-1]`, and `log_prob`
+    `[B, k]`, if the encoder searches for them or `Keep.beams` requests them."""
 
     @property
     def probabilities(self) -> Tensor | None:
@@ -76,7 +80,7 @@ class Encoding:
         def of(x: Any) -> Any:
             if isinstance(x, Mapping):
                 return {name: function(loss) for name, loss in x.items()}
-            return NodeState(*map(function, x)) if isinstance(x, NodeState) else function(x)
+            return type(x)(*map(function, x)) if isinstance(x, tuple) else function(x)
 
         there = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return Encoding(**{name: of(x) for name, x in there.items() if x is not None})
@@ -92,8 +96,8 @@ class Encoding:
         def together(parts: list[Any]) -> Any:
             if isinstance(parts[0], Mapping):
                 return {name: together([part[name] for part in parts]) for name in parts[0]}
-            if isinstance(parts[0], NodeState):
-                return NodeState(*(torch.cat(halves) for halves in zip(*parts, strict=True)))
+            if isinstance(parts[0], tuple):
+                return type(parts[0])(*map(torch.cat, zip(*parts, strict=True)))
             return None if parts[0] is None else torch.cat(parts)
 
         T = max(0 if x.order is None else x.order.shape[1] + 1 for x in encodings)
@@ -113,7 +117,7 @@ class Encoding:
             empty = x.new_zeros((len(x), more, *x.shape[2:]))
             return torch.cat([x[:, :words], empty, x[:, words:], empty], dim=1)
 
-        nodes, scores = self.nodes, self.scores
+        nodes, scores, beams = self.nodes, self.scores, self.beams
         return dataclasses.replace(
             self,
             order=F.pad(self.order, (0, more), value=-1),
@@ -121,6 +125,7 @@ class Encoding:
             scores=None if scores is None else F.pad(scores, (0, more, 0, more), value=-torch.inf),
             attention=None if self.attention is None else wide(self.attention),
             mask=None if self.mask is None else wide(self.mask),
+            beams=beams and beams._replace(order=F.pad(beams.order, (0, more), value=-1)),
         )
 
     def __iter__(self) -> Iterator[Tensor | None]:

@@ -7,13 +7,18 @@ import torch
 
 from gumbeltree import EncoderConfig, GumbelTreeEncoder, NodeState
 from gumbeltree.config import GatedConfig, TreeLSTMConfig
+from gumbeltree.layout import Sentences
 from gumbeltree.nn.cells.gated import GatedCell
 from gumbeltree.nn.cells.treelstm import TreeLSTMCell
+from gumbeltree.nn.encoders.beam_tree import BeamTreeEncoder
+from gumbeltree.nn.encoders.fixed_tree import FixedTreeEncoder
 from gumbeltree.nn.estimators.st_gumbel import StraightThroughGumbel
-from gumbeltree.noise import gumbel_noise
-from gumbeltree.ops.merge import exact
+from gumbeltree.noise import dropped_units, gumbel_noise, new_keys
+from gumbeltree.ops.merge import exact, fused
+from gumbeltree.ops.merge.dropout import parent_codes, word_codes
 from gumbeltree.parts import CELLS
 from gumbeltree.settings import settings_of
+from gumbeltree.states import Draw
 
 
 def made(name: str, hidden_dim: int) -> torch.nn.Module:
@@ -85,6 +90,114 @@ def test_exact_equals_reference_with_every_cell(name: str, sample: bool) -> None
             results[-1] += [p.grad for p in encoder.parameters()]
         for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+# dropout inside the gated cell
+
+
+def dropping(impl: str, rate: float = 0.4, encoder=GumbelTreeEncoder, **settings):
+    """Return an encoder in float64 with dropout inside its cell."""
+    cell = {"kind": "gated", "dropout": rate}
+    made = encoder(encoder.Config(3, 4, cell=cell, leaf="norm", impl=impl, **settings)).double()
+    torch.manual_seed(1)
+    for p in made.parameters():
+        torch.nn.init.normal_(p)
+    return made
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_exact_equals_reference_with_dropout(sample: bool) -> None:
+    # sentences for `Ledger`, then for `Direct`
+    for lengths in ([24, 17, 2, 1], [7, 6, 3, 1]):
+        T = lengths[0]
+        x = torch.randn(4, T, 3, dtype=torch.float64)
+        noise = gumbel_noise((4, T - 1, T - 1)).double()
+        results = []
+        for impl in ("exact", "reference"):
+            encoder = dropping(impl, pooling="mean_max")
+            words = x.clone().requires_grad_()
+            torch.manual_seed(7)
+            out = encoder(words, torch.tensor(lengths), noise=noise, sample=sample, details=True)
+            scores = out.scores[out.scores > -torch.inf]
+            total = (out.vector * torch.linspace(-1, 1, 4)).sum() + scores.sin().sum()
+            # the mode matters in the forward pass alone
+            encoder.eval()
+            (total + out.nodes.h.cos().sum()).backward()
+            results.append([out.order, out.vector, words.grad])
+            results[-1] += [p.grad for p in encoder.parameters()]
+        for ours, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+        # another draw in every pass, none in evaluation mode
+        torch.manual_seed(8)
+        inputs = x, torch.tensor(lengths)
+        assert not torch.equal(encoder.train()(*inputs, noise=noise).vector, out.vector)
+        plain = dropping(impl, rate=0.0, pooling="mean_max").eval()
+        assert torch.equal(encoder.eval()(*inputs).vector, plain(*inputs).vector)
+
+
+def test_dropped_units_by_hand() -> None:
+    D, rate = 3, 0.25
+    cell = GatedCell(D, GatedConfig(dropout=rate)).double()
+    for p in cell.parameters():
+        torch.nn.init.normal_(p)
+    left, right = torch.randn(2, 5, D, dtype=torch.float64)
+    codes = torch.randint(-(2**63), 2**63 - 1, (5,))
+    parent = cell(NodeState(left, left), NodeState(right, right), codes)
+    u = torch.nn.functional.gelu(torch.cat([left, right], 1) @ cell.weight.T + cell.bias)
+    u = torch.where(dropped_units(codes, 4 * D, rate), 0.0, u / (1 - rate))
+    z, h, c, v = (u @ cell.weight_out.T + cell.bias_out).chunk(4, dim=1)
+    s = z.sigmoid() * left + h.sigmoid() * right + c.sigmoid() * v
+    expected = torch.nn.functional.layer_norm(s, (D,), cell.gain, cell.shift)
+    torch.testing.assert_close(parent.h, expected)
+
+
+def test_a_share_of_the_units_is_dropped_independently() -> None:
+    words = word_codes(50, new_keys(40, generator=torch.Generator().manual_seed(2)))
+    codes = torch.stack([words[:, 1:], parent_codes(words[:, 1:], words[:, :-1])])
+    assert len(codes.unique()) == codes.numel()
+    dropped = dropped_units(codes, 64, 0.3).double()  # 250,880 draws
+    assert dropped.mean().item() == pytest.approx(0.3, abs=0.005)
+    for dim in range(4):
+        # neither units, positions, sentences nor levels depend on each other
+        first, second = (x - 0.3 for x in (dropped.narrow(dim, i, 1) for i in (0, 1)))
+        assert abs((first * second).mean().item()) < 0.21 * 5 / math.sqrt(first.numel())
+    assert not dropped_units(codes, 64, 0.0).any()
+
+
+@pytest.mark.parametrize("trees", ["left", "random"])
+def test_fixed_trees_with_dropout(trees: str) -> None:
+    x, lengths = torch.randn(2, 6, 3, dtype=torch.float64), torch.tensor([6, 4])
+    results = []
+    for impl in ("exact", "reference"):
+        encoder = dropping(impl, encoder=FixedTreeEncoder, trees=trees)
+        torch.manual_seed(3)
+        results.append(encoder(x, lengths, noise=gumbel_noise((2, 5, 5))).vector)
+    torch.testing.assert_close(*results)
+
+
+def test_one_beam_with_dropout_is_the_greedy_tree() -> None:
+    x, lengths = torch.randn(3, 9, 3, dtype=torch.float64), torch.tensor([9, 1, 6])
+    results = []
+    for kind, settings in ((GumbelTreeEncoder, {}), (BeamTreeEncoder, {"beams": 1})):
+        encoder = dropping("exact", encoder=kind, **settings)
+        torch.manual_seed(3)
+        embedded = Sentences.padded(x.clone().requires_grad_(), lengths)
+        out = encoder(embedded, draw=Draw())
+        out.vector.sin().sum().backward()
+        gradients = [p.grad for name, p in encoder.named_parameters() if name != "query"]
+        results.append([out.order, out.vector, *gradients])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+def test_kernels_refuse_dropout_in_training() -> None:
+    encoder = dropping("fused")
+    with pytest.raises(NotImplementedError, match=r"no dropout inside the cell, but .* is 0\.4"):
+        encoder.explain()
+    assert "`cell.dropout` is 0.4" in encoder.why_not_captured(sample=True)
+    assert "no dropout inside the cell" in fused.unsupported(encoder.cell, None, sample=False)
+    reason = fused.unsupported(encoder.eval().cell, None, sample=False) or ""
+    assert "dropout" not in reason
 
 
 def test_gated_cell_by_hand() -> None:

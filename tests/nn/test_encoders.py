@@ -248,6 +248,22 @@ def test_attention_by_hand(impl: str) -> None:
 
 
 @each_impl
+def test_words_are_added_to_the_vector(impl: str) -> None:
+    e = encoder(impl=impl, hidden_dim=words().shape[-1], add_words=True).eval()
+    plain = encoder(impl=impl, hidden_dim=words().shape[-1]).eval()
+    plain.load_state_dict(e.state_dict())
+    x = words().requires_grad_()
+    added, alone = (each(x, LENGTHS).vector for each in (e, plain))
+    means = torch.stack([x[b, :L].mean(0) for b, L in enumerate(LENGTHS.tolist())])
+    expected = sum(v / v.norm(dim=-1, keepdim=True) for v in (alone, means))
+    torch.testing.assert_close(added, expected)
+    gradients = [torch.autograd.grad(v.sum(), x)[0] for v in (added, expected)]
+    torch.testing.assert_close(*gradients)
+    with pytest.raises(ValueError, match="`embedding_dim` is 5 and `hidden_dim` is 9"):
+        encoder(impl=impl, embedding_dim=5, hidden_dim=9, add_words=True)
+
+
+@each_impl
 @pytest.mark.parametrize("pooling", ["max", "mean_max"])
 def test_maximum_by_hand(impl: str, pooling: str) -> None:
     e = encoder(impl=impl, pooling=pooling).eval()
@@ -475,7 +491,7 @@ def test_rejects_merges_out_of_range(value: int) -> None:
         ({"leaf": "bilstm", "hidden_dim": 5}, r"even `hidden_dim`.* got 5; use 6"),
         ({"leaf": "lsmt"}, r"unknown leaf 'lsmt'.*'lstm'"),
         ({"cell": "treelsm"}, r"unknown cell 'treelsm'.*'treelstm'"),
-        ({"estimator": "reinforce"}, r"unknown estimator 'reinforce'"),
+        ({"estimator": "reinforced"}, r"unknown estimator 'reinforced'.*'reinforce'"),
         ({"impl": "fast"}, r"unknown implementation 'fast'"),
         ({"hidden_dim": 0}, r"`hidden_dim` must be at least 1, got 0"),
     ],

@@ -10,7 +10,7 @@ from torch import Tensor
 from gumbeltree import EncoderConfig, GumbelTreeEncoder
 from gumbeltree.config import GappedConfig, GumbelRaoConfig, SpigotConfig
 from gumbeltree.nn.estimators.estimator import Estimator, LocalEstimator
-from gumbeltree.nn.estimators.gumbel_rao import conditional_logits, exponentials
+from gumbeltree.nn.estimators.gumbel_rao import conditional_logits, exponentials, uniform_parts
 from gumbeltree.nn.estimators.spigot import project
 from gumbeltree.nn.estimators.temperature import annealed_temperature
 from gumbeltree.noise import gumbel_noise
@@ -35,8 +35,11 @@ def test_weights(name: str) -> None:
     logits, _, choice, weights = layer(estimator)
     torch.testing.assert_close(weights.sum(1), torch.ones(4, dtype=torch.float64))
     assert not weights[0, 4:].any()
-    if isinstance(estimator, LocalEstimator):
+    if not estimator.mixes:
         assert torch.equal(weights.detach(), torch.eye(6, dtype=torch.float64)[choice])
+    if not estimator.local:
+        assert not weights.requires_grad
+        return
     (gradient,) = torch.autograd.grad(weights, logits, torch.randn_like(weights))
     assert gradient.isfinite().all()
     assert (gradient[0, 4:] == 0).all()
@@ -53,7 +56,7 @@ def test_gradient_equals_that_of_the_weights(name: str) -> None:
         (expected,) = torch.autograd.grad(weights, logits, dy)
         gradient = estimator.logit_gradient(dy, logits.detach(), noise, choice, 0.7)
         torch.testing.assert_close(gradient, expected)
-    else:
+    elif estimator.local:
         torch.autograd.gradcheck(
             lambda x: estimator.weights(x, noise[1:], choice[1:], 0.7),
             logits[1:].detach().requires_grad_(),
@@ -63,14 +66,15 @@ def test_gradient_equals_that_of_the_weights(name: str) -> None:
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_encoder_trains_with_every_estimator(name: str) -> None:
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator=name))
-    encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
+    found = encoder(torch.randn(2, 6, 3), torch.tensor([6, 4]))
+    (found.vector.sum() if found.log_prob is None else found.log_prob.sum()).backward()
     assert encoder.query.grad.abs().max() > 0
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_exact_equals_reference(name: str) -> None:
-    if not isinstance(ESTIMATORS[name](), LocalEstimator):
-        pytest.skip(f"{name} is not a local estimator")
+    if ESTIMATORS[name].mixes:
+        pytest.skip(f"{name} mixes candidates")
     # sentences for `Ledger`, then for `Direct`
     for lengths in ([24, 17, 2, 1], [7, 6, 3, 1]):
         x = torch.randn(4, lengths[0], 3, dtype=torch.float64)
@@ -82,7 +86,11 @@ def test_exact_equals_reference(name: str) -> None:
             encoder = GumbelTreeEncoder(config).double()
             torch.nn.init.normal_(encoder.query)
             out = encoder(x, torch.tensor(lengths), noise=noise)
-            (out.vector * torch.linspace(-1, 1, 4)).sum().backward()
+            total = (out.vector * torch.linspace(-1, 1, 4)).sum()
+            if out.log_prob is not None:
+                weights = torch.linspace(-1, 2, 4, dtype=torch.float64)
+                total = total + weights @ out.log_prob - 0.3 * out.entropy.sum()
+            total.backward()
             results.append([out.order, out.vector, *(p.grad for p in encoder.parameters())])
         for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
@@ -160,15 +168,13 @@ def test_gumbel_rao_draws_noise_that_leads_to_the_choice() -> None:
     logits = torch.tensor([0.5, -1.0, 0.0, -torch.inf], dtype=torch.float64).expand(n, 4)
     noise = gumbel_noise((n, 4)).double()
     choice = (logits + noise).argmax(1)
-    drawn = exponentials(noise, 0)
+    drawn, other = exponentials(uniform_parts(noise), torch.arange(2), noise.dtype)
     # exponentially distributed and independent of the noise
     assert drawn.mean().item() == pytest.approx(1, abs=0.02)
     assert drawn.var().item() == pytest.approx(1, abs=0.05)
-    for row in torch.corrcoef(
-        torch.stack([drawn[:, 0], noise[:, 0], exponentials(noise, 1)[:, 0]])
-    ):
+    for row in torch.corrcoef(torch.stack([drawn[:, 0], noise[:, 0], other[:, 0]])):
         assert row.abs().sort().values[1] < 0.02
-    noisy = conditional_logits(logits, choice, drawn)
+    noisy = conditional_logits(logits, choice, drawn[None])[0]
     assert torch.equal(noisy.argmax(1), choice)
     assert (noisy[:, 3] == -torch.inf).all()
     # over all choices, they have the distribution of logits plus Gumbel noise
@@ -179,7 +185,7 @@ def test_gumbel_rao_draws_noise_that_leads_to_the_choice() -> None:
 
 def test_gumbel_rao_has_the_mean_of_st_gumbel_and_less_variance() -> None:
     torch.manual_seed(0)
-    n = 20_000
+    n = 100_000
     logits = torch.tensor([0.5, -1.0, 0.0], dtype=torch.float64).expand(n, 3)
     noise = gumbel_noise((n, 3)).double()
     choice = (logits + noise).argmax(1)
@@ -284,7 +290,8 @@ def test_estimator_without_a_base_class_uses_reference(monkeypatch: pytest.Monke
     encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator="own"))
     assert encoder.explain().name == "reference"
     assert "not 'exact': the estimator OwnWeights mixes candidates" in encoder.explain().reason
-    encoder(torch.randn(2, 6, 3), torch.tensor([6, 4])).vector.sum().backward()
+    found = encoder(torch.randn(2, 6, 3), torch.tensor([6, 4]))
+    (found.vector.sum() if found.log_prob is None else found.log_prob.sum()).backward()
     assert encoder.query.grad.abs().max() > 0
     # greedy choices need no estimator
     assert encoder.eval().explain().name == "exact"

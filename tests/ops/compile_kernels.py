@@ -24,6 +24,12 @@ from gumbeltree.ops.merge.fused import backward as fused_backward
 from gumbeltree.ops.merge.fused import backward_kernels as backward
 from gumbeltree.ops.merge.fused import forward as fused_forward
 from gumbeltree.ops.merge.fused import forward_kernels as forward
+from gumbeltree.ops.merge.fused.estimators import ST_GUMBEL, Kernel
+from gumbeltree.ops.merge.fused.gated import backward as gated_backward
+from gumbeltree.ops.merge.fused.gated import backward_kernels as gated_bwd
+from gumbeltree.ops.merge.fused.gated import forward as gated_forward
+from gumbeltree.ops.merge.fused.gated import forward_kernels as gated_fwd
+from gumbeltree.ops.merge.fused.gated import record_width
 from gumbeltree.ops.pair_features import kernels as features
 
 SIZES = {"t", "B", "T", "cap", "steps", "offset"}
@@ -32,7 +38,12 @@ INT32 = {
     *("lengths", "start", "previous", "rows", "p_start"),
 }
 INT64 = {"order", "forced", "sentence"}
-OPERANDS = {"both", "weight_t", "p_weight"}
+OPERANDS = {"both", "weight_t", "weight_out_t", "p_weight"}
+ESTIMATORS = [
+    *(Kernel("st"), Kernel("reinmax"), Kernel("gapped", 0.8)),
+    *(Kernel(variant, 0.5) for variant in ("spigot", "ce", "eg")),
+    Kernel("gumbel_rao", 10),
+]
 ROOM = {75: 64, 80: 163, 86: 99, 90: 227}
 """KiB of shared memory available to a program."""
 CAPABILITY, D = (int(x) for x in sys.argv[1:3]) if len(sys.argv) > 2 else (90, 300)
@@ -128,6 +139,102 @@ def power_of_two(x: int) -> int:
     return 1 << (x - 1).bit_length()
 
 
+CHOICES = (
+    (True, 16, True, True, False, False),
+    (True, 4096, False, False, True, True),
+    (False, 16, True, True, False, False),
+    (False, 16, True, False, True, True),
+    (False, 4096, False, False, False, False),
+)
+"""BEGIN, T, SAMPLE, FROM_KEYS, FORCED and KEEP_SCORES of the step kernels."""
+
+
+def estimator_constants(kernel: Kernel, BT: int, keys: bool) -> dict[str, Any]:
+    """Return the constants of `undo_kernel` that select an estimator."""
+    constants = {"FROM_KEYS": keys, "ESTIMATOR": kernel.name, "SETTING": kernel.setting}
+    return {**constants, "DRAWS": kernel.points(BT)}
+
+
+def gated() -> None:
+    """Compile the kernels of the gated recursive cell."""
+    W = 4 * D
+    wide, record = {"W": W, "REC": record_width(W, D)}, {"RECORD": True}
+    all_sizes = {"D": D, **wide}
+    BM, BN, warps = gated_forward.PAIRS
+    rows, BD, row_warps = gated_forward.rows_per_program(D)
+    whole = {"BM": rows, "BD": BD, **all_sizes}
+    for recorded in (True, False):
+        constants = {"BM": BM, "BN": BN, **wide, "RECORD": recorded}
+        compiled(gated_fwd.pairs_kernel, constants, warps)
+        constants = {**whole, "EPSILON": 1e-5, "RECORD": recorded}
+        compiled(gated_fwd.first_layer_kernel, constants, row_warps)
+    for begin, T, sample, keys, forced, scores in CHOICES:
+        BT, _, warps = fused_forward.step_block(T, D)
+        constants = {"SLACK": 1e-6, "EPSILON": 1e-5, **all_sizes, "BD": BD, "BT": BT}
+        constants |= {"BEGIN": begin, "SAMPLE": sample, "FROM_KEYS": keys, "FORCED": forced}
+        constants |= {"NOISE_SCALE": 0.4 if forced else 1.0, "SOFTMAX": not forced}
+        constants |= {"KEEP_SCORES": scores, **record}
+        noise = "*i64" if keys else "*fp32"
+        compiled(gated_fwd.step_kernel, constants, warps, noise=noise)
+    for precision in ("tf32", "bf16", "ieee"):
+        dots = {"PRECISION": "ieee" if precision == "bf16" else precision}
+        operands = dict.fromkeys(OPERANDS, "*bf16") if precision == "bf16" else {}
+        out = {"weight": "*bf16"} if precision == "bf16" else {}
+        BM, BN, BK, warps, stages = tile_on_gpu(gated_forward.PROJECT, precision, D)
+        constants = {**all_sizes, **record, "BM": BM, "BN": BN, "BK": BK, **dots}
+        compiled(gated_fwd.project_kernel, constants, warps, stages, **operands)
+        BM, BN, BK, warps, stages = tile_on_gpu(gated_forward.GATES, precision, D)
+        constants = {"W": W, "COLUMNS": 4 * D, "BM": BM, "BN": BN, "BK": BK, **dots}
+        compiled(gated_fwd.gates_kernel, constants, warps, stages, **out)
+        BM, BN, BK, warps, stages = tile_on_gpu(gated_backward.INNER, precision, D)
+        constants = {**wide, "COLUMNS": 4 * D, "BM": BM, "BN": BN, "BK": BK, **dots}
+        compiled(gated_bwd.inner_kernel, constants, warps, stages, **operands)
+        BM, BN, BK, warps, stages = tile_on_gpu(gated_backward.UNDO, precision, D)
+        constants = {"D": D, "STATE": D, "GATES": W, "BM": BM, "BN": BN, "BK": BK, **dots}
+        constants |= {"PARTS": fused_backward.PARTS, "BT": 128, "PIECES": 1, "HAS_DIRECT": True}
+        constants |= {"SPAN": fused_backward.SPAN, "SAMPLE": True, "HAS_DSCORES": True}
+        constants |= estimator_constants(ST_GUMBEL, 128, False)
+        compiled(backward.undo_kernel, constants, warps, stages, **operands)
+    compiled(gated_bwd.score_backward_kernel, whole, row_warps)
+    BM, BN, warps = gated_forward.PAIRS
+    compiled(gated_bwd.slope_kernel, {**wide, "BM": BM, "BN": BN}, warps)
+    for scored, sample, dnodes in ((True, True, True), (True, False, False), (False, False, True)):
+        constants = {**all_sizes, "BJ": rows, "BD": BD, "SCORED": scored, "SAMPLE": sample}
+        constants |= {"PARTS": fused_backward.PARTS if scored else 1, "HAS_DNODES": dnodes}
+        compiled(gated_bwd.send_kernel, constants, row_warps)
+    width = -(-(W + 1) // 4) * 4
+    block = min(gated_backward.BLOCK, power_of_two(width))
+    compiled(gated_bwd.inner_rows_kernel, {**wide, "WIDTH": width, "BN": block})
+
+
+def beams() -> None:
+    """Compile the kernels of the beam search, and those of the gated cell that it uses."""
+    from gumbeltree.ops.gated import kernels as cell
+    from gumbeltree.ops.merge.beams import forward, fused, kernels
+
+    kinds = dict.fromkeys(("all_candidates", "candidates", "all_nodes"), "*i32")
+    kinds |= dict.fromkeys(("parents", "positions"), "*i32")
+    kinds |= dict.fromkeys(("left", "right", "hashes", "change", "all_codes", "lengths"), "*i64")
+    kinds |= dict.fromkeys(("slots", "first", "words", "n"), "i32")
+    hashes = {"LEFT": forward.LEFT, "RIGHT": forward.RIGHT, "OFFSET": forward.OFFSET}
+    for k, T, distinct in ((5, 100, True), (1, 30, False), (5, 1000, True)):
+        KB, BT, warps = fused._block(k, T)
+        size = {"k": k, "KB": KB, "BT": BT, "NEVER": forward.NEVER}
+        compiled(kernels.choose_kernel, {**size, "DISTINCT": distinct, **hashes}, warps, **kinds)
+        compiled(kernels.score_gradient_kernel, size, warps, **kinds)
+        compiled(kernels.order_kernel, {"k": k, "KB": KB}, 1, **kinds)
+    for single in (True, False):
+        constants = {"D": D, "BD": 128, "SINGLE": single}
+        compiled(kernels.add_to_children_kernel, constants, **kinds)
+    strides = dict.fromkeys(("left_stride", "right_stride", "h_stride", "c_stride"), "i32")
+    states = strides | {"left": "*fp32", "right": "*fp32"}
+    row = {"W": 4 * D, "REC": 9 * D + 1, "D": D, "BD": power_of_two(D)}
+    compiled(cell.normalise_kernel, row | {"EPSILON": 1e-5}, **states)
+    for has_dc in (True, False):
+        compiled(cell.normalise_backward_kernel, row | {"HAS_DC": has_dc}, **states)
+    compiled(cell.slope_kernel, {"W": 4 * D, "REC": 9 * D + 1, "BW": 512})
+
+
 def main() -> None:
     """Compile all kernels, every compile-time branch and tile at least once."""
     for kind, words in (("*i64", True), ("*i32", False)):
@@ -149,14 +256,23 @@ def main() -> None:
             constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PRECISION": dots}
             compiled(forward.project_kernel, constants, warps, stages, **operands)
         BM, BN, BK, warps, stages = tile_on_gpu(fused_backward.UNDO, precision, D)
-        variants = [(fused_backward.PARTS, 4096, True, True)]
+        plain = estimator_constants(ST_GUMBEL, 16, False)
+        variants = [(fused_backward.PARTS, 4096, True, True, plain)]
         if precision == "tf32":
-            variants += [(1, 16, False, False), (2 * fused_backward.PARTS, 16, True, False)]
-        for parts, BT, sample, dscores in variants:
+            parts, rao = fused_backward.PARTS, ESTIMATORS[-1]
+            variants += [(1, 16, False, False, plain), (2 * parts, 16, True, False, plain)]
+            variants += [
+                (parts, 32, True, False, estimator_constants(x, 32, True)) for x in ESTIMATORS
+            ]
+            # noise from a table, and more draws than fit into one tile
+            variants += [(parts, 4096, True, True, estimator_constants(rao, 4096, False))]
+        for parts, BT, sample, dscores, estimator in variants:
             constants = {"D": D, "BM": BM, "BN": BN, "BK": BK, "PARTS": parts, "PRECISION": dots}
             constants |= {"BT": BT, "PIECES": -(-D // fused_backward.UNITS["sparse"])}
             constants |= {"SPAN": fused_backward.SPAN, "SAMPLE": sample, "HAS_DSCORES": dscores}
-            compiled(backward.undo_kernel, constants, warps, stages, **operands)
+            constants |= {"STATE": 2 * D, "GATES": 5 * D, "HAS_DIRECT": False, **estimator}
+            kinds = operands | {"noise": "*i64" if estimator["FROM_KEYS"] else "*fp32"}
+            compiled(backward.undo_kernel, constants, warps, stages, **kinds)
         BM, BD, BK, warps, stages = tile_on_gpu(fused_lstm.FORWARD, precision, D, columns=4)
         constants = {"D": D, "BACK": -1, "SAVE": True, "PRECISION": dots}
         constants |= {"BM": BM, "BD": BD, "BK": BK}
@@ -172,16 +288,11 @@ def main() -> None:
     BM, BD, warps = fused_lstm.CELL
     constants = {"D": D, "BACK": -1, "GATHER": True, "PARTS": fused_lstm.PARTS, "BM": BM, "BD": BD}
     compiled(lstm.lstm_bwd_kernel, constants, warps)
-    for begin, T, sample, keys, forced, scores in (
-        (True, 16, True, True, False, False),
-        (True, 4096, False, False, True, True),
-        (False, 16, True, True, False, False),
-        (False, 16, True, False, True, True),
-        (False, 4096, False, False, False, False),
-    ):
+    for begin, T, sample, keys, forced, scores in CHOICES:
         BT, BD, warps = fused_forward.step_block(T, D)
         constants = {"SLACK": 1e-6, "D": D, "BD": BD, "BT": BT, "BEGIN": begin}
         constants |= {"SAMPLE": sample, "FROM_KEYS": keys, "FORCED": forced, "RECORD": True}
+        constants |= {"NOISE_SCALE": 0.4 if forced else 1.0, "SOFTMAX": not forced}
         noise = "*i64" if keys else "*fp32"
         compiled(forward.step_kernel, constants | {"KEEP_SCORES": scores}, warps, noise=noise)
     for kind, (BJ, warps) in fused_backward.SEND.items():
@@ -198,11 +309,14 @@ def main() -> None:
     BD = min(BD, power_of_two(D))
     compiled(backward.score_backward_kernel, {"D": D, "BM": BM, "BD": BD}, warps)
     for has_droot in (True, False):
-        constants = {"D": D, "BD": power_of_two(D), "HAS_DROOT": has_droot}
+        constants = {"D": D, "STATE": 2 * D, "BD": power_of_two(D), "HAS_DROOT": has_droot}
         compiled(backward.roots_kernel, constants, 2, roots="*i64")
     width = -(-(2 * D + 1) // 4) * 4
-    compiled(backward.children_kernel, {"D": D, "WIDTH": width, "BW": power_of_two(width)}, 2)
+    constants = {"D": D, "STATE": 2 * D, "WIDTH": width, "BW": power_of_two(width)}
+    compiled(backward.children_kernel, constants, 2)
 
 
 if __name__ == "__main__":
     main()
+    gated()
+    beams()

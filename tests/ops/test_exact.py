@@ -290,18 +290,21 @@ def test_records_no_tape_without_gradients(mode: type, monkeypatch: pytest.Monke
         ([64], True, "Direct"),
         ([256], True, "Ledger"),
         ([60], False, None),
+        ([16] * 16, "reinforce", "Deferred"),
     ],
 )
 def test_method_is_chosen_by_size(
-    lengths: list[int], sample: bool, method: str | None, monkeypatch: pytest.MonkeyPatch
+    lengths: list[int], sample: bool | str, method: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = []
-    for name in ("Direct", "Ledger"):
+    for name in ("Direct", "Ledger", "Deferred"):
         real = getattr(exact_backward, name)
         monkeypatch.setattr(
             exact_backward, name, lambda s, name=name, real=real: used.append(name) or real(s)
         )
-    encoder = GumbelTreeEncoder(EncoderConfig(2, 2))
+    estimator = sample if isinstance(sample, str) else "st_gumbel"
+    encoder = GumbelTreeEncoder(EncoderConfig(2, 2, estimator=estimator))
     words = torch.randn(len(lengths), max(lengths), 2)
-    encoder(words, torch.tensor(lengths), sample=sample).vector.sum().backward()
+    found = encoder(words, torch.tensor(lengths), sample=bool(sample))
+    (found.vector.sum() if found.log_prob is None else found.log_prob.sum()).backward()
     assert used == ([] if method is None else [method])

@@ -241,6 +241,8 @@ PACKED = [
     ({"leaf": "bilstm", "attention": True}, True),
     ({"trees": "balanced"}, False),
     ({"trees": "random"}, True),
+    ({"cell": "gated", "leaf": "norm"}, True),
+    ({"cell": "gated", "leaf": "norm", "attention": True}, False),
     slow({}, False),
     slow({"leaf": "lstm"}, True),
     slow({"leaf": "bilstm", "attention": True}, False),
@@ -286,6 +288,8 @@ def test_packed_sentences_equal_padded_ones(settings: dict[str, object], sample:
     [
         ({"leaf": "bilstm", "attention": True}, True, True),
         ({"leaf": "lstm"}, False, False),
+        ({"cell": "gated", "leaf": "norm", "attention": True}, True, False),
+        ({"cell": "gated", "leaf": "norm"}, False, False),
         slow({"leaf": "lstm"}, True, True),
         slow({"leaf": "bilstm", "attention": True}, False, False),
     ],
@@ -393,6 +397,7 @@ def run_compiled(
     precision: str = "ieee",
     sentences: int = 100,
     longest: int = 30,
+    cell: str = "treelstm",
 ) -> Result:
     """Encode random sentences on the GPU, with an LSTM leaf."""
     generator = torch.Generator().manual_seed(0)
@@ -400,14 +405,15 @@ def run_compiled(
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    encoder = GumbelTreeEncoder(EncoderConfig(20, D, impl=impl, leaf="lstm"))
+    encoder = GumbelTreeEncoder(EncoderConfig(20, D, impl=impl, leaf="lstm", cell=cell))
     with torch.no_grad():
         for name, p in encoder.named_parameters():
             # a large query, so that the trees depend on the words
-            p.copy_(draw(*p.shape) * (0.3 if name == "query" else p.shape[-1] ** -0.5))
+            size = {"query": 0.3, "cell.gain": 1.0}.get(name, p.shape[-1] ** -0.5)
+            p.copy_(draw(*p.shape) * size)
     encoder.to("cuda", dtype)
     words = draw(sentences, longest, 20).to("cuda", dtype).requires_grad_()
-    lengths = (torch.arange(sentences, device="cuda") % longest) + 1
+    lengths = longest - torch.arange(sentences, device="cuda") % longest
     noise = gumbel_noise((sentences, longest - 1, longest - 1), generator=generator).cuda()
     cotangent = draw(sentences, D).to("cuda")
     before = torch.get_float32_matmul_precision()

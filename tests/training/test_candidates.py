@@ -191,7 +191,7 @@ def test_encoder_on_the_command_line(encoder, kind, tmp_path):
         (("lstm", "--init", "sst2-100d"), "omit --encoder"),
         (
             ("auto", "--set", "leaf=affine"),
-            "fit bag: --set leaf=affine: unknown key 'leaf'",
+            "fit bag: the setting leaf=affine: unknown key 'leaf'",
         ),
         (("trees",), "unknown encoder 'trees'"),
     ],
@@ -236,7 +236,7 @@ def test_recipes_can_list_settings_for_an_encoder(tmp_path):
     ("changes", "message"),
     [
         ('lstm = "head.dropout=1"', r"own\.toml: `encoders.lstm` must be a list"),
-        ('lstm = ["dropot=1"]', r"own\.toml: --set dropot=1: unknown key 'dropot'"),
+        ('lstm = ["dropot=1"]', r"own\.toml: the setting dropot=1: unknown key 'dropot'"),
     ],
 )
 def test_rejects_wrong_settings_for_an_encoder(changes, message, tmp_path):

@@ -30,6 +30,7 @@ from gumbeltree.training.loop import evaluation_points, new_optimizer, train
 from gumbeltree.training.noise import step_seed
 from gumbeltree.training.seeds import summarize
 from gumbeltree.training.start import known_words, new_model, start_from
+from gumbeltree.training.text import train_text
 from tests.runs import SMALL, contents, metrics, small, table
 from tests.test_noise import example_noise
 
@@ -140,6 +141,9 @@ def test_optimizers_have_the_parameters_of_the_paper():
     assert type(adadelta) is torch.optim.Adadelta
     (group,) = adadelta.param_groups
     assert (group["lr"], group["rho"], group["eps"]) == (1.0, 0.9, 1e-6)
+    for name in ("adam", "adadelta"):
+        config = TrainingConfig(optimizer=name, weight_decay=0.125)
+        assert new_optimizer(config, model, cpu).param_groups[0]["weight_decay"] == 0.125
     # only `capturable` differs on a CUDA device
     for name, plain in (("adam", adam), ("adadelta", adadelta)):
         (group,) = plain.param_groups
@@ -333,6 +337,28 @@ def test_evaluation_points_are_as_many_as_requested():
         assert len(points) == min(count, evaluations)
         assert min(points) > 0
         assert max(points) == count
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (("evaluation_steps=3", "epochs=1"), [4, 7]),
+        # every second epoch, and the last one
+        (("evaluation_steps=10", "epochs=5"), [14, 28, 35]),
+        (("evaluation_steps=14", "epochs=4"), [14, 28]),
+    ],
+)
+def test_small_data_sets_are_evaluated_less_often(demo, tmp_path, settings, steps):
+    train(small("evaluations=3", *settings), demo, tmp_path, quiet=True)
+    assert [line["step"] for line in metrics(tmp_path)] == steps
+
+
+def test_a_model_that_learned_nothing_says_so(demo, tmp_path, capsys):
+    train(small("epochs=1", "learning_rate=0"), demo, tmp_path / "none")
+    assert "no better on the development split" in capsys.readouterr().err
+    texts, labels = ["a gem .", "so dull ."] * 40, ["good", "bad"] * 40
+    train_text(texts, labels, encoder="bag", settings=["epochs=5", "learning_rate=0.05"])
+    assert "no better on the development split" not in capsys.readouterr().err
 
 
 def test_metrics_of_a_run(demo, finished):

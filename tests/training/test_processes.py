@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import torch
 
 from gumbeltree import load
 from gumbeltree.config import load_recipe, with_settings
@@ -16,6 +18,7 @@ from gumbeltree.data.compile import prepare
 from gumbeltree.data.split import shuffled
 from gumbeltree.evaluation import evaluate
 from gumbeltree.training.loop import train
+from gumbeltree.training.start import leave_processes
 from gumbeltree.training.stopping import InterruptedRunError
 from tests.commands import Result
 from tests.runs import SMALL, metrics
@@ -124,6 +127,37 @@ def test_two_processes_finish_what_one_began(pairs, tmp_path):
     # only one process prints
     assert ended.err.count("resuming after step 4") == 1
     assert ended.err.count("dev loss") == len(metrics(folder)) - 1
+
+
+def threads_of_gloo():
+    tasks = Path("/proc/self/task").iterdir()
+    names = [(task / "comm").read_text(encoding="utf-8") for task in tasks]
+    return sum("gloo" in name for name in names)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists the threads of Linux")
+def test_no_thread_of_the_group_outlives_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    module.cycle = [module]
+    assert threads_of_gloo() > 0
+    del module
+    leave_processes()
+    assert not torch.distributed.is_initialized()
+    assert threads_of_gloo() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gumbel_tree", "parser_composer"])
+def test_two_processes_share_the_baseline(pairs, tmp_path, kind):
+    path, _, _ = pairs
+    settings = (*PAIRS, f"encoder.kind={kind}", "estimator=ppo", "baseline=nvil", "updates=2")
+    single(tmp_path / "one", "text-pair", settings, path)
+    ended = torchrun("text-pair", "--data", path, "--out", tmp_path / "two", settings=settings)
+    assert ended.code == 0, ended
+    assert_same(tmp_path / "two", tmp_path / "one", 14)
 
 
 @pytest.mark.slow

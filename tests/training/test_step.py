@@ -15,6 +15,7 @@ from torch import nn
 
 from gumbeltree import layout as layout_module
 from gumbeltree.config import BagConfig, ModelConfig, TrainingConfig
+from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split
 from gumbeltree.device.graphs import Graphs
 from gumbeltree.model import SentenceModel
@@ -24,6 +25,7 @@ from gumbeltree.training.loop import new_optimizer
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import CapturedStep, Step, clip, make_state, why_not_captured
 from tests.models import WORDS, tiny_model
+from tests.ops.test_fused_estimators import SETTINGS as ESTIMATORS
 
 pytest.importorskip("triton")
 
@@ -188,6 +190,7 @@ def test_computes_the_loss_in_float32_under_autocast(monkeypatch):
         {"kind": "single", "trees": "random"},
         {"kind": "pair", "trees": "balanced", "attention": True},
         {"kind": "single", "pooling": "max"},
+        {"kind": "single", "leaf": "norm", "cell": "gated"},
         *(
             pytest.param(settings, marks=pytest.mark.slow)
             for settings in (
@@ -211,6 +214,91 @@ def test_captured_equals_eager(settings):
     unchanged = {name for name, x in both.captured.state.items() if torch.equal(x, start[name])}
     assert not unchanged
     assert all(p.grad is None for p in both.captured.model.parameters())
+
+
+def with_trees(split, seed=5):
+    """Return a split whose sentences have random trees."""
+    generator = np.random.default_rng(seed)
+    merges = [
+        generator.integers(left) for n in np.diff(split.starts) for left in range(n - 1, 0, -1)
+    ]
+    return dataclasses.replace(split, orders=np.array(merges, np.uint16))
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("trees", "cell"), [("gold", "treelstm"), *((x, "gated") for x in ("gold", "left", "random"))]
+)
+def test_captured_equals_eager_for_trees_that_are_not_learned(trees, cell):
+    leaf = "norm" if cell == "gated" else "affine"
+    split = split_of(1, lengths=(4, 3, 1, 5, 1, 2, 1, 2))
+    followed = with_trees(split) if trees == "gold" else split
+    both = Both(split=followed, trees=trees, leaf=leaf, cell=cell)
+    short, long = (np.flatnonzero((split.lengths[:, 0] > 2) == x) for x in (False, True))
+    both(long[:2])
+    both(short[:3])
+    if trees == "gold":
+        # the trees matter
+        other = Update(True, split=with_trees(split, seed=6), trees="gold", leaf=leaf, cell=cell)
+        other(long[:2])
+        assert float(other.step.loss) != pytest.approx(float(both.eager.step.loss), rel=1e-3)
+
+
+def test_a_batch_on_the_device_has_the_trees_of_the_split():
+    split = with_trees(split_of(2, lengths=(4, 3, 1, 5, 1, 2, 1, 2)))
+    on_device = DeviceSplit(split, torch.device("cpu"))
+    for rows in (np.array([0, 3, 1]), np.arange(8), np.flatnonzero(split.lengths.max(1) == 1)):
+        if len(rows):
+            bounds, numbers = on_device.place(rows)
+            order = on_device.read(torch.from_numpy(numbers), bounds).sentences.order
+            expected = split.batch(rows).sentences.order
+            width = expected.shape[1]
+            assert torch.equal(order[:, :width], expected)
+            assert bool((order[:, width:] == -1).all())
+    words = dataclasses.replace(split_of(1, (1, 1)), orders=np.empty(0, np.uint16))
+    on_device = DeviceSplit(words, torch.device("cpu"))
+    bounds, numbers = on_device.place(np.array([0, 1]))
+    order = on_device.read(torch.from_numpy(numbers), bounds).sentences.order
+    assert order.tolist() == [[-1] * (bounds.T - 1)] * 2
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("kind", "encoder", "baseline"),
+    [
+        ("single", "gumbel_tree", "self_critical"),
+        pytest.param("pair", "parser_composer", "nvil", marks=pytest.mark.slow),
+        pytest.param("pair", "gumbel_tree", "rloo", marks=pytest.mark.slow),
+        pytest.param("single", "parser_composer", "running", marks=pytest.mark.slow),
+    ],
+)
+def test_captured_equals_eager_for_policies(kind, encoder, baseline):
+    settings = {"kind": "ppo", "baseline": baseline, "updates": 2, "samples": 2, "critic_dim": 4}
+    both = Both(kind=kind, encoder=encoder, estimator=settings, leaf="affine")
+    for rows in (BATCHES[1], BATCHES[1]):
+        both(rows)
+    one, other = (update.step.policy for update in (both.eager, both.captured))
+    torch.testing.assert_close(one.sums, other.sums)
+    assert one.sums[0] == pytest.approx(1 - 0.9**2)
+    if baseline == "nvil":
+        for name, x in one.critic.state_dict().items():
+            torch.testing.assert_close(other.critic.state_dict()[name], x, rtol=1e-6, atol=1e-8)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("gumbel_rao", "ce") else pytest.param(name, marks=pytest.mark.slow)
+        for name in ESTIMATORS
+    ],
+)
+def test_captured_equals_eager_for_every_estimator(name):
+    split = split_of(1, lengths=(1, 4, 2, 3, 1, 2, 1, 2))
+    both = Both(split=split, leaf="affine", estimator=ESTIMATORS[name])
+    before = both.captured.state["encoder.query"]
+    both(np.flatnonzero(split.lengths[:, 0] > 1)[:3])
+    assert not torch.equal(both.captured.state["encoder.query"], before)
 
 
 @interpreted
@@ -329,9 +417,16 @@ def test_epochs_have_different_noise():
 
 
 @interpreted
-def test_dropout_depends_on_seed_and_step_alone():
+@pytest.mark.parametrize("inside", [False, True])
+def test_dropout_depends_on_seed_and_step_alone(inside):
+    # the kernels have no dropout inside the cell
+    settings = {"captured": True, "dropout": 0.4, "trees": "left"}
+    if inside:
+        cell = {"kind": "gated", "dropout": 0.4}
+        settings = {"captured": False, "dropout": 0.0, "leaf": "norm", "cell": cell}
+
     def trained(first, draws):
-        update = Update(True, dropout=0.4, clip=0.5, trees="left")
+        update = Update(clip=0.5, **settings)
         update.count = first
         torch.rand(draws)
         return update(BATCHES[1])[0], update.state
@@ -437,9 +532,11 @@ def cuda_steps(captured, batches, dropout=0.0, optimizer="adam", **encoder):
     """Update a model on the device; return the loss and norm of each step, and the weights."""
     fabric = start_fabric("cuda", "32")
     split = cuda_split()
+    if encoder.get("trees") == "gold":
+        split = with_trees(split)
     torch.manual_seed(0)
     sizes = {"embedding_dim": 20, "hidden_dim": 48, "leaf": "lstm", "impl": "fused"}
-    model = tiny_model("pair", **sizes, **encoder).train()
+    model = tiny_model("pair", **{**sizes, **encoder}).train()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = dropout
@@ -451,8 +548,8 @@ def cuda_steps(captured, batches, dropout=0.0, optimizer="adam", **encoder):
     config = TrainingConfig(seed=3, clip=1.0, learning_rate=rate, optimizer=optimizer)
     plain = new_optimizer(config, model, fabric.device)
     module, wrapped = fabric.setup(model, plain)
-    assert why_not_captured(fabric, model) is None
     if captured:
+        assert why_not_captured(fabric, model) is None
         step = CapturedStep(fabric, module, model, plain, split, config)
     else:
         step = Step(fabric, module, model, wrapped, split, config)
@@ -471,10 +568,19 @@ GPU_BATCHES = [np.arange(64), np.arange(64)[::-1].copy(), np.arange(64)] * 2
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
-def test_gpu_captured_equals_eager(optimizer):
-    eager, weights, _ = cuda_steps(False, GPU_BATCHES, optimizer=optimizer)
-    captured, found, step = cuda_steps(True, GPU_BATCHES, optimizer=optimizer)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": "adadelta"},
+        {"optimizer": "adam", "cell": "gated", "leaf": "norm"},
+        {"optimizer": "adam", "trees": "gold", "cell": "gated", "leaf": "norm"},
+    ],
+    ids=lambda settings: "-".join(settings.values()),
+)
+def test_gpu_captured_equals_eager(settings):
+    eager, weights, _ = cuda_steps(False, GPU_BATCHES, **settings)
+    captured, found, step = cuda_steps(True, GPU_BATCHES, **settings)
     assert len(step.graphs.captured) == 1
     np.testing.assert_allclose(captured[:, 0], eager[:, 0], rtol=1e-3)
     # a different merge changes the norm more than the loss
@@ -484,6 +590,39 @@ def test_gpu_captured_equals_eager(optimizer):
     for name, x in weights.items():
         if x.is_floating_point():
             assert float((found[name] - x).norm() / x.norm()) < 3e-2, name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("encoder", ["gumbel_tree", "parser_composer"])
+@pytest.mark.parametrize("baseline", ["self_critical", "rloo", "nvil"])
+def test_gpu_captured_equals_eager_for_policies(encoder, baseline):
+    settings = {"kind": "ppo", "baseline": baseline, "updates": 3, "samples": 2}
+    sums = []
+    for captured in (False, True):
+        losses, _, step = cuda_steps(captured, GPU_BATCHES, encoder=encoder, estimator=settings)
+        sums.append((losses[:, 0], step.policy.sums.cpu().numpy()))
+    assert len(step.graphs.captured) == 1
+    for eager, captured in zip(*sums, strict=True):
+        # rounding can change a merge, and later weights with it
+        np.testing.assert_allclose(captured, eager, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_gpu_captured_equals_eager_for_every_estimator(name):
+    settings = {"estimator": ESTIMATORS[name]}
+    eager, weights, _ = cuda_steps(False, GPU_BATCHES[:3], **settings)
+    captured, found, step = cuda_steps(True, GPU_BATCHES[:3], **settings)
+    assert len(step.graphs.captured) == 1
+    np.testing.assert_allclose(captured[:, 0], eager[:, 0], rtol=1e-3)
+    np.testing.assert_allclose(captured[:, 1], eager[:, 1], rtol=2e-2)
+    for key, x in weights.items():
+        if x.is_floating_point():
+            assert float((found[key] - x).norm() / x.norm()) < 3e-2, key
+    # the first step runs eagerly, and is that of `exact`
+    exact, _, _ = cuda_steps(False, GPU_BATCHES[:1], impl="exact", **settings)
+    np.testing.assert_allclose(captured[:1, 0], exact[:, 0], rtol=1e-3)
+    np.testing.assert_allclose(captured[:1, 1], exact[:, 1], rtol=2e-2)
 
 
 @pytest.mark.gpu
@@ -526,13 +665,16 @@ def test_gpu_creates_tables_of_trees_outside_the_graph():
 
 
 @pytest.mark.gpu
-def test_gpu_captured_twice_gives_the_same_bits():
-    (one, state, _), (other, same, _) = (cuda_steps(True, GPU_BATCHES, 0.3) for _ in range(2))
+@pytest.mark.parametrize("cell", ["treelstm", "gated"])
+def test_gpu_captured_twice_gives_the_same_bits(cell):
+    (one, state, _), (other, same, _) = (
+        cuda_steps(True, GPU_BATCHES, 0.3, cell=cell) for _ in range(2)
+    )
     assert np.array_equal(one, other)
     for name, x in state.items():
         assert torch.equal(x, same[name]), name
     # dropout differs from step to step, in replays as well
-    plain, _, _ = cuda_steps(True, GPU_BATCHES, 0.0)
+    plain, _, _ = cuda_steps(True, GPU_BATCHES, 0.0, cell=cell)
     assert (abs(one[:, 0] - plain[:, 0]) > 1e-3).all()
 
 
@@ -566,3 +708,24 @@ def test_gpu_rate_and_temperature_reach_a_captured_step():
     step.optimizer.param_groups[0]["lr"] = 0.01
     step(GPU_BATCHES[0], 0, 7)
     assert not torch.equal(step.model.encoder.query, before["encoder.query"])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_processes_share_groups_only_at_their_borders(monkeypatch, grouped):
+    found = []
+    monkeypatch.setattr(Step, "_update", lambda self, batch, *_: found.append(batch.own[:4]))
+    split = Split(
+        np.arange(1, 9, dtype=np.uint16),
+        np.arange(9),
+        np.stack([np.arange(8) // 2, np.arange(8)], 1).astype(np.int32),
+        np.zeros(8, dtype=np.int64),
+    )
+    step = object.__new__(Step)
+    step.split, step.columns, step.samples, step.config = split, 2, 1, SimpleNamespace(seed=0)
+    encoder = SimpleNamespace(vector_dim=4)
+    step.model = SimpleNamespace(head=SimpleNamespace(grouped=grouped), encoder=encoder)
+    for rank in range(2):
+        step.fabric = SimpleNamespace(global_rank=rank, world_size=2, device=torch.device("cpu"))
+        step(np.arange(8), 0, 0)
+    shares = [[0, 1, 2, 3], [4, 5, 6, 7]] if grouped else [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert [own.tolist() for own in found] == shares

@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Callable
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,9 +50,9 @@ def snli_batch(pairs: int, width: int, seed: int) -> PairBatch:
 class PairModel(nn.Module):
     """Encoder and head of a pair model, without word vectors, which are not measured."""
 
-    def __init__(self, config: ModelConfig, impl: str) -> None:
+    def __init__(self, config: ModelConfig, impl: str, **encoder: Any) -> None:
         super().__init__()
-        self.encoder = GumbelTreeEncoder(dataclasses.replace(config.encoder, impl=impl))
+        self.encoder = GumbelTreeEncoder(dataclasses.replace(config.encoder, impl=impl, **encoder))
         self.head = PairHead(config.head, self.encoder.vector_dim)
         self.dropout = nn.Dropout(config.embedding.dropout)
         self.together = impl != "reference"
@@ -74,12 +74,21 @@ class PairModel(nn.Module):
 
 
 def snli_step(
-    impl: str, mode: str, recipe: str, pairs: int, seeds: int, device: str = "cpu"
+    impl: str,
+    mode: str,
+    recipe: str,
+    pairs: int,
+    seeds: int,
+    device: str = "cpu",
+    **encoder: Any,
 ) -> Step:
-    """Return a function that runs one inference or training step, cycling over `seeds` batches."""
+    """Return a function that runs one inference or training step, cycling over `seeds` batches.
+
+    `encoder` replaces settings of the encoder.
+    """
     torch.manual_seed(0)
     config = load_recipe(recipe).model
-    model = PairModel(config, impl).to(device).train(mode == "training")
+    model = PairModel(config, impl, **encoder).to(device).train(mode == "training")
     drawn = [snli_batch(pairs, config.encoder.embedding_dim, seed) for seed in range(seeds)]
     batches = [PairBatch._make(x.to(device) for x in batch) for batch in drawn]
     optimizer = torch.optim.Adam(model.parameters())
@@ -122,14 +131,14 @@ def growth_step(impl: str, mode: str, words: int, width: int) -> Step:
     return step
 
 
-def largest_error() -> float:
+def largest_error(**settings: Any) -> float:
     """Return the largest relative error of `exact` against `reference` in float64.
 
     Compares vectors and all gradients with SNLI lengths; different merge orders count as an
-    infinite error.
+    infinite error. `settings` replaces some of the encoder.
     """
     torch.manual_seed(0)
-    config = EncoderConfig(embedding_dim=20, hidden_dim=30)
+    config = EncoderConfig(embedding_dim=20, hidden_dim=30, **settings)
     batch = snli_batch(16, 20, seed=7)
     T = batch.premise.shape[1]
     noise = gumbel_noise((16, T - 1, T - 1))

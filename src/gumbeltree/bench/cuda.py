@@ -31,7 +31,7 @@ from gumbeltree.device.graphs import Graphs
 from gumbeltree.layout import Arrangement, Layout, Sentences
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
-from gumbeltree.noise import gumbel_noise
+from gumbeltree.noise import gumbel_noise, new_keys
 from gumbeltree.states import Draw
 from gumbeltree.text.tokenizer import treebank_tokenizer
 from gumbeltree.training.loop import new_optimizer
@@ -89,15 +89,28 @@ def measure(quick: bool, status: Status) -> dict[str, Any]:
     }
 
 
-def correctness() -> dict[str, Any]:
-    """Compare `fused` with `exact` at every precision: merges, and values in the same trees."""
+def correctness(config: EncoderConfig | None = None, keys: bool = False) -> dict[str, Any]:
+    """Compare `fused` with `exact` at every precision: merges, and values in the same trees.
+
+    Args:
+        config: Encoder to compare; by default, that of the paper with 300D.
+        keys: Whether noise comes from keys, as in training, instead of a table.
+
+    Raises:
+        ValueError: If they differ by more than rounding.
+    """
     report: dict[str, Any] = {}
     torch.manual_seed(0)
-    config = EncoderConfig(300, 300)
+    config = config or EncoderConfig(300, 300)
     state = GumbelTreeEncoder(config).state_dict()
-    state["query"] = torch.randn(300) * 0.3
-    words, lengths = torch.randn(64, 30, 300).cuda(), torch.randint(1, 31, (64,)).cuda()
+    state["query"] = torch.randn(config.hidden_dim) * 0.3
+    words = torch.randn(64, 30, config.embedding_dim).cuda()
+    lengths = torch.randint(1, 31, (64,)).cuda()
     noise = gumbel_noise((64, 29, 29), device=words.device)
+    if keys:
+        noise = new_keys(64, device=words.device)
+    # not a sum of squares: that of a normalised state is constant
+    target = torch.randn(64, config.hidden_dim).cuda()
     forced: Tensor | None = None
     for precision, limit in LIMITS.items():
         torch.set_float32_matmul_precision("highest" if precision == "ieee" else "high")
@@ -108,7 +121,7 @@ def correctness() -> dict[str, Any]:
             with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
                 free = encoder(words, lengths, noise=noise).order
                 encoding = encoder(words, lengths, noise=noise, order=forced)
-            (encoding.vector.float() ** 2).sum().backward()
+            (encoding.vector.float() * target).sum().backward()
             gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
             results.append((free, [encoding.vector.detach().float(), *gradients]))
             if forced is None:
@@ -126,12 +139,15 @@ def correctness() -> dict[str, Any]:
     return report
 
 
-def snli_like(sizes: CudaSizes) -> Split:
-    """Return pairs of random words with SNLI's sentence lengths."""
+def snli_like(sizes: CudaSizes, lengths_of: list[list[int]] | None = None) -> Split:
+    """Return pairs of random words with SNLI's sentence lengths.
+
+    `lengths_of` replaces `snli_lengths()`.
+    """
     generator = np.random.Generator(np.random.PCG64(0))
     sides = [
         generator.choice(len(counts), sizes.examples, p=np.array(counts) / sum(counts))
-        for counts in snli_lengths()
+        for counts in lengths_of or snli_lengths()
     ]
     lengths = np.stack(sides, axis=1)
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -144,16 +160,27 @@ def snli_like(sizes: CudaSizes) -> Split:
 
 
 def setup(
-    recipe: str, precision: str, batches: str, sizes: CudaSizes
+    recipe: str,
+    precision: str,
+    batches: str,
+    sizes: CudaSizes,
+    lengths: list[list[int]] | None = None,
+    **encoder: Any,
 ) -> tuple[SentenceModel, CapturedStep, list[NDArray[np.int64]]]:
-    """Return a model, its training step and random or bucketed batches of synthetic pairs."""
+    """Return a model, its training step and random or bucketed batches of synthetic pairs.
+
+    `lengths` replaces `snli_lengths()`, `encoder` settings of the encoder.
+    """
     release()
-    split = snli_like(sizes)
+    split = snli_like(sizes, lengths)
     config = load_recipe(recipe)
     training = dataclasses.replace(config.training, precision=precision)
     words = [f"w{i}" for i in range(sizes.vocabulary - 2)]
     torch.manual_seed(0)
-    model = SentenceModel(config.model, treebank_tokenizer(words, lower=True))
+    parts = dataclasses.replace(config.model.encoder, **encoder)
+    model = SentenceModel(
+        dataclasses.replace(config.model, encoder=parts), treebank_tokenizer(words, lower=True)
+    )
     fabric = start_fabric("cuda", precision)
     optimizer = new_optimizer(training, model, fabric.device)
     module, _ = fabric.setup(model, optimizer)

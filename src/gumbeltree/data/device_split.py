@@ -12,13 +12,17 @@ from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, pack_numbe
 
 
 class DeviceSplit:
-    """Words and targets of a split on a device."""
+    """Words, targets and, if there are any, trees of a split on a device."""
 
     def __init__(self, split: Split, device: torch.device) -> None:
         self.split = split
         self.lengths = np.diff(split.starts)
         self.words = torch.from_numpy(split.words.astype(np.int32)).to(device)
         self.targets = torch.from_numpy(split.labels).to(device)
+        self.orders: Tensor | None = None
+        if split.orders is not None:
+            # one more entry: batches of single words look up the first merge
+            self.orders = torch.from_numpy(np.append(split.orders.astype(np.int64), 0)).to(device)
 
     def place(
         self, rows: NDArray[np.int64], rounded: bool = True
@@ -34,13 +38,31 @@ class DeviceSplit:
         bounds = Bounds.of(lengths, rounded)
         arrangement = Arrangement.of(lengths, bounds.T)
         firsts = self.split.starts[sentences[arrangement.sentence]]
-        return bounds, pack_numbers(self.split.own(rows), firsts, *arrangement)
+        # a sentence has one merge fewer than words
+        merges = self.split.starts[sentences] - sentences
+        return bounds, pack_numbers(self.split.own(rows), merges, firsts, *arrangement)
 
     def read(self, numbers: Tensor, bounds: Bounds, overlap: Overlap | None = None) -> Batch:
         """Return the batch that `place` described, without synchronising with the device."""
         B, T, cap = bounds
-        own, firsts, lengths, sentence, rank, start = unpack_numbers(numbers, *[B] * 5, T + 1)
+        own, merges, firsts, lengths, sentence, rank, start = unpack_numbers(
+            numbers, *[B] * 6, T + 1
+        )
         tables = find_rows(cap, start, lengths, self.words, firsts)
         layout = Layout(cap, start, lengths, sentence, rank, tables=tables, overlap=overlap)
         examples = B // self.split.sentences.shape[1]
-        return Batch(own, Sentences(tables.ids, layout), self.targets[own[:examples]])
+        order = self._order(merges, layout)
+        return Batch(own, Sentences(tables.ids, layout, order), self.targets[own[:examples]])
+
+    def _order(self, first: Tensor, layout: Layout) -> Tensor | None:
+        """Return the merges of sentences, int64 `[B, T-1]`, -1 past the end.
+
+        Args:
+            first: where the merges of each sentence begin, int64 `[B]`.
+            layout: the layout of the sentences.
+        """
+        if self.orders is None:
+            return None
+        step = torch.arange(layout.T - 1, device=first.device)
+        inside = step < (layout.own_lengths() - 1)[:, None]
+        return torch.where(inside, self.orders[torch.where(inside, first[:, None] + step, 0)], -1)

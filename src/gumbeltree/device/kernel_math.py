@@ -22,6 +22,15 @@ def tanh(x):
 
 
 @triton.jit
+def mixed(bits, KEY: tl.constexpr):
+    """Hash 32 bits as `noise.mixed` does; KEY is a key times 0x9E3779B9, modulo 2^32."""
+    bits = bits.to(tl.uint32) + KEY
+    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    return bits ^ (bits >> 16)
+
+
+@triton.jit
 def join_chain(CHAIN: tl.constexpr):
     """Wait for the previous kernel to finish, then allow the next one to launch.
 

@@ -14,6 +14,12 @@ Shapes = dict[str, tuple[int, ...]]
 """Shapes of weights by name."""
 
 
+def unit(x: Array) -> Array:
+    """Scale vectors `[..., D]` to length 1, as torch.nn.functional.normalize does."""
+    scaled: Array = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    return scaled
+
+
 def within(weights: Weights, part: str) -> dict[str, Array]:
     """Return the weights of a part, without its name."""
     return {

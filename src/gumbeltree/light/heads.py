@@ -16,15 +16,16 @@ from gumbeltree.answers import (
     bin_positions,
     class_answers,
     number_answers,
+    similarity_answers,
     tag_answers,
 )
 from gumbeltree.config import BinsConfig, HeadConfig, NumberConfig, TagsConfig
 from gumbeltree.encoded import VECTORS, Keep
-from gumbeltree.light.arrays import Array, Shapes, Weights, within
+from gumbeltree.light.arrays import Array, Shapes, Weights, unit, within
 
 
 class LightHead(ABC):
-    """An MLP over features of the sentence vectors; see `nn.heads.mlp.MLPHead`.
+    """Turns sentence vectors into outputs, and outputs into predictions.
 
     Args:
         config: settings of the head.
@@ -34,8 +35,6 @@ class LightHead(ABC):
 
     sentences: ClassVar[int] = 1
     """Sentences per example."""
-    parts: ClassVar[int] = 1
-    """Width of the features in multiples of the sentence vector."""
     keep: ClassVar[Keep] = VECTORS
     """Optional parts of an encoding that the head reads."""
     labels: tuple[str, ...] = ()
@@ -43,6 +42,46 @@ class LightHead(ABC):
 
     def __init__(self, config: Any, vector_dim: int, weights: Weights) -> None:
         self.config = config
+
+    @classmethod
+    def shapes(cls, config: Any, vector_dim: int) -> Shapes:
+        """Return the names and shapes of the weights; none by default."""
+        return Shapes()
+
+    # some builds of BLAS raise floating-point flags on finite numbers
+    @np.errstate(all="ignore")
+    def output(self, *vectors: Array) -> Array:
+        """Return the output of the head `[B, ...]` from vectors `[B, D]`, one per sentence."""
+        if len(vectors) != self.sentences:
+            raise ValueError(
+                f"{type(self).__name__} takes {self.sentences} vector(s), one per sentence of an "
+                f"example, got {len(vectors)}"
+            )
+        return self.compute(*vectors)
+
+    @abstractmethod
+    def compute(self, *vectors: Array) -> Array:
+        """Return the output of the head; see `output`."""
+
+    @abstractmethod
+    def answers(self, output: Array) -> Sequence[Answer]:
+        """Return the prediction for each row of an output."""
+
+
+class LightMLP(LightHead):
+    """An MLP over features of the sentence vectors; see `nn.heads.mlp.MLPHead`.
+
+    Args:
+        config: settings of the head.
+        vector_dim: width of the sentence vectors.
+        weights: weights of the head.
+    """
+
+    parts: ClassVar[int] = 1
+    """Width of the features in multiples of the sentence vector."""
+
+    def __init__(self, config: Any, vector_dim: int, weights: Weights) -> None:
+        super().__init__(config, vector_dim, weights)
         self.hidden = [
             (weights[f"hidden.{i}.weight"].T, weights[f"hidden.{i}.bias"])
             for i in range(config.hidden_layers)
@@ -57,10 +96,6 @@ class LightHead(ABC):
     @abstractmethod
     def outputs(cls, config: Any) -> int:
         """Return the width of the output."""
-
-    @abstractmethod
-    def answers(self, output: Array) -> Sequence[Answer]:
-        """Return the prediction for each row of an output."""
 
     @classmethod
     def shapes(cls, config: Any, vector_dim: int) -> Shapes:
@@ -81,15 +116,8 @@ class LightHead(ABC):
     def features(self, *vectors: Array) -> Array:
         """Return the MLP's input `[B, parts * D]` from vectors `[B, D]`."""
 
-    # some builds of BLAS raise floating-point flags on finite numbers
-    @np.errstate(all="ignore")
-    def output(self, *vectors: Array) -> Array:
-        """Return the output of the head `[B, outputs]` from vectors `[B, D]`, one per sentence."""
-        if len(vectors) != self.sentences:
-            raise ValueError(
-                f"{type(self).__name__} takes {self.sentences} vector(s), one per sentence of an "
-                f"example, got {len(vectors)}"
-            )
+    def compute(self, *vectors: Array) -> Array:
+        """Return the output of the MLP `[B, outputs]`."""
         before, after = self.norms
         x = self.features(*vectors)
         if before is not None:
@@ -102,7 +130,7 @@ class LightHead(ABC):
         return scores
 
 
-class LightSentences(LightHead):
+class LightSentences(LightMLP):
     """An MLP over the vectors of single sentences."""
 
     def features(self, *vectors: Array) -> Array:
@@ -110,7 +138,7 @@ class LightSentences(LightHead):
         return vectors[0]
 
 
-class LightPairs(LightHead):
+class LightPairs(LightMLP):
     """An MLP over features of sentence pairs."""
 
     sentences = 2
@@ -122,7 +150,7 @@ class LightPairs(LightHead):
         return np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
 
 
-class LightClassHead(LightHead):
+class LightClassHead(LightMLP):
     """Classifier; see `nn.heads.classes.ClassHead`."""
 
     config: HeadConfig
@@ -149,7 +177,7 @@ class LightClassHead(LightHead):
         return class_answers(output, self.labels)
 
 
-class LightNumberHead(LightHead):
+class LightNumberHead(LightMLP):
     """Regression; see `nn.heads.numbers.NumberHead`."""
 
     config: NumberConfig
@@ -164,7 +192,7 @@ class LightNumberHead(LightHead):
         return number_answers(output, *self.config.scale)
 
 
-class LightBinsHead(LightHead):
+class LightBinsHead(LightMLP):
     """Distribution over bins; see `nn.heads.numbers.BinsHead`."""
 
     config: BinsConfig
@@ -179,7 +207,7 @@ class LightBinsHead(LightHead):
         return bin_answers(output, bin_positions(self.config.bins, *self.config.range))
 
 
-class LightTagsHead(LightHead):
+class LightTagsHead(LightMLP):
     """Any number of tags; see `nn.heads.tags.TagsHead`."""
 
     config: TagsConfig
@@ -225,6 +253,20 @@ class LightSingleTagsHead(LightSentences, LightTagsHead):
 
 class LightPairTagsHead(LightPairs, LightTagsHead):
     """Tags of sentence pairs."""
+
+
+class LightSimilarityHead(LightHead):
+    """Cosine of two sentences; see `nn.heads.similarity.SimilarityHead`."""
+
+    sentences = 2
+
+    def compute(self, *vectors: Array) -> Array:
+        """Return both vectors, scaled to length 1, `[B, 2, D]`."""
+        return unit(np.stack(vectors, 1))
+
+    def answers(self, output: Array) -> list[NumberPrediction]:
+        """Return the cosine of each pair."""
+        return similarity_answers(output)
 
 
 def _normalization(weights: Weights) -> tuple[Array, Array]:

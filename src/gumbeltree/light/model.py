@@ -1,7 +1,8 @@
 """Models of the NumPy runtime: text -> vectors, trees and predictions, without torch."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from gumbeltree.config import ModelConfig
-from gumbeltree.encoded import VECTORS, Encoded, Keep
+from gumbeltree.config import QUERY_SCORES, ModelConfig
+from gumbeltree.encoded import VECTORS, BestTrees, Encoded, Keep
+from gumbeltree.generators import each_within
 from gumbeltree.light.network import Network
 from gumbeltree.light.weights import weight_bytes
+from gumbeltree.registry import own
 from gumbeltree.store import WEIGHTS, find_model, parts_of, read_model
 from gumbeltree.text_model import TextModel
 from gumbeltree.threads import limited
@@ -45,15 +48,33 @@ class LightModel(TextModel):
         """Encode one batch; see `TextModel.encode_ids`."""
         return self.network.encode(ids, keep, noise)
 
+    def beam_steps(self, ids: Sequence[int], beams: int) -> Generator[None, None, BestTrees]:
+        """Search for trees in short steps; see `TextModel.beam_steps`."""
+        if not own(self.encoder, "beam_steps"):
+            return (yield from super().beam_steps(ids, beams))
+        encoder: Any = self.encoder
+        steps: Generator[None, None, BestTrees]
+        steps = encoder.beam_steps(self.network.embed(ids), beams)
+        return (yield from each_within(_quiet, steps))
+
     def joined(self, encodings: Sequence[Encoded], rows: NDArray[np.int64]) -> Encoded:
         """Concatenate vectors and trees; see `TextModel.joined`."""
         vector = np.concatenate([encoding.vector for encoding in encodings])[rows]
         orders = [encoding.order for encoding in encodings if encoding.order is not None]
         if not orders:
             return Encoded(vector)
-        width = max(order.shape[1] for order in orders)
-        wide = [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in orders]
-        return Encoded(vector, np.concatenate(wide)[rows])
+
+        def together(parts: list[NDArray[Any]]) -> NDArray[Any]:
+            """Concatenate merges, padded to the longest sentence."""
+            width = max(x.shape[-1] for x in parts)
+            return np.concatenate([widened(x, width) for x in parts])[rows]
+
+        beams = [encoding.beams for encoding in encodings if encoding.beams is not None]
+        if not beams:
+            return Encoded(vector, together(orders))
+        best = together([x.order for x in beams])
+        log_prob = np.concatenate([x.log_prob for x in beams])[rows]
+        return Encoded(vector, together(orders), beams=BestTrees(best, log_prob))
 
     def as_numpy(self, encoding: Encoded) -> Encoded:
         """Return the encoding itself."""
@@ -73,6 +94,13 @@ class LightModel(TextModel):
         return weight_bytes(self.network.weights, self.network.stored_dtype)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Compute on one thread; see `Network.encode` for the flags."""
+    with limited(1), np.errstate(all="ignore"):
+        yield
+
+
 def load(name: str | Path) -> LightModel:
     """Load a model with the NumPy runtime.
 
@@ -87,7 +115,14 @@ def load(name: str | Path) -> LightModel:
     return LightModel(folder, *read_model(folder))
 
 
+def widened(order: NDArray[Any], width: int) -> NDArray[Any]:
+    """Pad merges `[..., steps]` with -1 to `[..., width]`."""
+    more = [(0, 0)] * (order.ndim - 1) + [(0, width - order.shape[-1])]
+    return np.pad(order, more, constant_values=-1)
+
+
 def is_light(config: ModelConfig) -> bool:
     """Return whether every part of a model has a NumPy version."""
     parts = parts_of(dataclasses.asdict(config))
-    return all(kind in registry.light for registry, kind in parts)
+    queried = getattr(config.encoder, "score", "dot") in QUERY_SCORES
+    return queried and all(kind in registry.light for registry, kind in parts)

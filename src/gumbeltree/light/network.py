@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gumbeltree.config import ModelConfig
 from gumbeltree.encoded import VECTORS, Encoded, Keep
@@ -83,5 +84,9 @@ class Network:
         """
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
-        words = self.vectors[flat].astype(self.dtype, copy=False)
-        return self.encoder.encode(words, lengths, keep, noise)
+        return self.encoder.encode(self.embed(flat), lengths, keep, noise)
+
+    def embed(self, ids: Sequence[int] | NDArray[np.int64]) -> Array:
+        """Return the vectors of words `[N, E]`."""
+        words: Array = self.vectors[ids].astype(self.dtype, copy=False)
+        return words

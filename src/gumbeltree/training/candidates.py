@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_fabric.loggers.logger import Logger
 from rich.table import Table
 
 from gumbeltree.atomic import replace_file
@@ -65,6 +66,7 @@ def train_candidates(
     device: str = "auto",
     quiet: bool = False,
     display: Display | None = None,
+    loggers: Sequence[Logger | str] = (),
 ) -> dict[str, Any]:
     """Train each candidate, keep the best one on the development split, and return its results.
 
@@ -80,6 +82,7 @@ def train_candidates(
         device: auto, cpu, cuda or cuda:N.
         quiet: show no progress.
         display: shows progress instead of a new display.
+        loggers: see `train`.
 
     Returns:
         The content of result.json: the results of the best run, as `train` returns them, its name
@@ -112,6 +115,7 @@ def train_candidates(
                 device=device,
                 display=display,
                 test=test,
+                loggers=loggers,
             )
             display.title = ""
             return result

@@ -4,6 +4,7 @@ settings.json      recipe, and digests of the data and of the initial model
 last.checkpoint    everything needed to resume
 metrics.jsonl      one line per evaluation
 tensorboard/       the same metrics for TensorBoard, if it is installed
+loggers.json       ids of the run in experiment trackers, if any were selected
 model/             the best model so far
 dev_orders.npz     its merges of the development sentences, written at the end
 result.json        written last
@@ -25,7 +26,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -184,6 +184,9 @@ class RunFolder:
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Write a checkpoint with its length and checksum."""
+        # imported on use, so that `check_free` needs no torch
+        import torch
+
         buffer = io.BytesIO()
         torch.save({"run": _digest(self.settings), **state}, buffer)
         content = buffer.getbuffer()
@@ -198,6 +201,8 @@ class RunFolder:
 
     def load_checkpoint(self) -> dict[str, Any]:
         """Read the checkpoint without executing any code in it."""
+        import torch
+
         path = self.path / CHECKPOINT
         content = path.read_bytes()
         start = len(MAGIC) + 12
@@ -225,6 +230,20 @@ class RunFolder:
                 "matching checkpoint, or choose another folder with --out"
             )
         return state
+
+    def flat_settings(self) -> dict[str, Any]:
+        """Return the settings of the recipe by their full names."""
+        return dict(_flat(self.settings["recipe"]))
+
+    def last_logged(self) -> int:
+        """Return the step of the last line of the metrics, 0 if there is none."""
+        path = self.path / METRICS
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+        for line in reversed(lines):
+            # a line can be incomplete after a power cut
+            with contextlib.suppress(ValueError):
+                return int(json.loads(line)["step"])
+        return 0
 
     def cut_metrics(self, size: int) -> None:
         """Remove the metrics after the checkpoint, which the resumed run repeats."""

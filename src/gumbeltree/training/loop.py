@@ -10,13 +10,14 @@ import math
 import operator
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.loggers.logger import Logger
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -44,6 +45,8 @@ from gumbeltree.training.folder import (
     RunFolder,
     saving,
 )
+from gumbeltree.training.loggers import RunLoggers, check_loggers
+from gumbeltree.training.policy import load_optimizer
 from gumbeltree.training.start import new_model, start_fabric
 from gumbeltree.training.step import CapturedStep, Step, why_not_captured
 from gumbeltree.training.stopping import InterruptedRunError
@@ -97,6 +100,7 @@ def train(
     display: Display | None = None,
     test: bool = True,
     on_step: Callable[[int], object] | None = None,
+    loggers: Sequence[Logger | str] = (),
 ) -> dict[str, Any]:
     """Train a model, keep the best one on the development split, and return its results.
 
@@ -115,10 +119,14 @@ def train(
         on_step: called after each step with the number of completed steps, following any
             evaluation and checkpoint due at that step. If it raises, training stops, and
             `resume=True` continues from the last checkpoint.
+        loggers: receive the metrics of each evaluation, in addition to TensorBoard: "mlflow",
+            "wandb", or loggers of Lightning Fabric, which you end yourself. A resumed run
+            continues their logs without repeating steps.
 
     Returns:
         The content of result.json: scores of the best model, its epoch, the training time.
     """
+    check_loggers(loggers)
     recipe = with_labels(recipe, prepared)
     check_fit(prepared, recipe)
     # record the settings that the data were actually compiled with
@@ -148,7 +156,7 @@ def train(
             return folder.read(RESULT)
         run = _Run(recipe, prepared, folder, fabric, init, display)
         if not run.progress.finished:
-            run.train(on_step or (lambda step: None))
+            run.train(on_step or (lambda step: None), loggers)
         elif folder.has(RESULT):
             result = folder.read(RESULT)
             if not test or "test_loss" in result or "test" not in prepared.splits:
@@ -170,12 +178,17 @@ class _Run:
     ) -> None:
         self.recipe, self.prepared, self.folder = recipe, prepared, folder
         self.fabric, self.display = fabric, display
-        self.config, self.splits = recipe.training, prepared.splits
+        self.config, self.splits = recipe.training, dict(prepared.splits)
         self.progress = Progress()
         dtype = torch.float64 if self.config.precision == "64" else torch.float32
         self.model = new_model(recipe.model, prepared, self.config.seed, init, dtype)
         self.metric = self.model.head.metric(self.config.best_by)
+        self.model.head.check_selection(self.splits["dev"].labels, self.metric.name)
         self.model.encoder.check_needs(self.splits["train"].batch([0]).sentences)
+        if "order" not in self.model.encoder.needs:
+            # encoders follow trees that come with a batch, but this one finds its own
+            for name, split in prepared.splits.items():
+                self.splits[name] = dataclasses.replace(split, orders=None)
         optimizer = new_optimizer(self.config, self.model, fabric.device)
         module, self.optimizer = fabric.setup(self.model, optimizer)
         self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -202,29 +215,33 @@ class _Run:
         """Return the training step, captured as a CUDA graph if possible."""
         split = self.splits["train"]
         reason = why_not_captured(self.fabric, self.model)
-        if reason is None and split.orders is not None:
-            reason = "the data set contains trees"
         if reason is None:
             logger.info("training steps are captured as CUDA graphs")
             return CapturedStep(self.fabric, module, self.model, optimizer, split, self.config)
         logger.info("training steps are not captured as CUDA graphs: %s", reason)
         return Step(self.fabric, module, self.model, self.optimizer, split, self.config)
 
-    def train(self, on_step: Callable[[int], object]) -> None:
+    def train(self, on_step: Callable[[int], object], loggers: Sequence[Logger | str]) -> None:
         """Train until the last epoch, early stopping, or a request to stop."""
         config, progress = self.config, self.progress
         steps = math.ceil(len(self.splits["train"]) / config.batch_size) * config.epochs
         self.display.start(steps, config.epochs, progress.step, progress.best, self.metric)
-        board = None
+        board = logs = None
         if self.fabric.is_global_zero:
+            logged = self.folder.last_logged()
             # a resumed run can have new settings, and repeats the steps after its checkpoint
             self.folder.write(SETTINGS, self.folder.settings)
             self.folder.cut_metrics(progress.metrics_size)
             board = TensorBoard(self.folder.path, progress.step)
-        with StopRequest() as stop, contextlib.closing(board or contextlib.ExitStack()):
+            logs = RunLoggers(loggers, self.folder, logged)
+        with (
+            StopRequest() as stop,
+            contextlib.closing(board or contextlib.ExitStack()),
+            logs or contextlib.ExitStack(),
+        ):
             while progress.epoch < config.epochs and not self._is_stale():
                 batches = self._batches()
-                due = evaluation_points(len(batches), config.evaluations)
+                due = self._due(len(batches))
                 for rows in batches[progress.batch :]:
                     self._update(rows)
                     if progress.batch in due:
@@ -232,6 +249,8 @@ class _Run:
                         if board is not None:
                             progress.metrics_size = self.folder.add_metrics(record)
                             board.add(record)
+                        if logs is not None:
+                            logs.add(record)
                         self.display.evaluated(record)
                         if time.monotonic() - self.saved_at >= config.checkpoint_seconds:
                             self._save()
@@ -246,13 +265,21 @@ class _Run:
             progress.finished = True
             self._save()
 
+    def _due(self, batches: int) -> set[int]:
+        """Return the batches of this epoch, counted from 1, after which to evaluate."""
+        apart, done = self.config.evaluation_steps, self.progress.epoch + 1
+        if done % math.ceil(apart / batches) and done < self.config.epochs:
+            return set()
+        return evaluation_points(batches, min(self.config.evaluations, max(1, batches // apart)))
+
     def _batches(self) -> list[NDArray[np.int64]]:
         config = self.config
         # batch normalisation needs at least two examples per process
         batch_norm = getattr(self.recipe.model.head, "batch_norm", False)
         least = 2 * self.fabric.world_size if batch_norm else 1
         split, epoch = self.splits["train"], self.progress.epoch
-        return shuffled(split, config.batch_size, config.seed, epoch, least, config.pool)
+        grouped = self.model.head.grouped
+        return shuffled(split, config.batch_size, config.seed, epoch, least, config.pool, grouped)
 
     def _update(self, rows: NDArray[np.int64]) -> None:
         """Update the weights on the examples in `rows`."""
@@ -284,8 +311,8 @@ class _Run:
         kept = f"; the last checkpoint in {self.folder.path} is intact" if saved else ""
         raise NotFiniteError(
             f"{what} NaN or infinite at step {self.progress.step} (epoch "
-            f"{self.progress.epoch + 1}){kept}. Try a lower learning rate (--set "
-            "learning_rate=...), or check the word vectors"
+            f"{self.progress.epoch + 1}){kept}. Try a lower learning rate (the "
+            "setting learning_rate=...), or check the word vectors"
         )
 
     def _sum(self, x: Tensor) -> Tensor:
@@ -397,6 +424,7 @@ class _Run:
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
+                "policy": self.step.policy.state_dict(),
             }
             if self.average is not None:
                 state["average"] = self.average.model.state_dict()
@@ -417,13 +445,10 @@ class _Run:
             # versions before 0.2 did not record the code version
             progress.code.append({"commit": None, "clean": None, "source": None})
         self.model.load_state_dict(state["model"])
-        optimizer = state["optimizer"]
-        for group, own in zip(optimizer["param_groups"], self.optimizer.param_groups, strict=True):
-            # these depend on the device, which may have changed
-            for name in ("capturable", "fused", "foreach"):
-                if name in own:
-                    group[name] = own[name]
-        self.optimizer.load_state_dict(optimizer)
+        load_optimizer(self.optimizer, state["optimizer"])
+        if "policy" in state:
+            # earlier versions had none
+            self.step.policy.load_state_dict(state["policy"])
         self.schedule.load_state_dict(state["schedule"])
         if self.average is not None:
             self.average.model.load_state_dict(state["average"])
@@ -478,7 +503,14 @@ class _Run:
         for name in ("dev", "test") if test else ("dev",):
             if name in self.splits:
                 evaluation = self._evaluation(self._evaluator(best, name))
-                scores |= {f"{name}_{key}": x for key, x in self._scores(evaluation).items()}
+                found = self._scores(evaluation)
+                # JSON has no NaN
+                scores |= {f"{name}_{key}": x for key, x in found.items() if not math.isnan(x)}
+                if name == "dev" and evaluation.value <= getattr(evaluation, "majority", -math.inf):
+                    self.display.say(
+                        "The model is no better on the development split than always predicting "
+                        "the most frequent label; train on more examples, or for longer"
+                    )
         result |= scores
         cpu = f"CPU, {get_threads()} threads"
         result |= {
@@ -501,11 +533,24 @@ def new_optimizer(
     config: TrainingConfig, model: nn.Module, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return the configured optimizer for the trainable parameters."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters: Any = [p for p in model.parameters() if p.requires_grad]
     rate, cuda = config.learning_rate, device.type == "cuda"
+    if config.parser_rate is not None:
+        parser = getattr(getattr(model, "encoder", None), "parser", None)
+        if parser is None:
+            raise ValueError(
+                f"`training.parser_rate` is {config.parser_rate:g}, but the encoder has no parser; "
+                "use encoder.kind=parser_composer, or set only `learning_rate`"
+            )
+        own = set(parser.parameters())
+        parameters = [
+            {"params": [p for p in parameters if p not in own]},
+            {"params": [p for p in parameters if p in own], "lr": config.parser_rate},
+        ]
+    options: Any = {"lr": rate, "weight_decay": config.weight_decay, "capturable": cuda}
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, capturable=cuda, fused=True)
-    return torch.optim.Adadelta(parameters, lr=rate, rho=0.9, eps=1e-6, capturable=cuda)
+        return torch.optim.Adam(parameters, fused=True, **options)
+    return torch.optim.Adadelta(parameters, rho=0.9, eps=1e-6, **options)
 
 
 def evaluation_points(batches: int, evaluations: int) -> set[int]:

@@ -8,7 +8,7 @@ state.
 import torch
 from torch import Tensor
 
-from gumbeltree.noise import mixed_number, sentence_keys
+from gumbeltree.noise import mixed, mixed_number, sentence_keys
 
 
 def example_keys(seed: int, epoch: int, rows: Tensor, columns: int) -> Tensor:
@@ -25,6 +25,22 @@ def example_keys(seed: int, epoch: int, rows: Tensor, columns: int) -> Tensor:
     """
     column = torch.arange(columns, device=rows.device)[:, None]
     return sentence_keys(seed, epoch, (rows * columns + column).flatten())
+
+
+def sample_keys(keys: Tensor, columns: int, samples: int) -> Tensor:
+    """Return different keys for examples that a batch repeats.
+
+    Args:
+        keys: keys of a batch, int64 `[columns * samples * B, 2]`: in each column, the first samples
+            of all examples, then the second ones, and so on.
+        columns: sentences per example.
+        samples: how often the batch repeats its examples; 1 changes nothing.
+    """
+    if samples == 1:
+        return keys
+    sample = torch.arange(samples, device=keys.device)[:, None, None]
+    several = keys.unflatten(0, (columns, samples, -1))  # [columns, samples, B, 2]
+    return mixed(several ^ sample, 23).flatten(0, 2)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

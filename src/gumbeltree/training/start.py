@@ -1,6 +1,7 @@
 """Set up training: the device and the initial model."""
 
 import dataclasses
+import gc
 import logging
 import os
 from pathlib import Path
@@ -49,9 +50,11 @@ def leave_processes() -> None:
     """Leave the process group, if there is one.
 
     A process that exits while the group's threads are running can abort, and torchrun then stops
-    the others as well.
+    the others as well. The threads end with the last reference to the group.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
+        # modules wrapped by DDP refer to the group and, in a cycle, to themselves
+        gc.collect()
         torch.distributed.destroy_process_group()
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from gumbeltree.data.split import Batch, Split
 from gumbeltree.device.graphs import Graphs
 from gumbeltree.device.overlap import Overlap
 from gumbeltree.model import ModelOutput, SentenceModel
+from gumbeltree.nn.evaluation_mode import in_evaluation_mode
 from gumbeltree.states import Draw
 from gumbeltree.threads import for_step, limited
-from gumbeltree.training.noise import example_keys, step_seed
+from gumbeltree.training.noise import example_keys, sample_keys, step_seed
+from gumbeltree.training.policy import Policy, check_policy
 
 
 class Step:
@@ -36,6 +38,7 @@ class Step:
     Attributes:
         loss: sum of the examples' losses since the caller last reset it, float64 `[]`.
         norm: sum of the gradient norms before clipping, float64 `[]`.
+        policy: computes the advantages of drawn trees.
     """
 
     def __init__(
@@ -52,18 +55,24 @@ class Step:
         self.loss = torch.zeros((), dtype=torch.float64, device=fabric.device)
         self.norm = torch.zeros((), dtype=torch.float64, device=fabric.device)
         self.columns = split.sentences.shape[1]
+        check_policy(model, split, config)
+        self.policy = Policy(model, config.seed, self._total)
+        self.samples = self.policy.samples
 
     def __call__(self, rows: NDArray[np.int64], epoch: int, step: int) -> None:
         """Update the weights on the examples in `rows`, split across the processes."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
-        mine = rows[rank::world]
+        # neighbours in a batch can belong together
+        mine = np.array_split(rows, world)[rank] if self.model.head.grouped else rows[rank::world]
         weight = 1.0
         if not len(mine):
             # fewer examples than processes: DDP still needs a backward pass here, with weight zero
             mine, weight = rows[:1], 0.0
+        mine = np.tile(mine, self.samples)
         batch = self.split.batch(mine, self.fabric.device)
         examples = torch.from_numpy(mine).to(self.fabric.device)
         keys = example_keys(self.config.seed, epoch, examples, self.columns)
+        keys = sample_keys(keys, self.columns, self.samples)
         torch.manual_seed(step_seed(self.config.seed, step, rank))
         cpu = self.fabric.device.type == "cpu"
         threads = for_step(len(batch.sentences), self.model.encoder.vector_dim)
@@ -75,20 +84,66 @@ class Step:
         """Update the weights on a batch.
 
         Args:
-            batch: sentences and targets.
+            batch: sentences and targets; each example occurs `samples` times.
             draw: noise and temperature of the merges.
             weight: 0 to exclude the batch from loss and gradients, else 1.
             share: scale of the summed losses in the objective.
         """
-        output = self.module(batch.sentences, draw)
-        losses = self._losses(batch, output)
-        total = weight * losses.sum()
-        self.fabric.backward(weight * self._objective(losses, output) * share)
-        norm = clip(self.model, self.config.clip)
+        share = weight * share / self.samples
+        drawn: list[tuple[ModelOutput, Tensor]] = []
+
+        def first() -> Tensor:
+            output = self._forward(batch, draw)
+            losses = self._losses(batch, output)
+            self.loss += weight * losses.sum().detach() / self.samples
+            objective = self._objective(losses, output)
+            if output.log_prob is not None:
+                advantage = self.policy.advantage(
+                    batch, losses.detach(), lambda: self._greedy_losses(batch), weight
+                )
+                drawn.append((output, advantage))
+                objective = objective + self._surrogate(output, output, advantage)
+            return share * objective
+
+        self._descend(first)
+        for _ in range(self.policy.estimator.updates - 1):
+            output, advantage = drawn[0]
+            assert output.order is not None
+            forced = batch._replace(sentences=batch.sentences.with_order(output.order))
+
+            def again() -> Tensor:
+                # the loss has had its update; only the choice of merges changes further
+                now = self._forward(forced, draw, head=False)  # noqa: B023
+                return share * self._surrogate(now, output, advantage)  # noqa: B023
+
+            self._descend(again)
+
+    def _forward(self, batch: Batch, draw: Draw, head: bool = True) -> ModelOutput:
+        """Return the output of the model; without `head`, only log-probabilities and entropies."""
+        output: ModelOutput = self.module(batch.sentences, draw, head)
+        return output
+
+    def _descend(self, objective: Callable[[], Tensor]) -> None:
+        """Update the weights by the gradient of an objective."""
+        self.fabric.backward(objective())
+        self.norm += clip(self.model, self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.loss += total.detach()
-        self.norm += norm
+
+    def _total(self, x: Tensor) -> Tensor:
+        """Return the sum of `x` over all processes."""
+        if self.fabric.world_size == 1:
+            return x
+        total = self.fabric.all_reduce(x.clone(), reduce_op="sum")
+        assert isinstance(total, Tensor)
+        return total
+
+    @torch.no_grad()
+    def _greedy_losses(self, batch: Batch) -> Tensor:
+        """Return the losses with the highest-scoring merges, in evaluation mode `[B]`."""
+        with self.fabric.autocast():
+            output = in_evaluation_mode(self.model)(batch.sentences, Draw())
+        return self._losses(batch, output)
 
     def _losses(self, batch: Batch, output: ModelOutput) -> Tensor:
         """Return the head's loss for each example `[B]`."""
@@ -99,20 +154,26 @@ class Step:
         return losses
 
     def _objective(self, losses: Tensor, output: ModelOutput) -> Tensor:
-        """Return the summed objective: losses `[B]` of the head, losses of the encoder, surrogates.
-
-        If the merges have log-probabilities, add the REINFORCE surrogate (Williams 1992). Its
-        baseline is the mean loss of the other examples, which keeps the estimator unbiased.
-        """
+        """Return the summed losses `[B]` of the head, and those of the encoder."""
         total = losses.sum()
         for name, extra in output.losses.items():
             total = total + self.config.losses.get(name, 1.0) * extra.sum()
-        if output.log_prob is not None and output.entropy is not None:
-            cost = losses.detach()
-            baseline = (cost.sum() - cost) / max(1, len(cost) - 1)
-            total = total + ((cost - baseline) * output.log_prob).sum()
-            total = total - self.config.entropy * output.entropy.sum()
         return total
+
+    def _surrogate(self, now: ModelOutput, drawn: ModelOutput, advantage: Tensor) -> Tensor:
+        """Return the summed surrogate of the estimator, minus the entropy bonus.
+
+        Args:
+            now: log-probabilities and entropies with the current weights.
+            drawn: those with which the trees were drawn.
+            advantage: advantages of the trees `[B]`.
+        """
+        assert now.log_prob is not None
+        assert now.entropy is not None
+        assert drawn.log_prob is not None
+        surrogate = self.policy.estimator.surrogate
+        total = surrogate(advantage, now.log_prob, drawn.log_prob.detach()).sum()
+        return total - self.config.entropy * now.entropy.sum()
 
 
 class CapturedStep(Step):
@@ -142,7 +203,7 @@ class CapturedStep(Step):
         self.epoch = -1
         self.overlap = Overlap(device) if device.type == "cuda" else None
         # a graph would freeze the value of a Python number at capture
-        self.rate = _Number(device)
+        self.rates = [_Number(device) for _ in optimizer.param_groups]
         self.temperature = _Number(device)
 
     def __call__(self, rows: NDArray[np.int64], epoch: int, step: int) -> None:
@@ -150,42 +211,44 @@ class CapturedStep(Step):
         if epoch != self.epoch:
             self.keys.copy_(example_keys(self.config.seed, epoch, self.examples, self.columns))
             self.epoch = epoch
-        self.rate.set(self.optimizer.param_groups[0]["lr"])
+        for rate, group in zip(self.rates, self.optimizer.param_groups, strict=True):
+            rate.set(group["lr"])
         self.temperature.set(getattr(self.model.encoder, "temperature", 1.0))
-        bounds, numbers = self.on_device.place(rows)
+        bounds, numbers = self.on_device.place(np.tile(rows, self.samples))
         # graphs reuse each other's memory, so allocate persistent tensors before the capture
         self.model.encoder.prepare(bounds.T)
         make_state(self.optimizer, self.parameters)
+        if self.policy.optimizer is not None:
+            make_state(self.policy.optimizer, self.policy.optimizer.param_groups[0]["params"])
 
         def function(numbers: Tensor) -> None:
             batch = self.on_device.read(numbers, bounds, self.overlap)
-            draw = Draw(self.keys[batch.own], self.temperature.tensor)
-            self._update(batch, draw, 1.0, 1 / len(rows))
+            keys = sample_keys(self.keys[batch.own], self.columns, self.samples)
+            self._update(batch, Draw(keys, self.temperature.tensor), 1.0, 1 / len(rows))
 
         torch.manual_seed(step_seed(self.config.seed, step, 0))
         self.graphs(bounds, function, numbers)
 
-    def _update(self, batch: Batch, draw: Draw, weight: float, share: float) -> None:
-        """Update the weights on a batch, without reading any value back to the CPU."""
+    def _forward(self, batch: Batch, draw: Draw, head: bool = True) -> ModelOutput:
+        """Return the output of the model."""
+        with self.fabric.autocast():
+            output: ModelOutput = self.model(batch.sentences, draw, head)
+        return output
+
+    def _descend(self, objective: Callable[[], Tensor]) -> None:
+        """Update the weights without reading any value back to the CPU."""
         with self.overlap or contextlib.nullcontext():
-            with self.fabric.autocast():
-                output = self.model(batch.sentences, draw)
-            losses = self._losses(batch, output)
-            total = losses.sum()
-            objective = self._objective(losses, output) * share
-            gradients = torch.autograd.grad(objective, self.parameters, allow_unused=True)
+            gradients = torch.autograd.grad(objective(), self.parameters, allow_unused=True)
         try:
             self._set_gradients(gradients)
-            norm = self._clip()
-            with _learning_rate(self.optimizer, self.rate.tensor):
+            self.norm += self._clip()
+            with _learning_rates(self.optimizer, [rate.tensor for rate in self.rates]):
                 self.optimizer.step()
         finally:
             for p in self.parameters:
                 p.grad = None
             # steps outside this class clip separately and must not be scaled as well
             self.optimizer.grad_scale = None
-        self.loss += total.detach()
-        self.norm += norm
 
     def _set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
         """Assign each parameter a contiguous gradient of its own."""
@@ -227,16 +290,19 @@ class _Number:
 
 
 @contextlib.contextmanager
-def _learning_rate(optimizer: torch.optim.Optimizer, rate: float | Tensor) -> Iterator[None]:
-    """Temporarily replace the learning rate."""
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
+def _learning_rates(
+    optimizer: torch.optim.Optimizer, rates: Sequence[float | Tensor]
+) -> Iterator[None]:
+    """Temporarily replace the learning rate of each parameter group."""
+    groups = optimizer.param_groups
+    former = [group["lr"] for group in groups]
+    for group, rate in zip(groups, rates, strict=True):
         group["lr"] = rate
     try:
         yield
     finally:
-        for group, former in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = former
+        for group, rate in zip(groups, former, strict=True):
+            group["lr"] = rate
 
 
 def make_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
@@ -251,7 +317,7 @@ def make_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
     try:
         for p in new:
             p.grad = torch.zeros_like(p)
-        with _learning_rate(optimizer, 0.0):
+        with _learning_rates(optimizer, [0.0] * len(optimizer.param_groups)):
             optimizer.step()
         for p in new:
             # with stateless optimizers, this lookup adds an empty entry, which marks p as seen

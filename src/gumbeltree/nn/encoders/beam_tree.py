@@ -8,18 +8,17 @@ from torch import Tensor
 from gumbeltree.config import BeamTreeConfig
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
-from gumbeltree.nn.encoders.tree_encoder import of_choices
 from gumbeltree.noise import is_keys, keyed_noise, mixed
-from gumbeltree.ops.merge.beam_search import search
-from gumbeltree.states import Draw, Encoding, Keep, NodeState
+from gumbeltree.ops.merge.beams import search, why_not
+from gumbeltree.registry import own
+from gumbeltree.states import BestTrees, Draw, Encoding, Keep
 
 
 class BeamTreeEncoder(GumbelTreeEncoder):
     """Find k trees per sentence by beam search and mix their vectors by their probabilities.
 
     Scores receive gradients through the probabilities only: a merge that all trees share gets none.
-    The trees are found first and then encoded as given trees, so both passes are linear in the
-    number of words.
+    Both passes are linear in the number of words.
 
     Args:
         config: settings; see `BeamTreeConfig`.
@@ -27,59 +26,71 @@ class BeamTreeEncoder(GumbelTreeEncoder):
 
     Config = BeamTreeConfig
     trees = "sampled"
-    capturable = False
+    capturable = True
+    beam_steps = GumbelTreeEncoder.beam_steps
+
+    def __init__(self, config: BeamTreeConfig) -> None:
+        super().__init__(config)
+        reason = why_not(self.cell)
+        if self.pools:
+            way = "attention" if config.attention else f"pooling={config.pooling!r}"
+            reason = f"beams mix the vectors of roots, but {way} replaces them; remove it"
+        if reason is not None:
+            raise ValueError(reason)
+
+    def why_not_captured(self, sample: bool) -> str | None:
+        """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
+        for part in (self, self.leaf):
+            if not own(part, "capturable"):
+                return f"{type(part).__name__} does not declare itself capturable"
+        return None
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return mixed vectors and the most probable trees; given orders are followed alone.
 
         Args:
             sentences: word vectors.
-            draw: with noise, beams are drawn at random if `stochastic` is set.
+            draw: with keys, beams are drawn at random if `stochastic` is set; noise draws a single
+                tree.
             keep: what to return in addition to vectors and trees; it describes the best tree.
         """
         if sentences.order is not None:
             return super().encode(sentences, Draw(), keep)
+        if draw.noise is not None and not is_keys(draw.noise):
+            return super().encode(sentences, draw, keep)
         layout, k = sentences.layout, self.config.beams
-        lengths = layout.own_lengths()
-        with torch.no_grad():
-            rows = self.leaf(sentences.words, layout).to(self.query.dtype)
-            if getattr(self.cell, "single_state", False):
-                rows = torch.cat([rows.chunk(2, dim=-1)[0]] * 2, dim=-1)
-            leaves = NodeState(*map(layout.unpack, rows.chunk(2, dim=-1)))
-            noise = self._noise(draw.noise, layout.T) if self.config.stochastic else None
-            found = search(
-                leaves,
-                lengths,
-                self.cell,
-                self.scale * self.query,
-                k,
-                noise,
-                self.config.distinct,
-            )
-        there = found.log_prob > -torch.inf  # [B, k]
-        # fewer trees than beams: encode the best one again, without weight
-        order = torch.where(there[..., None], found.order, found.order[:, :1])
-        words = layout.unpack(sentences.words).repeat_interleave(k, 0)
-        many = Sentences.padded(words, lengths.repeat_interleave(k)).with_order(order.flatten(0, 1))
-        encoding = super().encode(many, Draw(), Keep(keep.nodes, True))
-        assert encoding.scores is not None
-        assert encoding.order is not None
-        log_prob, _ = of_choices(encoding.scores, encoding.order)
-        log_prob = log_prob.view(-1, k).masked_fill(~there, -torch.inf)
-        weights = log_prob.softmax(-1)  # [B, k]
-        vector = (weights[..., None] * encoding.vector.unflatten(0, (-1, k))).sum(1)
-        best = encoding.map(lambda x: x.unflatten(0, (-1, k))[:, 0])
-        return dataclasses.replace(
-            best, vector=vector.to(best.vector.dtype), scores=best.scores if keep.scores else None
+        query = self.scoring_query
+        leaves = self.leaf(sentences.words, layout).to(query.dtype)
+        found = search(
+            layout.padded(leaves),
+            layout.own_lengths(),
+            self.cell,
+            self.scale * query,
+            k,
+            self._noise(draw.noise, layout.T) if self.config.stochastic else None,
+            self.config.distinct,
+            self.config.impl,
+            self.dropout_keys(layout),
+            self.scorer,
         )
+        weights = found.log_prob.softmax(-1)  # [B, k]
+        vector = (weights[..., None].to(found.vector.dtype) * found.vector).sum(1)
+        vector = self.with_words(vector, sentences)
+        best, beams = found.order[:, 0], BestTrees(found.order, found.log_prob)
+        if keep.beams and not (keep.beams == k and self.config.distinct):
+            # other trees than those in the vector
+            beams = self.best_trees(leaves, layout, self.scale, keep.beams)
+        if not (keep.nodes or keep.scores):
+            return Encoding(vector, best, beams=beams)
+        follow = sentences.with_order(best.clamp(min=0))
+        alone = super().encode(follow, Draw(), keep._replace(beams=0))
+        return dataclasses.replace(alone, vector=vector, order=best, beams=beams)
 
     def _noise(self, noise: Tensor | None, T: int) -> Tensor | None:
-        """Return noise for each beam `[B, k, T-1, T-1]`."""
+        """Return noise for each beam `[B, k, T-1, T-1]`, given keys."""
         if noise is None:
             return None
         k = self.config.beams
-        if not is_keys(noise):
-            return noise[:, None].expand(-1, k, -1, -1)
         beam = torch.arange(k, device=noise.device)
         keys = mixed(noise[:, None] ^ beam[:, None], 17)  # [B, k, 2]
         drawn: Tensor = keyed_noise(keys.flatten(0, 1), T).unflatten(0, (-1, k))

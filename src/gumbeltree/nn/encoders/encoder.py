@@ -32,7 +32,7 @@ class Encoder(EncoderTraits, nn.Module, ABC):
 
     Config: ClassVar[type[EncoderSettings]] = EncoderSettings
     """Class of its settings."""
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: frozenset[str] = frozenset()
     """Inputs required in addition to the words, such as "order"."""
     capturable: ClassVar[bool] = False
     """Whether `encode` can be captured as a CUDA graph: it reads no values back from the
@@ -53,6 +53,17 @@ class Encoder(EncoderTraits, nn.Module, ABC):
             draw: how to choose merges.
             keep: what to return in addition to vectors and trees.
         """
+
+    def score(self, sentences: Sentences, draw: Draw) -> Encoding:
+        """Return an encoding whose log-probabilities and entropies are those of `encode`.
+
+        Encoders that can compute them without the vectors do so.
+
+        Args:
+            sentences: word vectors and the merges to score.
+            draw: how the merges were chosen.
+        """
+        return self.encode(sentences, draw, VECTORS)
 
     def check_needs(self, sentences: Sentences) -> None:
         """Raise an error if the sentences lack an input that the encoder needs."""

@@ -1,4 +1,4 @@
-"""Baseline encoder whose trees do not depend on the words."""
+"""Encoder whose trees are not learned: of a fixed shape, random, or the gold trees of the data."""
 
 from functools import cache
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gumbeltree.config import FixedTreeConfig
-from gumbeltree.fixed_orders import order_table
+from gumbeltree.fixed_orders import NO_GOLD, order_table
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
 from gumbeltree.noise import NoiseLayers, is_keys, keyed_noise
@@ -14,7 +14,7 @@ from gumbeltree.states import Draw, Encoding, Keep
 
 
 class FixedTreeEncoder(TreeEncoder):
-    """Merge the words of each sentence into a tree determined by its length or drawn at random.
+    """Merge the words of each sentence into a tree determined by its length, random, or given.
 
     Args:
         config: settings; see `FixedTreeConfig`.
@@ -27,6 +27,8 @@ class FixedTreeEncoder(TreeEncoder):
     def __init__(self, config: FixedTreeConfig) -> None:
         super().__init__(config)
         self.orders = FixedTrees(config.trees)
+        if config.trees == "gold":
+            self.needs = frozenset({"order"})
         if config.impl != "fused":
             # reject impossible settings early; for kernels, the device is not known yet
             self.explain()
@@ -38,7 +40,7 @@ class FixedTreeEncoder(TreeEncoder):
 
     @property
     def shape_of_trees(self) -> str:
-        """Kind of trees: left, right, balanced or random."""
+        """Kind of trees: left, right, balanced, random or gold."""
         return self.orders.kind
 
     @property
@@ -49,6 +51,11 @@ class FixedTreeEncoder(TreeEncoder):
     def prepare(self, T: int) -> None:
         """Build the table of trees, if the kind needs one."""
         self.orders.prepare(T, next(self.parameters()).device)
+
+    def check_needs(self, sentences: Sentences) -> None:
+        """Raise an error if the sentences lack the gold trees that the encoder follows."""
+        if self.needs and sentences.order is None:
+            raise ValueError(NO_GOLD)
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return vectors and trees; merges follow `sentences.order` if it is set."""

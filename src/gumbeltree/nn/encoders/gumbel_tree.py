@@ -1,6 +1,7 @@
 """The paper's encoder, which learns the order of merges."""
 
 import math
+from collections.abc import Generator
 
 import torch
 from torch import nn
@@ -9,8 +10,10 @@ from gumbeltree.config import EncoderConfig
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
 from gumbeltree.nn.estimators.temperature import check_temperature
+from gumbeltree.nn.scorers import SCORERS
+from gumbeltree.ops.merge.beams import searching
 from gumbeltree.parts import ESTIMATORS
-from gumbeltree.states import Draw, Encoding, Keep
+from gumbeltree.states import BestTrees, Draw, Encoding, Keep
 
 
 class GumbelTreeEncoder(TreeEncoder):
@@ -33,11 +36,14 @@ class GumbelTreeEncoder(TreeEncoder):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         D = config.hidden_dim
-        self.query = nn.Parameter(torch.empty(D))
+        if config.score in SCORERS:
+            self.scorer = SCORERS[config.score](D)
+        else:
+            self.query = nn.Parameter(torch.empty(D))
+            nn.init.normal_(self.query, std=0.01)
         self.estimator = ESTIMATORS[config.estimator.kind](config.estimator)
         self.scale = 1 / math.sqrt(D) if config.score == "scaled_dot" else 1.0
         self.temperature = config.temperature
-        nn.init.normal_(self.query, std=0.01)
         if config.impl != "fused":
             # reject impossible settings early; for kernels, the device is not known yet
             self.explain()
@@ -62,3 +68,15 @@ class GumbelTreeEncoder(TreeEncoder):
         given = draw.temperature
         temperature = self.temperature if given is None else given
         return self.merge(sentences, draw, keep, self.scale, temperature)
+
+    def beam_steps(self, sentences: Sentences, k: int) -> Generator[None, None, BestTrees]:
+        """Return the k most probable trees that beam search finds in short steps, on a CPU.
+
+        Args:
+            sentences: word vectors.
+            k: number of trees.
+        """
+        layout, query = sentences.layout, self.scoring_query
+        leaves = layout.padded(self.leaf(sentences.words, layout).to(query.dtype))
+        scaled, lengths = self.scale * query, layout.own_lengths()
+        return (yield from searching(leaves, lengths, self.cell, scaled, k, self.scorer))

@@ -5,15 +5,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gumbeltree.config import TreeSettings
-from gumbeltree.layout import Sentences
+from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.noise import new_keys
 from gumbeltree.ops.merge import IMPLEMENTATIONS, Choice, choose, report
+from gumbeltree.ops.merge.beams import search, why_not
+from gumbeltree.ops.merge.dropout import rate_of
 from gumbeltree.ops.merge.problem import TreeProblem
 from gumbeltree.parts import CELLS, LEAVES
 from gumbeltree.registry import own
-from gumbeltree.states import Draw, Encoding, Keep
+from gumbeltree.states import BestTrees, Draw, Encoding, Keep
 
 
 class TreeEncoder(Encoder):
@@ -26,7 +30,9 @@ class TreeEncoder(Encoder):
     estimator: Any = None
     """Gradient estimator of the choice of merges; None if there is no choice."""
     query: Any
-    """Query vector that scores candidates, `[D]`."""
+    """Query vector that scores candidates, `[D]`; not defined if there is a scorer."""
+    scorer: Any
+    """Scores candidates by their children; None if the query does."""
 
     def __init__(self, config: TreeSettings) -> None:
         super().__init__(config)
@@ -34,10 +40,24 @@ class TreeEncoder(Encoder):
             raise ValueError(
                 f"`attention` is true and `pooling` is {config.pooling!r}; pool in one way only"
             )
+        if config.add_words and config.embedding_dim != config.hidden_dim:
+            raise ValueError(
+                "`add_words` adds word vectors to vectors of trees, but `embedding_dim` is "
+                f"{config.embedding_dim} and `hidden_dim` is {config.hidden_dim}; make them equal"
+            )
         self.pools = config.attention or config.pooling != "root"
         D = config.hidden_dim
         self.leaf = LEAVES[config.leaf.kind](config.embedding_dim, D, config.leaf)
         self.cell = CELLS[config.cell.kind](D, config.cell)
+        self.scorer = None
+
+    @property
+    def scoring_query(self) -> Tensor:
+        """Query vector, `[D]`; zero if there is a scorer."""
+        if self.scorer is not None:
+            return next(self.parameters()).new_zeros(self.config.hidden_dim)
+        query: Tensor = self.query
+        return query
 
     def explain(self, sample: bool | None = None) -> Choice:
         """Return the selected implementation of the merge and the reason for it.
@@ -47,15 +67,50 @@ class TreeEncoder(Encoder):
         """
         sample = self.training if sample is None else sample
         sample = sample and self.estimator is not None
-        return choose(self.config.impl, self.cell, self.estimator, sample)
+        return choose(self.config.impl, self.cell, self.estimator, sample, self.scorer)
 
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
         for part in (self, self.leaf):
             if not own(part, "capturable"):
                 return f"{type(part).__name__} does not declare itself capturable"
+        if sample and (rate := rate_of(self.cell)):
+            return f"its kernels have no dropout inside the cell, but `cell.dropout` is {rate:g}"
         choice = self.explain(sample)
         return None if choice.name == "fused" else f"it uses impl={choice.name!r}, not 'fused'"
+
+    def dropout_keys(self, layout: Layout) -> Tensor | None:
+        """Draw keys for the dropout inside the cell, int64 `[B, 2]`, in training."""
+        drops = self.cell.training and rate_of(self.cell)
+        return new_keys(layout.B, layout.lengths.device) if drops else None
+
+    def why_no_beams(self) -> str | None:
+        """Return why beam search cannot find its most probable trees, or None if it can."""
+        return super().why_no_beams() if self.estimator is None else why_not(self.cell)
+
+    def best_trees(self, leaves: Tensor, layout: Layout, scale: float, k: int) -> BestTrees:
+        """Return the k most probable trees that beam search finds.
+
+        Args:
+            leaves: states of the words `[cap, 2D]`, [h; c].
+            layout: their layout.
+            scale: factor applied to every score.
+            k: number of trees.
+        """
+        reason = self.why_no_beams()
+        if reason is not None:
+            raise ValueError(f"the encoder {self.config.kind!r} has no beams: {reason}")
+        query = scale * self.scoring_query
+        found = search(
+            layout.padded(leaves), layout.own_lengths(), self.cell, query, k, scorer=self.scorer
+        )
+        return BestTrees(found.order, found.log_prob)
+
+    def with_words(self, vector: Tensor, sentences: Sentences) -> Tensor:
+        """Add the mean direction of the words to vectors `[B, D]`, if `add_words` is set."""
+        if not self.config.add_words:
+            return vector
+        return plus_words(vector, sentences.layout.padded(sentences.words))
 
     def merge(
         self,
@@ -78,7 +133,7 @@ class TreeEncoder(Encoder):
         choice = self.explain(draw.sampled)
         report(choice)
         impl = IMPLEMENTATIONS[choice.name]
-        query: Tensor = self.query
+        query = self.scoring_query
         operands = impl.prepare(self.cell, query, scale, layout)
         # autocast may narrow products; states keep the precision of the weights
         leaves = self.leaf(sentences.words, layout, choice.name).to(query.dtype)
@@ -100,6 +155,8 @@ class TreeEncoder(Encoder):
                 sentences.order,
                 Keep(keep.nodes or self.pools, keep.scores or weighed),
                 operands,
+                self.dropout_keys(layout),
+                self.scorer,
             )
         )
         vector, weights = result.vector, None
@@ -110,13 +167,29 @@ class TreeEncoder(Encoder):
         elif self.pools:
             assert mask is not None
             vector = maximum(result.nodes.h, mask, self.config.pooling == "mean_max")
-        found = Encoding(vector, result.order)
+        vector = self.with_words(vector, sentences)
+        beams = self.best_trees(leaves, layout, scale, keep.beams) if keep.beams else None
+        found = Encoding(vector, result.order, beams=beams)
         if weighed:
             log_prob, entropy = of_choices(result.scores, result.order)
+            if getattr(self.estimator.config, "mean_entropy", False):
+                entropy = entropy / (layout.own_lengths() - 1).clamp(min=1)
             found = dataclasses.replace(found, log_prob=log_prob, entropy=entropy)
         if keep.nodes:
             found = dataclasses.replace(found, nodes=result.nodes, mask=mask, attention=weights)
         return dataclasses.replace(found, scores=result.scores) if keep.scores else found
+
+
+def plus_words(vector: Tensor, words: Tensor) -> Tensor:
+    """Return the sum of vectors and the means of their words, both scaled to length 1.
+
+    The cosine of such sums depends on both equally.
+
+    Args:
+        vector: vectors of trees `[B, D]`.
+        words: word vectors, zero past the end of a sentence, `[B, T, D]`.
+    """
+    return F.normalize(vector, dim=-1) + F.normalize(words.sum(1).to(vector.dtype), dim=-1)
 
 
 def attend(h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

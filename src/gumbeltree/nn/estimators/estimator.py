@@ -71,12 +71,28 @@ def one_hot(choice: Tensor, like: Tensor) -> Tensor:
 class AdvanceEstimator(_Estimator):
     """One-hot weights without a gradient; logits get theirs through `log_prob` and `entropy`.
 
-    The encoding contains both for the choices made, and training weights `log_prob` by the reward
-    (REINFORCE, Williams 1992). `exact` and `fused` support these estimators.
+    The encoding contains both for the choices made, and training adds `surrogate` to the loss; see
+    `training.policy`. `exact` and `fused` support these estimators.
     """
 
     mixes: ClassVar[bool] = False
     local: ClassVar[bool] = False
+
+    @property
+    def updates(self) -> int:
+        """Number of updates per batch."""
+        return 1
+
+    def surrogate(self, advantage: Tensor, log_prob: Tensor, drawn: Tensor) -> Tensor:
+        """Return what to minimise for each example `[B]`.
+
+        Args:
+            advantage: loss of the tree minus a baseline, without gradient `[B]`.
+            log_prob: log-probability of the tree `[B]`.
+            drawn: its value when the tree was drawn, without gradient `[B]`; differs from
+                `log_prob` only if there are several updates.
+        """
+        return advantage * log_prob
 
     def weights(self, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float) -> Tensor:
         """Return weights `[B, K]`, one-hot at `choice`."""

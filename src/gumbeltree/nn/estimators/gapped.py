@@ -15,6 +15,7 @@ class GappedStraightThrough(LocalEstimator):
     """
 
     Config = GappedConfig
+    kernels = "gapped"
 
     def logit_gradient(
         self, dy: Tensor, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float

@@ -11,6 +11,7 @@ class ReinMax(LocalEstimator):
     """Approximate the gradient to second order; exact for quadratic losses at temperature 1."""
 
     Config = ReinMaxConfig
+    kernels = "reinmax"
 
     def logit_gradient(
         self, dy: Tensor, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float

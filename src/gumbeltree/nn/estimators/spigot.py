@@ -15,6 +15,7 @@ class Spigot(LocalEstimator):
     """
 
     Config = SpigotConfig
+    kernels = "spigot"
 
     def logit_gradient(
         self, dy: Tensor, logits: Tensor, noise: Tensor, choice: Tensor, temperature: float

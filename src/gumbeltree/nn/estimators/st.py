@@ -14,6 +14,7 @@ class StraightThrough(LocalEstimator):
     """
 
     Config = SampledConfig
+    kernels = "st"
 
     @property
     def noise_scale(self) -> float:  # type: ignore[override]

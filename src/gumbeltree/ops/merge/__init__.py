@@ -29,15 +29,24 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(impl: str, cell: nn.Module, estimator: Any, sample: bool) -> Choice:
+def choose(
+    impl: str, cell: nn.Module, estimator: Any, sample: bool, scorer: nn.Module | None = None
+) -> Choice:
     """Return the implementation to use; raise an error if the requested one cannot run."""
     names = ["auto", *IMPLEMENTATIONS]
     if impl not in names:
         raise UnknownNameError(
             f"unknown implementation {impl!r}; known: {', '.join(names)}.{suggest(impl, names)}"
         )
+
+    def why_not(name: str, by_name: bool = False) -> str | None:
+        if name == "fused" and scorer is not None:
+            return f"its kernels score candidates by the query only, got {type(scorer).__name__}"
+        reason: str | None = IMPLEMENTATIONS[name].unsupported(cell, estimator, sample, by_name)
+        return reason
+
     if impl != "auto":
-        reason = IMPLEMENTATIONS[impl].unsupported(cell, estimator, sample, by_name=True)
+        reason = why_not(impl, by_name=True)
         if reason is not None:
             raise NotImplementedError(
                 f"impl={impl!r} is not available here: {reason}; use impl='auto' or 'reference'"
@@ -45,8 +54,8 @@ def choose(impl: str, cell: nn.Module, estimator: Any, sample: bool) -> Choice:
         return Choice(impl, "requested by name")
     refusals: list[str] = []
     # always ends with a break: `reference` supports everything
-    for name, module in IMPLEMENTATIONS.items():
-        reason = module.unsupported(cell, estimator, sample)
+    for name in IMPLEMENTATIONS:
+        reason = why_not(name)
         if reason is None:
             break
         refusals.append(f"not {name!r}: {reason}")

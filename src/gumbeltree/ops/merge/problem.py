@@ -41,6 +41,11 @@ class TreeProblem:
     """Which optional outputs to return."""
     operands: Any = None
     """Result of the implementation's `prepare`, if it has been called."""
+    dropout: Tensor | None = None
+    """Keys of the dropout inside the cell, int64 `[B, 2]`; None for no dropout."""
+    scorer: nn.Module | None = None
+    """Scores candidates by h of their children, from `gumbeltree.nn.scorers`; None for the query,
+    which is zero otherwise."""
 
     @property
     def noise_scale(self) -> float:
@@ -62,7 +67,7 @@ class MergeGradients(NamedTuple):
     bias: Tensor
     query: Tensor
     others: tuple[Tensor, ...] = ()
-    """Gradients of the cell's other parameters."""
+    """Gradients of the cell's other parameters, then of the scorer's."""
 
 
 class TreeResult(NamedTuple):

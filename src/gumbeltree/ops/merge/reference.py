@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from gumbeltree.layout import Layout
 from gumbeltree.noise import NoiseLayers
 from gumbeltree.ops.merge.argmax import first_best
+from gumbeltree.ops.merge.dropout import parent_codes, word_codes
 from gumbeltree.ops.merge.problem import TreeProblem, TreeResult
 from gumbeltree.states import NodeState
 
@@ -32,6 +33,7 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     B, T = layout.B, layout.T
     lengths = layout.own_lengths()  # [B]
     state = NodeState(*map(layout.unpack, problem.leaves.chunk(2, dim=-1)))  # [B, T, D]
+    codes = None if problem.dropout is None else word_codes(T, problem.dropout)
     nodes, layers = [state], []
     noisy = None
     if problem.sample:
@@ -43,11 +45,18 @@ def build_tree(problem: TreeProblem) -> TreeResult:
         left = NodeState(state.h[:, :-1], state.c[:, :-1])  # [B, K, D]
         right = NodeState(state.h[:, 1:], state.c[:, 1:])
         # Eqs. 1-3 for every adjacent pair
-        candidates = problem.cell(left, right)
+        if codes is None:
+            candidates = problem.cell(left, right)
+        else:
+            parents = parent_codes(codes[:, :-1], codes[:, 1:])
+            candidates = problem.cell(left, right, parents)
         # Eq. 12: validity scores
-        scores = problem.scale * (
-            candidates.h.to(problem.score_dtype) * problem.query.to(problem.score_dtype)
-        ).sum(-1)
+        scored = candidates.h, left.h, right.h
+        h, h_l, h_r = (x.to(problem.score_dtype) for x in scored)
+        if problem.scorer is None:
+            scores = problem.scale * (h * problem.query.to(problem.score_dtype)).sum(-1)
+        else:
+            scores = problem.scorer(h_l, h_r)
         active = t < lengths - 1  # [B]
         valid = torch.arange(K, device=lengths.device) < (lengths - 1 - t)[:, None]
         # finite scores in rows without candidates keep the softmax from returning NaN
@@ -58,6 +67,10 @@ def build_tree(problem: TreeProblem) -> TreeResult:
         keep = active[:, None, None]
         state = NodeState(*(torch.where(keep, m, old) for m, old in zip(mixed, left, strict=True)))
         order[:, t] = torch.where(active, choice, -1)
+        if codes is not None:
+            place, at = torch.arange(K, device=lengths.device), choice[:, None]
+            codes = torch.where(place < at, codes[:, :-1], codes[:, 1:])
+            codes = torch.where(place == at, parents, codes)
         if problem.keep.nodes:
             # the new node of this layer
             index = choice[:, None, None].expand(-1, 1, state.h.shape[-1])
@@ -70,7 +83,9 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     if problem.keep.nodes:
         all_nodes = NodeState(*(torch.cat(x, dim=1) for x in zip(*nodes, strict=True)))
     if problem.keep.scores:
-        all_scores = torch.stack(layers, 1) if layers else state.h.new_zeros((B, 0, 0))
+        # the empty scores of single words depend on the leaves, so that they can be differentiated
+        empty = state.h[:, :0, :0].to(problem.score_dtype)
+        all_scores = torch.stack(layers, 1) if layers else empty
     return TreeResult(state.h[:, 0], order, all_nodes, all_scores)
 
 

@@ -48,6 +48,8 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     cell: Any = problem.cell
     inputs = (problem.leaves, cell.weight, cell.gate_bias(), problem.query)
     others = cell.others() if hasattr(cell, "others") else ()
+    if problem.scorer is not None:
+        others = (*others, *problem.scorer.parameters())
     record = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *others))
     root, order, nodes, scores = _ExactTree.apply(*inputs, problem, record, *others)
     vector = root.index_select(0, layout.rank)

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gumbeltree.ops.merge.children import scorer_gradients, to_scored_children
+from gumbeltree.ops.merge.dropout import options
 from gumbeltree.ops.merge.exact.forward import Products, SortedNoise
-from gumbeltree.ops.merge.exact.scores import CHUNK, Direct, Ledger, Shared
+from gumbeltree.ops.merge.exact.scores import CHUNK, Deferred, Direct, Ledger, Shared
 from gumbeltree.ops.merge.exact.tape import Tape
 from gumbeltree.ops.merge.problem import MergeGradients, TreeProblem
 
@@ -51,6 +53,7 @@ def backward(
     """
     p = problem.layout
     cell: Any = problem.cell
+    kept = options(cell, problem.dropout)
     states, gates = tape.states, tape.gates
     N, S, C, D = p.N, p.N - p.B, gates.shape[0], query.shape[0]
     # the cell may record more than the sums of products
@@ -72,6 +75,7 @@ def backward(
             c_states.index_select(0, N + c),
             c_states.index_select(0, state_l[c]),
             c_states.index_select(0, state_r[c]),
+            **kept,
         )
         both = states.new_empty((len(c), 2, 2 * D))
         both[:, :, :D] = product(dgates[:, :width], weight).view(-1, 2, D)
@@ -88,9 +92,17 @@ def backward(
         score_dgates = torch.zeros_like(gates)
         v = states.new_zeros((C, 2, 2 * D))
         for c in torch.arange(1, C, device=states.device).split(CHUNK):
-            score_dgates[c], v[c] = to_children(c, scaled_query.expand(len(c), D), None)
-        de = torch.stack([states[state_r], states[N:]], dim=1).sub_(states[state_l][:, None])
-        method = (Ledger if use_ledger(problem) else Direct)(Shared(tape, N, G, sigma, v, de))
+            if problem.scorer is None:
+                score_dgates[c], v[c] = to_children(c, scaled_query.expand(len(c), D), None)
+            else:
+                pairs = states[state_l[c], :D], states[state_r[c], :D]
+                v[c, :, :D] = to_scored_children(problem.scorer, *pairs)
+        method: Any
+        if local:
+            de = torch.stack([states[state_r], states[N:]], dim=1).sub_(states[state_l][:, None])
+            method = (Ledger if use_ledger(problem) else Direct)(Shared(tape, N, G, sigma, v, de))
+        else:
+            method = Deferred(Shared(tape, N, G, sigma, v, v))
 
     merge_dgates = gates.new_empty((S, gates.shape[1]))
     end = tape.rows.shape[0]
@@ -137,9 +149,13 @@ def backward(
     sums = dgates[:, :width]
     dweight = product(sums.t(), h_children)
     dquery = problem.scale * (sigma @ h[N:])
-    others = ()
+    others: tuple[Tensor, ...] = ()
     if hasattr(cell, "other_gradients"):
-        others = cell.other_gradients(dgates, gates.index_select(0, c))
+        others = cell.other_gradients(dgates, gates.index_select(0, c), **kept)
+    if problem.scorer is not None:
+        # the dummy has no score
+        pairs = h.index_select(0, state_l[1:]), h.index_select(0, state_r[1:])
+        others = (*others, *scorer_gradients(problem.scorer, *pairs, sigma[1:]))
     return MergeGradients(dleaves, dweight, sums.sum(0), dquery, others)
 
 

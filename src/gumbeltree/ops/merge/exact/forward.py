@@ -11,6 +11,7 @@ small operations take a fraction of the time.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from gumbeltree.noise import NoiseLayers
 from gumbeltree.ops.merge.argmax import first_best
+from gumbeltree.ops.merge.dropout import options, parent_codes, word_codes
 from gumbeltree.ops.merge.exact.tape import Integers, Recorder, Tape
 from gumbeltree.ops.merge.problem import TreeProblem
 
@@ -72,8 +74,9 @@ class Candidates:
         p = self.p = problem.layout
         self.D, width = query.shape[0], bias.shape[0]
         self.bias, self.product, self.record = bias, product, record
-        self.activate = cast("Any", problem.cell).activate
-        self.query = query * problem.scale
+        cell = cast("Any", problem.cell)
+        self.activate = partial(cell.activate, **options(cell, problem.dropout))
+        self.query, self.scorer = query * problem.scale, problem.scorer
         left, right = weight.split(self.D, dim=1)  # each [width, D]
         self.weight_l, self.weight_r = left.t().contiguous(), right.t().contiguous()
         # the dummy, one per adjacent pair of words, and at most two per later merge
@@ -92,6 +95,12 @@ class Candidates:
         self.node_state = np.arange(p.nodes + 1)
         self.node_state[p.nodes] = p.N
         self.device = leaves.device
+        self.codes: Integers | None = None
+        """Code of each row of `states`, for dropout."""
+        if problem.dropout is not None:
+            codes = word_codes(p.T, problem.dropout)[p.sentence].t()[p.valid(p.T).t()]
+            self.codes, self.drop = np.zeros(p.N + capacity, np.int64), cell.drop
+            self.codes[: p.N] = codes.cpu().numpy()
         self.gates_l = leaves.new_empty((p.nodes, width))
         self.gates_r = leaves.new_empty((p.nodes, width))
         self.count = 1
@@ -99,6 +108,10 @@ class Candidates:
     def tensor(self, integers: NDArray[np.integer]) -> Tensor:
         """Return integers as a tensor on the device of the states."""
         return torch.from_numpy(integers).to(self.device)
+
+    def h_of(self, nodes: Integers) -> Tensor:
+        """Return h of the nodes, `[n, D]`."""
+        return self.states[:, : self.D].index_select(0, self.tensor(self.node_state[nodes]))
 
     def c_of(self, nodes: Integers) -> Tensor:
         """Return c of the nodes, `[n, D]`."""
@@ -125,10 +138,17 @@ class Candidates:
         else:
             torch.index_select(self.gates_l, 0, self.tensor(left), out=sums)
         sums += self.gates_r.index_select(0, self.tensor(right))
+        if self.codes is not None:
+            codes = (self.codes[self.node_state[nodes]] for nodes in (left, right))
+            self.codes[self.p.N + lo : self.p.N + hi] = made = parent_codes(*codes)
+            self.drop(sums, self.tensor(made))
         h, c = self.activate(gates, self.c_of(left), self.c_of(right))
         rows = self.states[self.p.N + lo : self.p.N + hi]
         rows[:, : self.D], rows[:, self.D :] = h, c
-        torch.mv(h, self.query, out=self.score[lo:hi])
+        if self.scorer is None:
+            torch.mv(h, self.query, out=self.score[lo:hi])
+        else:
+            self.score[lo:hi] = self.scorer(self.h_of(left), self.h_of(right))
         return np.arange(lo, hi)
 
 

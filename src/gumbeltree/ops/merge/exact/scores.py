@@ -4,11 +4,12 @@ For a candidate with children l and r and state p, let d = r - l and e = p - l, 
 the gradients of l and r per unit of its score's gradient. At every layer, the score gradient ds of
 each candidate depends on the dot products of d and e with the gradients of the layer's nodes, and
 adds ds vL and ds vR to the gradients of its children. There are two ways to compute this (see
-ops/merge/README.md):
+ops/merge/README.md), and a third one if ds is given:
 
 - `Direct` updates every node at every layer: O(T^2) vector operations per sentence.
 - `Ledger` updates the five nodes around each merge and tracks all other dot products as scalars:
   O(T) vector operations, but more of them per merge.
+- `Deferred` needs no dot products, because ds does not depend on them.
 """
 
 from typing import NamedTuple
@@ -36,7 +37,7 @@ class Shared(NamedTuple):
     v: Tensor
     """vL and vR of each candidate `[C, 2, 2D]`."""
     de: Tensor
-    """d and e of each candidate `[C, 2, 2D]`."""
+    """d and e of each candidate `[C, 2, 2D]`; not read by `Deferred`."""
 
 
 class Direct:
@@ -74,7 +75,35 @@ class Direct:
         """Do nothing: the gradients of the words are complete."""
 
 
-class Ledger:
+class Deferred:
+    """Keep gradients without the contribution of the scores, and add it at the end of each node."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+
+    def complete(self, lo: int, hi: int) -> None:
+        """Add the contribution of the candidates that merges lo..hi create, to all their children.
+
+        They exist only in later layers, so their score gradients are complete.
+        """
+        tape, N, G = self.shared.tape, self.shared.N, self.shared.G
+        sigma, v = self.shared.sigma, self.shared.v
+        a, b = tape.created[lo:hi].unbind(1)
+        of_a, of_b = (sigma[c][:, None, None] * v[c] for c in (a, b))  # [n, 2, 2D]
+        G[N + lo : N + hi] += of_a[:, 1] + of_b[:, 0]
+        # all distinct except for the dummy, to which zero is added
+        G[tape.left[a]] += of_a[:, 0]
+        G[tape.right[b]] += of_b[:, 1]
+
+    def send(self, rows: Tensor, ds: Tensor) -> None:
+        """Do nothing: sigma accumulates the score gradients until `complete` or `finish`."""
+
+    def finish(self, first_layer: Tensor) -> None:
+        """Complete the gradients of the words from the candidates of layer 0, `[n, K]`."""
+        Direct(self.shared).send(first_layer, self.shared.sigma[first_layer])
+
+
+class Ledger(Deferred):
     """Keep gradients without the contribution of the scores, and dot products as scalars.
 
     With candidates a and b left and right of a node, its gradient at any time is
@@ -90,7 +119,7 @@ class Ledger:
     TO_PREVIOUS = slice(10, 12)  # vL . (d, e) of the preceding candidate
 
     def __init__(self, shared: Shared) -> None:
-        self.shared = shared
+        super().__init__(shared)
         tape, v, de = shared.tape, shared.v, shared.de
         self.table = v.new_zeros((len(v), 12))
         self.table[:, 4:8] = torch.bmm(v, de.mT).view(-1, 4)
@@ -157,13 +186,6 @@ class Ledger:
         numbers = torch.where((place < k)[..., None], left, right)
         new = _dots(inner_de[:, 1], G[N + lo : N + hi])
         return sum_later(numbers.scatter(1, k[..., None].expand(-1, -1, 2), new[:, None]))
-
-    def send(self, rows: Tensor, ds: Tensor) -> None:
-        """Do nothing: sigma accumulates the score gradients until `finish`."""
-
-    def finish(self, first_layer: Tensor) -> None:
-        """Complete the gradients of the words from the candidates of layer 0, `[n, K]`."""
-        Direct(self.shared).send(first_layer, self.shared.sigma[first_layer])
 
 
 def _dots(pairs: Tensor, vectors: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from gumbeltree.device.kernel_math import dot, join_chain, tanh
+from gumbeltree.ops.merge.fused.estimator_kernels import store_estimated_gradients
 from gumbeltree.ops.merge.fused.forward_kernels import SIZES
 
 
@@ -77,22 +78,26 @@ def score_backward_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def roots_kernel(
-    G, droot, roots, start, B, T, D: tl.constexpr, BD: tl.constexpr, HAS_DROOT: tl.constexpr
-):
-    """Initialize the gradients of the roots, and zero the rows past the words."""
+    G, droot, roots, start, B, T, D: tl.constexpr, STATE: tl.constexpr, BD: tl.constexpr,
+    HAS_DROOT: tl.constexpr,
+):  # fmt: skip
+    """Initialize the gradients of the roots, and zero the rows past the words.
+
+    Rows have STATE numbers; the first D are those of h.
+    """
     i = tl.program_id(0).to(tl.int64)
     o_d = tl.arange(0, BD)
     nothing = tl.full((BD,), 0.0, dtype=G.dtype.element_ty)
     if i >= tl.load(start + T):
-        tl.store(G + i * (2 * D) + o_d, nothing, mask=o_d < D)
-        tl.store(G + i * (2 * D) + D + o_d, nothing, mask=o_d < D)
+        tl.store(G + i * STATE + o_d, nothing, mask=o_d < D)
+        tl.store(G + i * STATE + D + o_d, nothing, mask=o_d < STATE - D)
     if i < B:
-        at = G + tl.load(roots + i) * (2 * D) + o_d
+        at = G + tl.load(roots + i) * STATE + o_d
         gradient = nothing
         if HAS_DROOT:
             gradient = tl.load(droot + i * D + o_d, mask=o_d < D, other=0.0)
         tl.store(at, gradient, mask=o_d < D)
-        tl.store(at + D, nothing, mask=o_d < D)
+        tl.store(at + D, nothing, mask=o_d < STATE - D)
 
 
 @triton.jit
@@ -154,30 +159,43 @@ def store_score_gradients(
         tl.store(at + T, ds_p, mask=j < T)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["noise", "sentence"])
 def undo_kernel(
-    t, weight_t, G, rest, merge_dgates, left, right, chosen, start, numbers, tape_y, dscores,
-    sentence, temperature, lengths, ds_out, B, T, cap, D: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
-    BT: tl.constexpr, PIECES: tl.constexpr, SPAN: tl.constexpr, SAMPLE: tl.constexpr,
-    HAS_DSCORES: tl.constexpr, CHAIN: tl.constexpr,
+    t, weight_t, G, rest, direct, merge_dgates, left, right, chosen, start, numbers, tape_y,
+    position, noise, dscores, sentence, temperature, lengths, ds_out, B, T, cap, D: tl.constexpr,
+    STATE: tl.constexpr, GATES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr, BT: tl.constexpr,
+    PIECES: tl.constexpr, SPAN: tl.constexpr, SAMPLE: tl.constexpr, HAS_DSCORES: tl.constexpr,
+    FROM_KEYS: tl.constexpr, ESTIMATOR: tl.constexpr, SETTING: tl.constexpr, DRAWS: tl.constexpr,
+    HAS_DIRECT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """Propagate the gate gradients of the merges of step t to h of both children.
+    """Propagate the gradients of the GATES of the merges of step t to h of both children.
+
+    With HAS_DIRECT, add `direct` [cap, 2D], the gradient that reaches h without the gates.
 
     The sum is split into PARTS: the first is stored in the children, the others in `rest`
     [PARTS - 1, cap, 2D], from which `send_kernel` adds them. The remaining programs, which run on
     multiprocessors that the product leaves idle, store the score gradients of layer t for
-    `send_kernel`, SPAN sentences per program.
+    `send_kernel`, SPAN sentences per program. Unless ESTIMATOR is ST-Gumbel, `tape_y` holds scores.
     """
     i_m, i_n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if part >= PARTS:
-        join_chain(CHAIN)
+        estimated: tl.constexpr = SAMPLE and ESTIMATOR != "st_gumbel"
+        if not estimated:
+            join_chain(CHAIN)
         i = ((part - PARTS) * tl.num_programs(1) + i_n) * tl.num_programs(0) + i_m
         for k in range(SPAN):
-            store_score_gradients(
-                i * SPAN + k, t, numbers, tape_y, dscores, sentence, temperature, lengths, ds_out,
-                B, T, BT, PIECES, SAMPLE, HAS_DSCORES,
-            )  # fmt: skip
+            if estimated:
+                store_estimated_gradients(
+                    i * SPAN + k, t, numbers, tape_y, position, noise, dscores, sentence,
+                    temperature, lengths, start, ds_out, B, T, BT, PIECES, HAS_DSCORES, FROM_KEYS,
+                    ESTIMATOR, SETTING, DRAWS, CHAIN,
+                )  # fmt: skip
+            else:
+                store_score_gradients(
+                    i * SPAN + k, t, numbers, tape_y, dscores, sentence, temperature, lengths,
+                    ds_out, B, T, BT, PIECES, SAMPLE, HAS_DSCORES,
+                )  # fmt: skip
         return
     first = tl.load(start + t + 1)
     n = tl.load(start + t + 2) - first
@@ -193,28 +211,30 @@ def undo_kernel(
     o_n = i_n * BN + tl.arange(0, BN)
     m_n = o_n < 2 * D
     # every part but the last is a whole number of blocks
-    share: tl.constexpr = (5 * D + PARTS * BK - 1) // (PARTS * BK) * BK
+    share: tl.constexpr = (GATES + PARTS * BK - 1) // (PARTS * BK) * BK
     acc = tl.full((BM, BN), 0.0, dtype=G.dtype.element_ty)
     join_chain(CHAIN)
     for i_k in range(0, share, BK):
         o_k = part * share + i_k + tl.arange(0, BK)
-        m_k = o_k < 5 * D
+        m_k = o_k < GATES
         a = tl.load(
-            merge_dgates + r[:, None] * (5 * D) + o_k[None, :],
+            merge_dgates + r[:, None] * GATES + o_k[None, :],
             mask=m[:, None] & m_k[None, :],
             other=0.0,
         )
         w = tl.load(
-            weight_t + o_n[None, :] * (5 * D) + o_k[:, None],
+            weight_t + o_n[None, :] * GATES + o_k[:, None],
             mask=m_k[:, None] & m_n[None, :],
             other=0.0,
         )
         acc = dot(a, w, acc, PRECISION)
     m_s = m[:, None] & m_n[None, :]
     if part == 0:
+        if HAS_DIRECT:
+            acc += tl.load(direct + r[:, None] * (2 * D) + o_n[None, :], mask=m_s, other=0.0)
         node = tl.where((o_n < D)[None, :], l_node[:, None], r_node[:, None])
         unit = tl.where(o_n < D, o_n, o_n - D)
-        tl.store(G + node * (2 * D) + unit[None, :], acc, mask=m_s)
+        tl.store(G + node * STATE + unit[None, :], acc, mask=m_s)
     else:
         row = (part - 1).to(tl.int64) * cap + r
         tl.store(rest + row[:, None] * (2 * D) + o_n[None, :], acc, mask=m_s)
@@ -366,20 +386,15 @@ def send_kernel(
     tl.store(G + r_node * (2 * D) + D + o_d, dc_r, mask=m_u)
 
 
-@triton.jit(do_not_specialize=["T", "cap", "offset"])
-def children_kernel(
-    states, left, right, node_state, chosen, sigma, start, children, T, cap, offset,
-    D: tl.constexpr, WIDTH: tl.constexpr, BW: tl.constexpr,
-):  # fmt: skip
-    """Store h of both children, and a 1 for the bias, for each row of gate gradients.
+@triton.jit
+def gradient_row(i, left, right, chosen, sigma, start, T, cap, offset):
+    """Return candidate, children, existence and factor of row i of the gate gradients.
 
-    The first `offset` rows are candidates, multiplied by their summed score gradient; the others
-    are merges. Rows without a candidate or merge are zero.
+    The first `offset` rows are candidates, whose factor is their summed score gradient; the others
+    are merges.
     """
-    i = tl.program_id(0).to(tl.int64)
     first = tl.load(start + 1)
     N = tl.load(start + T)
-    o = tl.arange(0, BW)
     r = i - offset
     is_merge = r >= 0
     merge = is_merge & (r >= first) & (r < N)
@@ -389,9 +404,26 @@ def children_kernel(
     word = (c >= first) & (c < N)
     exists = (word | ((c >= cap) & (l_node >= 0) & (r_node >= 0))) & (merge | (r < 0))
     scale = tl.load(sigma + c, mask=exists & (r < 0), other=1.0)
+    return c, l_node, r_node, exists, scale
+
+
+@triton.jit(do_not_specialize=["T", "cap", "offset"])
+def children_kernel(
+    states, left, right, node_state, chosen, sigma, start, children, T, cap, offset,
+    D: tl.constexpr, STATE: tl.constexpr, WIDTH: tl.constexpr, BW: tl.constexpr,
+):  # fmt: skip
+    """Store h of both children, and a 1 for the bias, times the factor of each `gradient_row`.
+
+    Rows without a candidate or merge are zero.
+    """
+    i = tl.program_id(0).to(tl.int64)
+    o = tl.arange(0, BW)
+    _, l_node, r_node, exists, scale = gradient_row(
+        i, left, right, chosen, sigma, start, T, cap, offset
+    )
     s_l = tl.load(node_state + l_node, mask=exists, other=0).to(tl.int64)
     s_r = tl.load(node_state + r_node, mask=exists, other=0).to(tl.int64)
-    at = tl.where(o < D, s_l * (2 * D) + o, s_r * (2 * D) + o - D)
+    at = tl.where(o < D, s_l * STATE + o, s_r * STATE + o - D)
     x = tl.load(states + at, mask=exists & (o < 2 * D), other=0.0)
     x = tl.where(exists & (o == 2 * D), 1.0, x) * scale
     tl.store(children + i * WIDTH + o, x, mask=o < WIDTH)

@@ -9,6 +9,8 @@ can be captured in a CUDA graph and replayed for other sentences:
 - candidates: the pair of words that ends with word r is candidate r; merge r creates cap + 2r, left
   of the new node, and cap + 2r + 1, right of it; 0 means none, since no pair ends with word 0;
 - states: word r is in row r, candidate c in row cap + c; `node_state` maps nodes to rows.
+
+`Composer` composes the candidates; this one is that of the Tree-LSTM.
 """
 
 from typing import Any, NamedTuple
@@ -58,19 +60,23 @@ class Operands(NamedTuple):
     size: Tensor
     """Norm of the scaled query."""
 
-    @classmethod
-    def of(cls, cell: Any, query: Tensor, scale: float, precision: str) -> "Operands":
-        """Prepare the current weights of a cell and a query."""
-        with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-            both, bias = torch.cat(cell.weight.split(query.shape[0], dim=1)), cell.gate_bias()
-            scaled = query if scale == 1 else query * scale
-            return cls(
-                both,
-                operand(both, precision),
-                torch.cat([bias, torch.zeros_like(bias)]),
-                scaled,
-                scaled.norm(),
-            )
+    def composer(self, leaves: Tensor, layout: Layout, record: bool, precision: str) -> "Composer":
+        """Return the composer of a batch; for the arguments, see `forward`."""
+        return Composer(self, leaves, layout, record, precision)
+
+
+def prepared(cell: Any, query: Tensor, scale: float, precision: str) -> Operands:
+    """Prepare the current weights of a cell and a query."""
+    with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+        both, bias = torch.cat(cell.weight.split(query.shape[0], dim=1)), cell.gate_bias()
+        scaled = query if scale == 1 else query * scale
+        return Operands(
+            both,
+            operand(both, precision),
+            torch.cat([bias, torch.zeros_like(bias)]),
+            scaled,
+            scaled.norm(),
+        )
 
 
 class Trees(NamedTuple):
@@ -81,9 +87,10 @@ class Trees(NamedTuple):
     scores: Tensor
     """Scores `[B, T-1, T-1]` in the caller's order, -inf without a candidate; empty unless kept."""
     states: Tensor
-    """States of words and candidates, `[4 cap, 2D]`."""
+    """States of words and candidates, `[4 cap, 2D]`; `[4 cap, D]` if a node has a single state."""
     gates: Tensor
-    """Activated gates of the candidates, `[3 cap, 5D]`; empty unless recorded."""
+    """Activated gates of the candidates, `[3 cap, 5D]`; empty unless recorded. Other cells record
+    other numbers."""
     left: Tensor
     """Left child of each candidate, a node, int32 `[3 cap]`; -1 for none."""
     right: Tensor
@@ -97,7 +104,7 @@ class Trees(NamedTuple):
     rows: Tensor
     """Candidate by step, rank and position, int32 `[T-1, B, T-1]`; empty unless recorded."""
     y: Tensor
-    """Softmax weights (Eq. 8) of `rows`."""
+    """Softmax weights (Eq. 8) of `rows`, or their scores; see `Kernel` in estimators.py."""
 
 
 def step_block(T: int, D: int) -> tuple[int, int, int]:
@@ -106,9 +113,130 @@ def step_block(T: int, D: int) -> tuple[int, int, int]:
     return BT, BD, max(4, min(8, BD // 64 if T <= SHORT else max(BT, BD) // 128))
 
 
+class Composer:
+    """Composes and scores the candidates of a batch."""
+
+    def __init__(
+        self, operands: Operands, leaves: Tensor, layout: Layout, record: bool, precision: str
+    ) -> None:
+        self.operands, self.layout, self.record = operands, layout, record
+        D = self.D = operands.query.shape[0]
+        cap = layout.cap
+        self.states = leaves.new_empty((4 * cap, 2 * D))
+        self.states[:cap].copy_(leaves)
+        self.gates = leaves.new_empty((3 * cap if record else 0, 5 * D))
+        # products of each node with the weights, as left child (including the bias) and right child
+        self.gates_lr = leaves.new_empty((2 * cap, 10 * D))
+        product(
+            self.states[:cap, :D],
+            operands.both.t(),
+            precision,
+            out=self.gates_lr[:cap],
+            bias=operands.bias,
+        )
+        self.tile = tile_for(PROJECT, precision, leaves, D if layout.dense else 0)
+        self.dots = dot_precision(precision)
+        self.chain = chain_options(leaves, precision)
+
+    def compose_words(self, search: "Search") -> None:
+        """Compose and score every adjacent pair of words."""
+        D, cap, at = self.D, self.layout.cap, self.layout.tables
+        BM, units, warps = FIRST
+        pieces = self.states.new_empty((cap, -(-D // units)))
+        kernels.first_layer_kernel[(-(-cap // BM), pieces.shape[1])](
+            self.gates_lr, self.operands.query, self.states, self.gates, pieces, at.start,
+            at.previous, self.layout.T, cap, D=D, BM=BM, BD=units, TILES=pieces.shape[1],
+            RECORD=self.record, num_warps=warps,
+        )  # fmt: skip
+        torch.sum(pieces, 1, out=search.score[:cap])
+
+    def step(self, t: int, search: "Search") -> None:
+        """Compose the candidates next to the nodes of step t - 1; choose the merges of step t."""
+        layout, at = self.layout, self.layout.tables
+        BT, BD, warps = step_block(layout.T, self.D)
+        kernels.step_kernel[(layout.B,)](
+            t, *search.arguments, self.gates_lr, self.operands.query, self.states, self.gates,
+            at.lengths, at.start, layout.sentence, self.operands.size, search.temperature,
+            layout.B, layout.T, layout.cap, D=self.D, BD=BD, BT=BT, BEGIN=t == 0,
+            RECORD=self.record, **search.options, num_warps=warps,
+            **(self.chain if t > 0 else {"CHAIN": False}),
+        )  # fmt: skip
+
+    def project(self, t: int, search: "Search") -> None:
+        """Multiply the nodes of step t by the weights."""
+        layout, tile = self.layout, self.tile
+        kernels.project_kernel[(-(-layout.B // tile.BM), -(-10 * self.D // tile.BN))](
+            t, self.operands.narrow, self.operands.bias, self.states, self.gates_lr,
+            search.node_state, layout.tables.start, layout.cap, D=self.D, BM=tile.BM, BN=tile.BN,
+            BK=tile.BK, PRECISION=self.dots, num_warps=tile.warps, num_stages=tile.stages,
+            **self.chain,
+        )  # fmt: skip
+
+
+class Search:
+    """Storage of the choice of merges, whatever the cell; for the arguments, see `forward`."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        leaves: Tensor,
+        noise: Tensor | None,
+        forced: Tensor | None,
+        temperature: Tensor | None,
+        record: bool,
+        keep_scores: bool,
+        noise_scale: float,
+        softmax: bool,
+    ) -> None:
+        B, T, cap = layout.B, layout.T, layout.cap
+        at, kind, device = layout.tables, leaves.dtype, leaves.device
+        sample = noise is not None
+
+        def integers(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch.int32, device=device)
+
+        self.score = torch.empty(3 * cap, dtype=kind, device=device)
+        self.left, self.right, self.node_state = (integers(n * cap) for n in (3, 3, 2))
+        self.chosen, self.position = integers(cap), integers(cap)
+        node, cand = integers(2, B, T), integers(2, B, T)
+        self.order = torch.empty((B, T - 1), dtype=torch.int64, device=device)
+        kernels.begin_kernel[(-(-max(3 * cap, B * T) // BLOCK),)](
+            self.left, self.right, self.node_state, node, cand, self.order, at.previous, at.start,
+            B, T, cap, BLOCK=BLOCK,
+        )  # fmt: skip
+        # entries outside a layer are never read
+        self.rows = integers(T - 1 if record else 0, B, T - 1)
+        self.y = torch.empty(self.rows.shape if sample else (0,), dtype=kind, device=device)
+        shape = (B, T - 1, T - 1) if keep_scores else (0,)
+        self.scores = torch.full(shape, -torch.inf, dtype=kind, device=device)
+        self.temperature = self.score if temperature is None else temperature
+        self.arguments = (
+            *(cand, node, self.score, self.score if noise is None else noise),
+            *(self.order if forced is None else forced, self.order, self.rows, self.y),
+            *(self.scores, self.chosen, self.position, self.node_state, self.left, self.right),
+        )
+        """Arguments of `choose` in forward_kernels.py."""
+        self.options = {
+            "SLACK": ROUNDING * torch.finfo(kind).eps,
+            "SAMPLE": sample,
+            "FROM_KEYS": noise is not None and noise.dtype == torch.int64,
+            "NOISE_SCALE": noise_scale,
+            "SOFTMAX": softmax,
+            "FORCED": forced is not None,
+            "KEEP_SCORES": keep_scores,
+        }
+
+    def trees(self, composer: Any) -> Trees:
+        """Return the result."""
+        return Trees(
+            *(self.order, self.scores, composer.states, composer.gates, self.left, self.right),
+            *(self.node_state, self.chosen, self.position, self.rows, self.y),
+        )
+
+
 def forward(
     leaves: Tensor,
-    operands: Operands,
+    operands: Any,
     layout: Layout,
     *,
     noise: Tensor | None = None,
@@ -117,12 +245,14 @@ def forward(
     record: bool = False,
     keep_scores: bool = False,
     precision: str = "ieee",
+    noise_scale: float = 1.0,
+    softmax: bool = True,
 ) -> Trees:
     """Run all merges of a batch.
 
     Args:
         leaves: States of the words `[cap, 2D]`; rows past the words are ignored.
-        operands: Weights.
+        operands: Weights, from `prepared` of a cell.
         layout: Layout of the words.
         noise: Noise for sampling, in the caller's order: `[B, T-1, T-1]`, or keys, int64 `[B, 2]`
             (`noise.keyed_noise`).
@@ -131,72 +261,17 @@ def forward(
         record: Whether to record what the backward pass needs.
         keep_scores: Whether to return all scores.
         precision: Precision of the products: ieee, tf32 or bf16.
+        noise_scale: Factor of the noise.
+        softmax: Whether to record softmax weights instead of scores.
     """
-    B, T, cap = layout.B, layout.T, layout.cap
-    at = layout.tables
-    both, narrow, bias, query, size = operands
-    D = query.shape[0]
-    kind, device = leaves.dtype, leaves.device
-    sample = noise is not None
-
-    def empty(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=kind, device=device)
-
-    def integers(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.int32, device=device)
-
-    states = empty(4 * cap, 2 * D)
-    states[:cap].copy_(leaves)
-    gates = empty(3 * cap if record else 0, 5 * D)
-    score = empty(3 * cap)
-    # products of each node with the weights, as left child (including the bias) and right child
-    gates_lr = empty(2 * cap, 10 * D)
-    product(states[:cap, :D], both.t(), precision, out=gates_lr[:cap], bias=bias)
-    left, right, node_state = integers(3 * cap), integers(3 * cap), integers(2 * cap)
-    chosen, position = integers(cap), integers(cap)
-    node, cand = integers(2, B, T), integers(2, B, T)
-    order = torch.empty((B, T - 1), dtype=torch.int64, device=device)
-    kernels.begin_kernel[(-(-max(3 * cap, B * T) // BLOCK),)](
-        left, right, node_state, node, cand, order, at.previous, at.start, B, T, cap,
-        BLOCK=BLOCK,
-    )  # fmt: skip
-    # entries outside a layer are never read
-    rows = integers(T - 1 if record else 0, B, T - 1)
-    y = torch.empty(rows.shape if sample else (0,), dtype=kind, device=device)
-    shape = (B, T - 1, T - 1) if keep_scores else (0,)
-    scores = torch.full(shape, -torch.inf, dtype=kind, device=device)
-    if T == 1:
-        return Trees(
-            order, scores, states, gates, left, right, node_state, chosen, position, rows, y
-        )
-
-    BM, units, warps = FIRST
-    pieces = empty(cap, -(-D // units))
-    kernels.first_layer_kernel[(-(-cap // BM), pieces.shape[1])](
-        gates_lr, query, states, gates, pieces, at.start, at.previous, T, cap, D=D, BM=BM,
-        BD=units, TILES=pieces.shape[1], RECORD=record, num_warps=warps,
-    )  # fmt: skip
-    torch.sum(pieces, 1, out=score[:cap])
-    slack = ROUNDING * torch.finfo(kind).eps
-    BT, BD, warps = step_block(T, D)
-    tile = tile_for(PROJECT, precision, leaves, D if layout.dense else 0)
-    dots = dot_precision(precision)
-    chain = chain_options(leaves, precision)
-    for t in range(T - 1):
-        kernels.step_kernel[(B,)](
-            t, cand, node, score, score if noise is None else noise,
-            order if forced is None else forced, order, rows, y, scores, chosen, position,
-            node_state, left, right, gates_lr, query, states, gates, at.lengths, at.start,
-            layout.sentence, size, size if temperature is None else temperature, B, T, cap,
-            SLACK=slack, D=D, BD=BD, BT=BT, BEGIN=t == 0, SAMPLE=sample,
-            FROM_KEYS=noise is not None and noise.dtype == torch.int64,
-            FORCED=forced is not None, RECORD=record, KEEP_SCORES=keep_scores, num_warps=warps,
-            **(chain if t > 0 else {"CHAIN": False}),
-        )  # fmt: skip
-        if t + 3 <= T:
-            kernels.project_kernel[(-(-B // tile.BM), -(-10 * D // tile.BN))](
-                t, narrow, bias, states, gates_lr, node_state, at.start, cap, D=D, BM=tile.BM,
-                BN=tile.BN, BK=tile.BK, PRECISION=dots, num_warps=tile.warps,
-                num_stages=tile.stages, **chain,
-            )  # fmt: skip
-    return Trees(order, scores, states, gates, left, right, node_state, chosen, position, rows, y)
+    composer = operands.composer(leaves, layout, record, precision)
+    search = Search(
+        layout, leaves, noise, forced, temperature, record, keep_scores, noise_scale, softmax
+    )
+    if layout.T > 1:
+        composer.compose_words(search)
+    for t in range(layout.T - 1):
+        composer.step(t, search)
+        if t + 3 <= layout.T:
+            composer.project(t, search)
+    return search.trees(composer)

@@ -8,7 +8,7 @@ active sentences return immediately.
 import triton
 import triton.language as tl
 
-from gumbeltree.device.kernel_math import dot, join_chain, sigmoid, tanh
+from gumbeltree.device.kernel_math import dot, join_chain, mixed, sigmoid, tanh
 
 # these change from launch to launch: do not compile variants for 1 or for multiples of 16
 SIZES = ["t", "B", "T", "cap"]
@@ -155,82 +155,71 @@ def compose_new(
 
 
 @triton.jit
-def mixed(bits, KEY: tl.constexpr):
-    """Hash 32 bits as `noise.mixed` does."""
-    bits = bits.to(tl.uint32) + KEY
-    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
-    bits = (bits ^ (bits >> 15)) * 0x846CA68B
-    return bits ^ (bits >> 16)
+def noise_parts(keys, own, t, j):
+    """Return which of 2^23 parts of [0, 1] the noise of sentence `own` comes from.
+
+    It is that of layer t and positions j, determined by the two keys of the sentence.
+    """
+    first = tl.load(keys + 2 * own).to(tl.uint32)
+    second = tl.load(keys + 2 * own + 1).to(tl.uint32)
+    counter = (j + (t << 16)).to(tl.uint32)
+    return mixed(mixed(counter ^ first, 0) ^ second, 0x9E3779B9) >> 9
 
 
 @triton.jit
 def gumbel(keys, own, t, j):
     """Return the noise of sentence `own` at layer t and positions j, from its two keys."""
-    first = tl.load(keys + 2 * own).to(tl.uint32)
-    second = tl.load(keys + 2 * own + 1).to(tl.uint32)
-    counter = (j + (t << 16)).to(tl.uint32)
-    bits = mixed(mixed(counter ^ first, 0) ^ second, 0x9E3779B9)
     # 23 bits are exact in float32
-    u = ((bits >> 9).to(tl.int32).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+    u = (noise_parts(keys, own, t, j).to(tl.int32).to(tl.float32) + 0.5) * 1.1920928955078125e-07
     return -tl.log(-tl.log(u))
 
 
-# some arguments are slices of one buffer, whose alignment varies
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["noise", "sentence"])
-def step_kernel(
-    t, cand, node, score, noise, forced, order, tape_rows, tape_y, scores_out, chosen, position,
-    node_state, left, right, gates_lr, query, states, gates, lengths, start, sentence, size,
-    temperature, B, T, cap, SLACK: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
-    BT: tl.constexpr, BEGIN: tl.constexpr, SAMPLE: tl.constexpr, FROM_KEYS: tl.constexpr,
-    FORCED: tl.constexpr, RECORD: tl.constexpr, KEEP_SCORES: tl.constexpr, CHAIN: tl.constexpr,
+@triton.jit
+def read_layer(
+    t, b, own, K, cand, node, score, noise, B, T, BT: tl.constexpr, SAMPLE: tl.constexpr,
+    FROM_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Run step t of one sentence.
+    """Return candidates and nodes of layer t, each also from one position further right, [BT].
 
-    Unless BEGIN, compose (Eqs. 1-3) and score the two candidates next to the node of the previous
-    merge. Then choose a merge (Eq. S8) and shift the nodes and candidates right of it. These are
-    read from one half of a double buffer and written to the other.
+    Return scores and noise as well; without SAMPLE, the noise is unused.
     """
-    # the first step reads what the previous kernel wrote
-    tl.static_assert(not (BEGIN and CHAIN))
-    b = tl.program_id(0)
-    length = tl.load(lengths + b)
-    now = tl.load(start + t + 1)
-    last = tl.load(start + t)
-    own = tl.load(sentence + b)
-    K = length - 1 - t
-    if K < 1:
-        join_chain(CHAIN)
-        return
-    r = (now + b).to(tl.int64)
     j = tl.arange(0, BT)
     inside = j < K
-    row = b.to(tl.int64) * T
-    half = (t % 2) * B.to(tl.int64) * T + row
-    other = ((t + 1) % 2) * B.to(tl.int64) * T + row
-    # load everything before the first store
-    c = tl.load(cand + half + j, mask=inside, other=0)
-    n_here = tl.load(node + half + j, mask=inside, other=0)
-    n_next = tl.load(node + half + j + 1, mask=inside, other=0)
-    c_next = tl.load(cand + half + j + 1, mask=j < K - 1, other=0)
+    half = (t % 2) * B.to(tl.int64) * T + b.to(tl.int64) * T + j
+    c = tl.load(cand + half, mask=inside, other=0)
+    n_here = tl.load(node + half, mask=inside, other=0)
+    n_next = tl.load(node + half + 1, mask=inside, other=0)
+    c_next = tl.load(cand + half + 1, mask=j < K - 1, other=0)
     s = tl.load(score + c, mask=inside, other=-float("inf"))
-    layer = (own * (T - 1) + t) * (T - 1)
+    added = s
     if SAMPLE:
         if FROM_KEYS:
             added = gumbel(noise, own, t, j).to(s.dtype)
         else:
-            added = tl.load(noise + layer + j, mask=inside, other=0.0)
-    if not BEGIN:
-        a = (cap + 2 * (last + b)).to(tl.int64)
-        s_a, s_b = compose_new(
-            a, last + b, gates_lr, query, states, gates, score, node_state, left, right, cap, D,
-            BD, RECORD, CHAIN,
-        )  # fmt: skip
-        s = tl.where(inside & (c == a), s_a, s)
-        s = tl.where(inside & (c == a + 1), s_b, s)
+            added = tl.load(noise + (own * (T - 1) + t) * (T - 1) + j, mask=inside, other=0.0)
+    return c, c_next, n_here, n_next, s, added
+
+
+@triton.jit
+def choose(
+    t, b, own, K, r, c, c_next, n_here, n_next, s, added, cand, node, forced, order, tape_rows,
+    tape_y, scores_out, chosen, position, node_state, left, right, size, temperature, B, T, cap,
+    SLACK: tl.constexpr, BT: tl.constexpr, SAMPLE: tl.constexpr, NOISE_SCALE: tl.constexpr,
+    SOFTMAX: tl.constexpr, FORCED: tl.constexpr, RECORD: tl.constexpr, KEEP_SCORES: tl.constexpr,
+):  # fmt: skip
+    """Choose a merge (Eq. S8) from `read_layer` and shift the nodes and candidates right of it.
+
+    The rows of the next layer are written to the other half of a double buffer. For the backward
+    pass, record the weights of Eq. 8 if SOFTMAX, else the scores without noise.
+    """
+    j = tl.arange(0, BT)
+    inside = j < K
+    other = ((t + 1) % 2) * B.to(tl.int64) * T + b.to(tl.int64) * T
     if KEEP_SCORES:
-        tl.store(scores_out + layer + j, s, mask=inside)
+        tl.store(scores_out + (own * (T - 1) + t) * (T - 1) + j, s, mask=inside)
+    logits = s
     if SAMPLE:
-        s += added
+        s += added if NOISE_SCALE == 1 else NOISE_SCALE * added
     best = tl.max(s)
     if FORCED:
         k = tl.load(forced + own * (T - 1) + t).to(tl.int32)
@@ -243,30 +232,78 @@ def step_kernel(
     if RECORD:
         tape = (t * B.to(tl.int64) + b) * (T - 1) + j
         tl.store(tape_rows + tape, c, mask=inside)
-        if SAMPLE:
+        if SAMPLE and SOFTMAX:
             e = tl.where(inside, tl.exp((s - best) / tl.load(temperature)), 0.0)
             tl.store(tape_y + tape, e / tl.sum(e), mask=inside)
+        elif SAMPLE:
+            tl.store(tape_y + tape, logits, mask=inside)
     merged = tl.sum(tl.where(j == k, c, 0))
     tl.store(chosen + r, merged)
     tl.store(position + r, k)
     tl.store(node_state + cap + r, cap + merged)
-    if K == 1:
+    if K > 1:
+        # layer t + 1: K nodes, K - 1 candidates
+        n = tl.where(j > k, n_next, n_here)
+        n = tl.where(j == k, cap + r, n)
+        tl.store(node + other + j, n, mask=inside)
+        before = tl.sum(tl.where(j == k - 1, n, 0))
+        after = tl.sum(tl.where(j == k + 1, n, 0))
+        born = cap + 2 * r
+        tl.store(left + born, tl.where(k > 0, before, -1))
+        tl.store(right + born, cap + r)
+        tl.store(left + born + 1, cap + r)
+        tl.store(right + born + 1, tl.where(k < K - 1, after, -1))
+        moved = tl.where(j >= k, c_next, c)
+        moved = tl.where(j == k - 1, born, moved)
+        moved = tl.where(j == k, born + 1, moved)
+        tl.store(cand + other + j, moved, mask=j < K - 1)
+
+
+# some arguments are slices of one buffer, whose alignment varies
+@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["noise", "sentence"])
+def step_kernel(
+    t, cand, node, score, noise, forced, order, tape_rows, tape_y, scores_out, chosen, position,
+    node_state, left, right, gates_lr, query, states, gates, lengths, start, sentence, size,
+    temperature, B, T, cap, SLACK: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
+    BT: tl.constexpr, BEGIN: tl.constexpr, SAMPLE: tl.constexpr, FROM_KEYS: tl.constexpr,
+    NOISE_SCALE: tl.constexpr, SOFTMAX: tl.constexpr, FORCED: tl.constexpr, RECORD: tl.constexpr,
+    KEEP_SCORES: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """Run step t of one sentence.
+
+    Unless BEGIN, compose (Eqs. 1-3) and score the two candidates next to the node of the previous
+    merge. Then choose a merge.
+    """
+    # the first step reads what the previous kernel wrote
+    tl.static_assert(not (BEGIN and CHAIN))
+    b = tl.program_id(0)
+    length = tl.load(lengths + b)
+    now = tl.load(start + t + 1)
+    last = tl.load(start + t)
+    own = tl.load(sentence + b)
+    K = length - 1 - t
+    if K < 1:
+        join_chain(CHAIN)
         return
-    # layer t + 1: K nodes, K - 1 candidates
-    n = tl.where(j > k, n_next, n_here)
-    n = tl.where(j == k, cap + r, n)
-    tl.store(node + other + j, n, mask=inside)
-    before = tl.sum(tl.where(j == k - 1, n, 0))
-    after = tl.sum(tl.where(j == k + 1, n, 0))
-    born = cap + 2 * r
-    tl.store(left + born, tl.where(k > 0, before, -1))
-    tl.store(right + born, cap + r)
-    tl.store(left + born + 1, cap + r)
-    tl.store(right + born + 1, tl.where(k < K - 1, after, -1))
-    moved = tl.where(j >= k, c_next, c)
-    moved = tl.where(j == k - 1, born, moved)
-    moved = tl.where(j == k, born + 1, moved)
-    tl.store(cand + other + j, moved, mask=j < K - 1)
+    # load everything before the first store
+    c, c_next, n_here, n_next, s, added = read_layer(
+        t, b, own, K, cand, node, score, noise, B, T, BT, SAMPLE, FROM_KEYS
+    )
+    if not BEGIN:
+        a = (cap + 2 * (last + b)).to(tl.int64)
+        s_a, s_b = compose_new(
+            a, last + b, gates_lr, query, states, gates, score, node_state, left, right, cap, D,
+            BD, RECORD, CHAIN,
+        )  # fmt: skip
+        inside = tl.arange(0, BT) < K
+        s = tl.where(inside & (c == a), s_a, s)
+        s = tl.where(inside & (c == a + 1), s_b, s)
+    choose(
+        t, b, own, K, (now + b).to(tl.int64), c, c_next, n_here, n_next, s, added, cand, node,
+        forced, order, tape_rows, tape_y, scores_out, chosen, position, node_state, left, right,
+        size, temperature, B, T, cap, SLACK, BT, SAMPLE, NOISE_SCALE, SOFTMAX, FORCED, RECORD,
+        KEEP_SCORES,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=SIZES)
