@@ -74,7 +74,9 @@ def take(browser: Any, address: str, name: str) -> bytes:
     context = browser.new_context(reduced_motion="reduce", **options)
     page = context.new_page()
     page.goto(f"{address}/#{urlencode(view, doseq=True)}")
-    expect(page.locator(".neighbours li").first).to_be_visible()
+    # the nearest phrases of every card
+    for card in page.locator("article").all():
+        expect(card.locator(".neighbours li").first).to_be_visible()
     if "heat" in view:
         expect(page.locator("svg.heat").first).to_be_visible()
     first, last = (page.locator(part).bounding_box() for part in PARTS[name])

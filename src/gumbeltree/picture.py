@@ -5,7 +5,6 @@ Lengths are SVG pixels; x grows to the right and y downwards.
 
 import dataclasses
 import math
-import re
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from xml.etree.ElementTree import Element, SubElement, tostring
 from xml.sax.saxutils import escape
 
-from gumbeltree.drawing import Drawn
+from gumbeltree.drawing import Drawn, clean
 
 Place: TypeAlias = tuple[float, int]
 """The x of a node and its number of levels above the words."""
@@ -42,8 +41,6 @@ _STYLE = (
 _REDUCED_MOTION = (
     "@media(prefers-reduced-motion:reduce){.gt-stays{opacity:1!important}.gt-passes{display:none}}"
 )
-# control characters, surrogates, noncharacters and bidirectional overrides
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _NARROW = frozenset("iljI.,:;'`|!()[]{}-ftr/\\ \u2019")
 _WIDE = frozenset("mwMW@%&#+<>=~\u2212\u2026")
 
@@ -68,11 +65,6 @@ class Scene:
     description: str
     marks: tuple[Mark, ...]
     seconds: tuple[float, ...] = ()
-
-
-def clean(text: str) -> str:
-    """Replace characters that XML cannot hold or that control a terminal with U+FFFD."""
-    return _UNSAFE.sub("\ufffd", text)
 
 
 def clip(text: str, length: int) -> str:
@@ -133,11 +125,15 @@ def rectangle(x: float, y: float, width: float, height: float) -> str:
     return f"M{left} {top}L{right} {top}L{right} {bottom}L{left} {bottom}Z"
 
 
-def disc(x: float, y: float, radius: float, fill: str, title: str = "") -> Element:
-    """Make a filled circle; `title` is its tooltip."""
+def disc(
+    x: float, y: float, radius: float, fill: str, title: str = "", rim: str = "muted"
+) -> Element:
+    """Make a filled circle; `title` is its tooltip. A rim of another colour is thicker."""
     element = Element("circle", cx=_short(x), cy=_short(y), r=_short(radius))
     _paint(element, "fill", fill)
-    _paint(element, "stroke", "muted")
+    _paint(element, "stroke", rim)
+    if rim != "muted":
+        element.set("stroke-width", "2")
     return _titled(element, title)
 
 

@@ -15,12 +15,16 @@ import torch
 
 import gumbeltree
 from gumbeltree.analysis.figure import (
+    AGAINST,
     EXPLAINED,
     GREY,
+    HOLLOW,
+    RIM,
     YELLOW,
     Figure,
     about_merge,
     draw_trees,
+    number,
     ramp,
     readable_on,
     remarks,
@@ -28,6 +32,7 @@ from gumbeltree.analysis.figure import (
 )
 from gumbeltree.analysis.trace import trace
 from gumbeltree.answers import NumberPrediction, Prediction, TagsPrediction
+from gumbeltree.cli.draw import printed
 from gumbeltree.config import BagConfig
 from gumbeltree.extras import install_command
 from gumbeltree.model import SentenceModel
@@ -254,7 +259,7 @@ def test_svg_escapes_any_text():
     assert "<script" not in text
     root = ElementTree.fromstring(text.encode())
     shown = {element.text for element in root.iterfind(".//{*}text")}
-    assert {clip(evil[0], 24), *evil[1:3], "a\ufffd\ufffd[31m", "]]>", "\ufffd"} <= shown
+    assert {clip(evil[0], 24), *evil[1:3], "a\u2400\u241b[31m", "]]>", "<U+D800>"} <= shown
     assert root.find("{*}title").text.startswith("</title><script>: <script>")
     assert not any("alert" in value for e in root.iter() for value in e.attrib.values())
 
@@ -342,8 +347,9 @@ def test_command_prints_trees_and_leads(models):
     for step, (row, node) in enumerate(zip(rows[:-1], second.nodes[8:], strict=False)):
         shown = row.split(maxsplit=3)
         assert shown[0] == str(step + 1)
-        assert float(shown[1]) == pytest.approx(node.score, abs=6e-4)
-        assert float(shown[2]) == pytest.approx(second.layers[step].lead, abs=6e-4)
+        # the same digits as in figures
+        assert shown[1].replace("-", "\u2212") == number(node.score)
+        assert shown[2].replace("-", "\u2212") == number(second.layers[step].lead)
         words = " ".join(second.tree.words[slice(*node.span)])
         other = f"  ≈ {runner_up(second, step)}" if step in ties[1] else ""
         assert shown[3] == words + other
@@ -352,10 +358,49 @@ def test_command_prints_trees_and_leads(models):
 
 
 def test_command_prints_no_control_characters(models):
-    result = run("draw", models / "pair", "the \x1b[31mdog\x07 .")
+    result = run("draw", models / "pair", "the \x1b[31mdog\x07 \u202egood\u200b .")
     assert result.code == 0
-    assert not {"\x1b", "\x07"} & set(result.out)
-    assert result.out.splitlines()[-1] == "unknown to the model: \ufffd[31mdog\ufffd"
+    assert not {"\x1b", "\x07", "\u202e", "\u200b"} & set(result.out)
+    strange = "\u241b[31mdog\u2407 <U+202E>good<U+200B>"
+    assert result.out.splitlines()[-1] == f"unknown to the model: {strange}"
+    assert f"\nthe {strange} .\n" in result.out, "below the tree"
+
+
+def test_command_shortens_lines_only_on_terminals(models, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    text = " ".join(["the dog that barked sleeps ."] * 5)
+    traced = trace(tiny_model("single"), text, tree="left")
+    piped = run("draw", models / "single", text, "--tree", "left").out
+    ties = [step for step, layer in enumerate(traced.layers) if layer.near_tie]
+    assert traced.tree.draw(100, ties) in piped
+    assert any((layer.lead or 0) < 0 for layer in traced.layers)
+    shown = piped.splitlines()
+    for step, layer in enumerate(traced.layers[:-1]):
+        words = " ".join(traced.tree.words[: step + 2])
+        mark = "  \u2248 " if layer.near_tie else "  against " if layer.lead < 0 else ""
+        row = shown[len(traced.tree) + 4 + step]
+        other = runner_up(traced, step) if mark else ""
+        assert row.split(maxsplit=3)[3] == words + mark + other
+        # on a terminal, too long lines keep the mark and the start of the runner-up
+        short = list(printed("m", traced, 60, True))[5 + step]
+        assert len(short) <= 66
+        assert mark + other[:8] in short
+    assert "\u2026" not in piped
+
+
+def test_negative_leads_are_hollow_and_explained(models):
+    traced = made_trace("a b c d", [0, 0, 0], [[-1.0, 0.0, -2.0], [-0.1, 0.0], [0.0]])
+    figure = draw_trees([("m", traced)])
+    circles = marks(figure, "circle")
+    assert [circle.get("fill") for circle in circles] == [HOLLOW, HOLLOW, GREY]
+    assert [circle.get("stroke") for circle in circles] == [RIM, RIM, "currentColor"]
+    assert AGAINST in " ".join(texts(figure))
+    assert AGAINST not in " ".join(texts(draw_trees([("m", HAND)])))
+    assert "lead \u22121.00 over b c, against the scores" in about_merge(traced, 0)
+    lines = list(printed("m", traced, 80, False))
+    assert [line for line in lines if "  against b c" in line] == [lines[5]]
+    assert lines[6].endswith("a b c  \u2248 c d")
+    assert lines[-1].startswith("negative lead: ")
 
 
 def test_command_writes_the_figure(models, tmp_path):

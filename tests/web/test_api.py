@@ -17,7 +17,7 @@ import torch
 pytest.importorskip("fastapi")
 
 from starlette.testclient import TestClient
-from tokenizers import Regex, normalizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 import gumbeltree
 from gumbeltree.analysis.index import Index
@@ -103,6 +103,7 @@ def test_lists_models_and_limits(client):
         "sentences": 2,
         "labels": ["neutral", "entailment", "contradiction"],
         "trees": "sampled",
+        "beams": True,
         "width": 6,
         "vocabulary": len(WORDS) + 2,
         "max_words": 1024,
@@ -148,7 +149,7 @@ def test_parse_returns_the_trace(client, options):
     texts = [text for text in TEXTS if " " in text] if "prefix" in options else TEXTS
     results = post(client, "parse", model="single", texts=texts, **options)["results"]
     for result, known in zip(results, trace_many(SINGLE, texts, **options), strict=True):
-        assert result.pop("spans") is result.pop("samples") is None
+        assert result.pop("spans") is result.pop("samples") is result.pop("beams") is None
         assert is_close(result.pop("classes"), known.answer.probabilities)
         assert is_close(result, known.as_dict())
     assert results[-1]["sampled"] is ("seed" in options and "tree" not in options)
@@ -248,6 +249,40 @@ def test_parse_estimates_span_probabilities(client, seed):
         PAIR, SENTENCE, **{**options, "seed": seed or 0}
     ).as_dict() | {"trees": results[0]["samples"]["trees"]}
     assert results[0]["samples"]["answers"] is None
+
+
+@pytest.mark.parametrize("encoder", ["gumbel_tree", "beam_tree"])
+def test_parse_lists_the_most_probable_trees(encoder):
+    model = tiny_model("single", encoder=encoder)
+    client = TestClient(make_app({"single": model, "pair": PAIR}))
+    body = {"texts": [SENTENCE, "now"], "beams": 3}
+    results = post(client, "parse", model="single", **body)["results"]
+    for result, best in zip(results, model.best_trees(body["texts"], 3), strict=True):
+        assert len(result["beams"]) == len(best)
+        for shown, (tree, probability, log_prob) in zip(result["beams"], best, strict=True):
+            assert (shown["brackets"], shown["order"]) == (str(tree), list(tree.order))
+            assert shown["probability"] == pytest.approx(probability, abs=1e-5)
+            assert shown["log_prob"] == pytest.approx(log_prob, abs=1e-5)
+            assert shown["greedy"] == (tree == model.parse(result["text"]))
+            given = trace(model, result["text"], tree=str(tree))
+            assert is_close(shown["answer"], given.answer.as_dict())
+    assert sum(len({tree["brackets"] for tree in result["beams"]}) for result in results) == 4
+    (pair, _) = post(client, "parse", model="pair", **body)["results"]
+    assert [tree["answer"] for tree in pair["beams"]] == [None] * 3
+    (plain,) = post(client, "parse", model="single", texts=["now"])["results"]
+    assert plain["beams"] is None
+
+
+def test_models_without_learned_trees_have_no_beams():
+    client = TestClient(make_app({"left": tiny_model("single", trees="left"), "single": SINGLE}))
+    models = client.get("/api/models").json()["models"]
+    assert {model["name"]: model["beams"] for model in models} == {"left": False, "single": True}
+    body = {"model": "left", "texts": [SENTENCE], "beams": 2}
+    message = refused(client.post("/api/parse", json=body), 422)
+    assert message == "beams: left has a 'fixed_tree' encoder, and it does not score merges"
+    for wrong in (-1, LIMITS.beams + 1, "2"):
+        body = {"model": "single", "texts": [SENTENCE], "beams": wrong}
+        assert "beams" in refused(client.post("/api/parse", json=body), 422)
 
 
 @pytest.mark.parametrize("trees", ["learned", "left", "random"])
@@ -503,11 +538,17 @@ def test_unknown_models_list_the_available_ones(client):
 def test_unknown_paths_and_methods(client):
     traversal = ["/api/..%2f..%2fetc%2fpasswd", "/%2e%2e/%2e%2e/etc/passwd"]
     for path in ("/", "/static/explorer.js", "/api", "/api/parse/", "/docs", "/redoc", *traversal):
-        assert refused(client.get(path), 404)
+        message = refused(client.get(path), 404)
+        assert "GET /api/health, GET /api/models, POST /api/parse, " in message
+        assert "static" not in message
     response = client.get("/api/parse")
-    assert refused(response, 405)
+    assert refused(response, 405) == "send a POST request to this path"
     assert response.headers["allow"] == "POST"
-    assert refused(client.post("/api/health", json={}), 405)
+    message = refused(client.post("/api/health", json={}), 405)
+    assert message == "send a GET request to this path"
+    assert refused(client.post("/api/openapi.json", json={}), 405) == message
+    client = TestClient(make_app(root_path="/trees", page=True))
+    assert "POST /trees/api/parse" in refused(client.get("/nowhere"), 404)
 
 
 @pytest.mark.parametrize(
@@ -1058,15 +1099,77 @@ def test_requests_that_time_out_are_dropped(gated):
 
 
 def test_requests_that_cost_too_much_are_refused(monkeypatch):
-    # the cost is 2 words times 200 samples
+    # the cost is 50 and 2 words times 16 + 200 samples
     monkeypatch.setattr(worker_module, "START_RATE", 0.01)
     for path in ("parse", "predict"):
         client = TestClient(make_app(timeout=2))
         response = client.post(f"/api/{path}", json={**OK, "samples": 200})
-        assert "about 4 s, and the limit is 1.4 s" in refused(response, 503)
+        assert "about 5 s, and the limit is 1.4 s" in refused(response, 503)
         assert response.headers["retry-after"] == "2"
         # short requests are always accepted
         assert post(client, path, **OK, samples=20)["results"][0]["samples"]
+    # only the words that the model reads count
+    model = tiny_model("single")
+    object.__setattr__(model.config, "max_words", 2)
+    client = TestClient(make_app({"single": model}, timeout=2))
+    body = {"model": "single", "texts": ["the dog " * 20], "samples": 200}
+    assert "about 5 s" in refused(client.post("/api/parse", json=body), 503)
+
+
+@pytest.mark.parametrize("trees", [{"samples": 100}, {"beams": 20}])
+def test_the_server_measures_long_operations_when_it_starts(monkeypatch, trees):
+    monkeypatch.setattr(worker_module, "START_RATE", 0.01)
+    app = make_app(timeout=60)
+    body = {"model": "single", "texts": ["the dog " * 30] * 3, **trees}
+    assert refused(TestClient(app).post("/api/parse", json=body), 503)
+    with TestClient(app) as client:
+        assert post(client, "parse", **body)["results"]
+    measured = {operation for operation, _ in app.state.api.worker._measured}
+    assert measured == {"start", "samples", "beams"}
+
+
+def test_the_first_request_for_neighbours_finds_the_phrases_computed():
+    app = make_app()
+    served = app.state.api.models["single"]
+    assert "phrases" not in vars(served)
+    with TestClient(app):
+        assert "phrases" in vars(served)
+
+
+@pytest.mark.parametrize("runtime", ["torch", "numpy"])
+@pytest.mark.parametrize("encoder", ["gumbel_tree", "beam_tree", "parser_composer"])
+def test_beam_search_proceeds_in_steps(tmp_path, runtime, encoder):
+    gumbeltree.save(tiny_model("single", encoder=encoder), tmp_path / "model")
+    model = load(tmp_path / "model", runtime=runtime)
+    text = LONGEST.replace("dog dog dog", "the dog sleeps")
+    options = service.Options(beams=5)
+    steps = service.parse(service.Served("m", model), [text], options)
+    count, result = 0, None
+    while result is None:
+        try:
+            next(steps)
+            count += 1
+        except StopIteration as end:
+            (result,) = end.value
+    # at most 16 merges each
+    assert count > LIMITS.words / 16
+    (best,) = model.best_trees([text], 5)
+    found = json.loads(result)["beams"]
+    assert [tree["order"] for tree in found] == [list(tree.order) for tree, _, _ in best]
+    found = [tree["log_prob"] for tree in found]
+    assert found == pytest.approx([log_prob for _, _, log_prob in best], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "text", ["a " * 500, "dog" + "." * 900, "-dog-" * 190], ids=["refused", "dots", "hyphens"]
+)
+def test_requests_that_take_no_time_do_not_make_others_seem_fast(text):
+    app = make_app({"single": SINGLE, "m": tiny_model("single")})
+    client = TestClient(app)
+    for _ in range(20):
+        response = client.post("/api/parse", json={**OK, "texts": [text], "samples": 200})
+        assert response.status_code in (200, 422)
+    assert not app.state.api.worker._measured
 
 
 def test_sampling_is_not_batched(monkeypatch):
@@ -1086,7 +1189,8 @@ def test_sampling_is_not_batched(monkeypatch):
     body["texts"] = ["a"]
     with TestClient(make_app()) as client, ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: client.post("/api/parse", json=body), range(8)))
-    assert calls == [["a"]] * 8
+    # besides the measurements at the start
+    assert calls[8:] == [["a"]] * 8
 
 
 # the worker
@@ -1310,6 +1414,48 @@ def test_no_error_ends_the_thread(make_worker, error, steps):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("how", ["item", "call", "not typical"])
+def test_only_typical_calls_are_measured(how):
+    worker = Worker(limit=100, linger=0.0, batch=64)
+
+    def call(items):
+        if how == "call":
+            raise ValueError
+        return [ValueError() if how == "item" else item for item in items]
+
+    async def main():
+        for _ in range(9):
+            with suppress(ValueError):
+                await start(worker, call, [1], cost=1e5, typical=how != "not typical")
+        with pytest.raises(BusyError):
+            await start(worker, call, [1], cost=1e6)
+
+    asyncio.run(main())
+    worker.close()
+
+
+def test_old_measurements_do_not_keep_requests_out(monkeypatch):
+    worker = Worker(limit=100, linger=0.0, batch=64)
+
+    def call(items):
+        time.sleep(items[0])
+        return items
+
+    async def main():
+        assert await start(worker, call, [0.0], cost=1e5)
+        assert await start(worker, call, [0.0], cost=1e6)
+        for _ in range(3):
+            assert await start(worker, call, [0.1], cost=1.0, key="slow")
+        with pytest.raises(BusyError):
+            await start(worker, call, [0.0], cost=1e5, key="slow")
+        monkeypatch.setattr(worker_module, "RECENT_SECONDS", -1.0)
+        assert await start(worker, call, [0.0], cost=1e6)
+        assert await start(worker, call, [0.0], cost=1e5, key="slow")
+
+    asyncio.run(main())
+    worker.close()
+
+
 def test_a_slow_call_does_not_make_the_next_ones_refused():
     call, worker = GatedCall(), Worker(limit=100, linger=0.0, batch=64)
 
@@ -1362,6 +1508,28 @@ def test_a_stuck_thread_is_reported_and_gets_no_requests(gated, monkeypatch):
         assert refused(futures[0].result(), 504)
     worker.close()
     assert encode(app, "now").status_code == 200
+
+
+def test_other_threads_run_during_tokenization():
+    model = tiny_model("single")
+    model.tokenizer.normalizer = normalizers.Replace("a", "a" * 999)
+    model.tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("a+b"), "isolated")
+
+    def tokenize():
+        began = time.monotonic()
+        service._find_error(model, ["a" * 16])
+        return began, time.monotonic()
+
+    times = []
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(tokenize)
+        while not done.done():
+            times.append(time.monotonic())
+            time.sleep(0.001)
+    began, ended = done.result()
+    # not at its start or end, where the thread may be waiting
+    middle, margin = (began + ended) / 2, (ended - began) / 4
+    assert any(abs(now - middle) < margin for now in times)
 
 
 def test_a_panic_of_the_tokenizer_fails_one_request(capfd):

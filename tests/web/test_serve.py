@@ -453,6 +453,7 @@ class FakeProcess:
     def __init__(self, plan, listener, proxies):
         self.listener = listener
         self.beat, self.process, self.failure = SimpleNamespace(value=0.0), self, self
+        self.begun = time.monotonic()
         self.calls, self.alive, self.interrupts = [], True, 0
         self.error = None
         self.pid, self.exitcode, self.sentinel = 4711, None, self
@@ -545,8 +546,34 @@ def test_a_silent_process_is_killed_and_replaced(supervise):
     def fall_silent():
         created[0].beat.value -= 31
 
-    assert supervise(all_ready, all_ready, fall_silent, stop) == [True]
+    def stay_silent():
+        # until now, it had time to respond
+        assert len(created) == 2
+        created[0].beat.value -= processes.SILENT_SECONDS
+
+    assert supervise(all_ready, all_ready, fall_silent, stay_silent, stop) == [True]
     assert [process.calls[0][0] for process in created] == ["kill", "terminate", "terminate"]
+
+
+def test_a_replacement_that_never_becomes_ready_is_killed_and_replaced(supervise, monkeypatch):
+    monkeypatch.setattr(processes.time, "sleep", lambda seconds: None)
+
+    def start_slowly():
+        # there is no limit before the server has started
+        for process in created:
+            process.begun -= 1e6
+
+    def hang():
+        created[-1].begun -= processes.START_SECONDS - 5
+
+    def hang_on():
+        assert len(created) == 3
+        created[-1].begun -= 6
+
+    ready = [start_slowly, all_ready, start_slowly, all_ready]
+    assert supervise(*ready, lambda: created[1].die(), hang, hang_on, stop) == [True]
+    calls = [process.calls[0][0] for process in created if process.calls]
+    assert calls == ["terminate", "kill", "terminate"]
 
 
 def test_a_process_that_cannot_start_stops_the_server(supervise):

@@ -13,6 +13,7 @@ from gumbeltree.analysis import raster
 from gumbeltree.analysis.trace import NEAR_TIE, Trace
 from gumbeltree.answers import number as format_number
 from gumbeltree.atomic import replace_file
+from gumbeltree.drawing import clean
 from gumbeltree.picture import (
     BLUE,
     DOTTED,
@@ -21,7 +22,6 @@ from gumbeltree.picture import (
     Mark,
     Scene,
     TreeLayout,
-    clean,
     disc,
     label,
     lay_out,
@@ -48,6 +48,8 @@ EXPLAINED = (
     f"{NEAR_TIE} apart."
 )
 """One sentence below every figure with scores."""
+AGAINST = "Hollow circles mark merges against the model's scores: the runner-up has the higher one."
+"""A second sentence if leads are negative."""
 LEAST_WIDTH = 330.0
 """The minimum width of a panel, for the text below the trees."""
 SMALL, LINE = 11.0, 15.0
@@ -56,6 +58,8 @@ LONGEST_NAME = 48
 """Longer model names are shortened at the start, because paths differ at the end."""
 
 YELLOW, SKY, GREY = "#f0e442", "#56b4e9", "#d0d0d0"
+HOLLOW, RIM = "#ffffff", "#d55e00"
+"""Fill and rim of merges whose runner-up has the higher score."""
 # yellow to blue through sky blue: monotone in lightness, safe for colour-blind readers
 _RAMP = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (YELLOW, SKY, BLUE)])
 _SWATCHES = 28
@@ -195,8 +199,10 @@ def footer(
         for text in dict.fromkeys(trace.text for _, trace in traces)
         for line in wrap(text, room, SMALL, 6)
     ]
-    if any(layer.lead is not None for _, trace in traces for layer in trace.layers):
-        lines += [(line, "muted") for line in wrap(f"{EXPLAINED} {more}", room, SMALL, 12)]
+    leads = [layer.lead for _, trace in traces for layer in trace.layers if layer.lead is not None]
+    if leads:
+        text = " ".join([EXPLAINED, *[AGAINST] * (min(leads) < 0), more]).rstrip()
+        lines += [(line, "muted") for line in wrap(text, room, SMALL, 12)]
     written = [
         label(MARGIN, height + LINE * row, line, SMALL, "start", colour)
         for row, (line, colour) in enumerate(lines)
@@ -206,7 +212,9 @@ def footer(
 
 def merge_colour(lead: float | None) -> str:
     """Return the colour of a merge with this lead; grey without an alternative."""
-    return GREY if lead is None else ramp(lead / CLEAR_LEAD)
+    if lead is None:
+        return GREY
+    return HOLLOW if lead < 0 else ramp(lead / CLEAR_LEAD)
 
 
 def ramp(share: float) -> str:
@@ -253,7 +261,8 @@ def circle(panel: Panel, step: int) -> Iterator[Element]:
     x, y = layout.point(node)
     lead = trace.layers[step].lead
     colour = merge_colour(lead)
-    yield disc(x, y, layout.radius, colour, about_merge(trace, step))
+    rim = RIM if colour == HOLLOW else "muted"
+    yield disc(x, y, layout.radius, colour, about_merge(trace, step), rim)
     size = layout.radius * (1.1 if step < 99 else 0.8)
     shown = label(x, y + 0.36 * size, str(step + 1), size, colour=readable_on(colour), bold=True)
     # let the pointer reach the tooltip of the circle underneath
@@ -273,8 +282,9 @@ def about_merge(trace: Trace, step: int) -> str:
     node, layer = trace.nodes[len(trace.tree) + step], trace.layers[step]
     parts = [f"merge {step + 1}: {phrase(trace, node.span)}"]
     if layer.lead is not None:
+        against = ", against the scores" if layer.lead < 0 else ""
         tie = ", a near tie" if layer.near_tie else ""
-        parts.append(f"lead {number(layer.lead)} over {runner_up(trace, step)}{tie}")
+        parts.append(f"lead {number(layer.lead)} over {runner_up(trace, step)}{against}{tie}")
     if trace.scored and node.score is not None:
         parts.append(f"score {number(node.score)} among {counted(len(layer.scores), 'candidate')}")
     return _joined(*parts, _best_class(node.classes))

@@ -10,7 +10,8 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from gumbeltree.picture import Scene, clean
+from gumbeltree.drawing import clean
+from gumbeltree.picture import Scene
 from gumbeltree.plots import any_names, pyplot
 
 PAPER, PEN = "#ffffff", "#1f2328"
@@ -20,6 +21,8 @@ FONTS = (
     *("Microsoft YaHei", "Malgun Gothic", "WenQuanYi Zen Hei", "Arial Unicode MS"),
 )
 """The first ships with matplotlib; the others supply the characters it lacks, if installed."""
+CARETS = {0x2400 + code: f"^{chr(0x40 + code)}" for code in range(32)} | {0x2421: "^?"}
+"""Marks of control characters in letters, because none of these fonts has control pictures."""
 MOST_DOTS = 5e7
 """Larger pictures are scaled down to save memory."""
 
@@ -89,7 +92,7 @@ def _draw(element: Element, axes: Any) -> Any:
         return axes.text(
             float(attributes["x"]),
             float(attributes["y"]),
-            element.text,
+            (element.text or "").translate(CARETS),
             fontsize=float(attributes["font-size"]),
             ha={"start": "left", "middle": "center", "end": "right"}[attributes["text-anchor"]],
             va="baseline",

@@ -14,7 +14,8 @@ from gumbeltree.analysis.trace import (
     padded_noise,
     read_sentences,
 )
-from gumbeltree.text_model import TextModel
+from gumbeltree.generators import finish
+from gumbeltree.text_model import TextModel, ranked_trees
 from gumbeltree.tree import Span, Tree
 
 MOST_TREES = 5
@@ -80,13 +81,7 @@ def sample_trees(model: TextModel, text: str, second: str | None = None, **optio
         second: The second sentence of a pair. Its trees are sampled as well.
         options: As in `sampling`.
     """
-    steps = sampling(model, text, second, **options)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            drawn: Samples = end.value
-            return drawn
+    return finish(sampling(model, text, second, **options))
 
 
 def sampling(
@@ -136,6 +131,57 @@ def sampling(
         yield
     first = answers[0] if answers else None
     return Samples(trees[0], first, trees[1:], answers[1:], len(texts) == 2)
+
+
+def probable_trees(model: TextModel, text: str, beams: int = 5) -> list[dict[str, Any]]:
+    """Return the most probable trees of a sentence with the prediction for each, as JSON data.
+
+    Args:
+        model: A model with learned trees; see `TextModel.best_trees`.
+        text: One sentence.
+        beams: The number of trees.
+    """
+    return finish(searching(model, text, beams))
+
+
+def searching(
+    model: TextModel, text: str, beams: int = 5
+) -> Generator[None, None, list[dict[str, Any]]]:
+    """Search for trees in short steps, so that the caller can do something else in between.
+
+    Args:
+        model: As in `probable_trees`.
+        text: As in `probable_trees`.
+        beams: As in `probable_trees`.
+    """
+    model.check_has_beams(beams)
+    (sentence,), _ = read_sentences(model, [text], 1.0)
+    (order,), (log_prob,) = yield from model.beam_steps(sentence.ids, beams)
+    best = ranked_trees(sentence, order, log_prob)
+    yield
+    own = model.as_numpy(model.encode_ids([sentence.ids])).order
+    assert own is not None
+    greedy = Tree(sentence.words, own[0].tolist())
+    answers: list[Any] = [None] * len(best) if model.head.sentences > 1 else []
+    most = max(1, model.step_words // len(sentence.ids))
+    for start in range(len(answers), len(best), most):
+        orders = [tree.order for tree, _, _ in best[start : start + most]]
+        ids = [sentence.ids] * len(orders)
+        noise = padded_noise(ids, None, 1.0, orders)
+        encoding = model.encode_ids(ids, model.head.keep, noise)
+        answers += model.head.answers(model.head_output(encoding))
+        yield
+    return [
+        {
+            "order": tree.order,
+            "brackets": str(tree),
+            "probability": probability,
+            "log_prob": log_prob,
+            "greedy": tree == greedy,
+            "answer": answer and answer.as_dict(),
+        }
+        for (tree, probability, log_prob), answer in zip(best, answers, strict=True)
+    ]
 
 
 def predict_trees(

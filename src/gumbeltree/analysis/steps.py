@@ -14,7 +14,8 @@ from html import escape
 from gumbeltree.analysis.figure import draw_trees
 from gumbeltree.analysis.film import MOST_WORDS, draw_film
 from gumbeltree.analysis.trace import Trace
-from gumbeltree.picture import clean, svg
+from gumbeltree.drawing import clean
+from gumbeltree.picture import svg
 
 CONTROLS = 92
 """The height of the slider and of the lines below the picture."""

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -111,8 +112,10 @@ def draw(
             words = counted(len(found.tree), "word")
             streams.say(f"{name}: text truncated to {words}", quiet)
     if out is None and film is None:
+        # files and pipes get everything, whatever the width
         width = shutil.get_terminal_size().columns
-        texts = ("\n".join(printed(name, found, width)) for name, found in traces)
+        cut = sys.stdout is not None and sys.stdout.isatty()
+        texts = ("\n".join(printed(name, found, width, cut)) for name, found in traces)
         streams.write_lines(None, streams.separated(texts))
     # render both before writing either, so that an error leaves no file behind
     figures = [(film, draw_film(traces))] if film is not None else []
@@ -122,37 +125,54 @@ def draw(
         streams.say(f"{file}: {file.stat().st_size:,} bytes", quiet)
 
 
-def printed(name: str, trace: "Trace", width: int) -> Iterator[str]:
-    """Yield the lines to print: the model and the class, the drawing, the merges with leads."""
+def printed(name: str, trace: "Trace", width: int, cut: bool) -> Iterator[str]:
+    """Yield the lines to print: the model and the class, the drawing, the merges with leads.
+
+    Args:
+        name: The name of the model.
+        trace: What to print.
+        width: The number of columns.
+        cut: Whether to shorten what is wider.
+    """
     from gumbeltree.analysis.figure import heading, runner_up
     from gumbeltree.analysis.trace import NEAR_TIE
-    from gumbeltree.picture import clean, clip
-    from gumbeltree.tree import Tree
+    from gumbeltree.drawing import clean, whole_width
+    from gumbeltree.picture import clip
 
-    # control characters must not reach the terminal
-    tree = Tree(map(clean, trace.tree.words), trace.tree.order)
+    tree = trace.tree
     yield heading(name, trace)
     yield ""
     ties = [step for step, layer in enumerate(trace.layers) if layer.near_tie]
-    yield tree.draw(width, ties)
+    yield tree.draw(width if cut else max(width, whole_width(tree)), ties)
     if trace.layers:
         yield ""
         yield "merge    score     lead  words" if trace.scored else "merge  words"
     for step, (node, layer) in enumerate(zip(trace.nodes[len(tree) :], trace.layers, strict=True)):
         start, end = node.span
-        words = " ".join(tree.words[start:end])
-        if step in ties:
-            words = f"{words}  ≈ {clean(runner_up(trace, step))}"
+        phrases = [clean(" ".join(tree.words[start:end]))]
+        mark = ""
+        if layer.lead is not None and (layer.near_tie or layer.lead < 0):
+            mark = "  ≈ " if layer.near_tie else "  against "
+            phrases.append(clean(runner_up(trace, step)))
+        if cut:
+            room = max(40, width - 26) - len(mark)
+            # the shorter one gets what it needs, up to half
+            shorter = min(room // 2, *map(len, phrases)) if mark else 0
+            phrases = [clip(phrase, room - shorter) for phrase in phrases]
         scores = ""
         if trace.scored:
-            lead = "" if layer.lead is None else f"{layer.lead:.3f}"
-            scores = f"{node.score:7.3f}  {lead:>7}  "
-        yield f"{step + 1:5}  {scores}{clip(words, max(20, width - 26))}"
-    if trace.scored and len(trace.layers) > 1:
+            # as many digits as in the figures
+            lead = "" if layer.lead is None else f"{layer.lead:z.2f}"
+            scores = f"{node.score:z7.2f}  {lead:>7}  "
+        yield f"{step + 1:5}  {scores}{mark.join(phrases)}"
+    leads = [layer.lead for layer in trace.layers if layer.lead is not None]
+    if leads:
         yield f"lead: score minus that of the runner-up; ≈ near tie, less than {NEAR_TIE} apart"
+    if min(leads, default=0) < 0:
+        yield "negative lead: against the scores, because the runner-up has the higher one"
     if any(trace.unknown):
         unknown = (w for w, lacking in zip(tree.words, trace.unknown, strict=True) if lacking)
-        yield f"unknown to the model: {' '.join(unknown)}"
+        yield f"unknown to the model: {clean(' '.join(unknown))}"
 
 
 def _check_arguments(models: list[str], text: str) -> None:

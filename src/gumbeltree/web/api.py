@@ -1,17 +1,17 @@
 """The HTTP API as an ASGI application."""
 
 import asyncio
+import contextlib
 import gzip
 import hashlib
 import inspect
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -28,20 +28,28 @@ from gumbeltree.text_model import TextModel
 from gumbeltree.web import schema, service
 from gumbeltree.web.guards import BUSY, Bodies, Endpoint, Hosts, Outside, Token
 from gumbeltree.web.limits import LIMITS, ServerSettings
-from gumbeltree.web.phrases import EXAMPLES
+from gumbeltree.web.phrases import EXAMPLES, example_sentences
 from gumbeltree.web.service import RefusedError, Served
 from gumbeltree.web.worker import MARGIN, STUCK_SECONDS, BusyError, Call, LateError, Worker
 
 if TYPE_CHECKING:
     from gumbeltree.analysis.index import Index
 
+Kind: TypeAlias = tuple[str, str, *tuple[object, ...]]
+"""Operation, name of the model, and options of a request."""
+
 STATIC = Path(__file__).parent / "static"
 HEALTH, SCHEMA = "/api/health", "/api/openapi.json"
+WARM_UP = 20
+"""Number of trees in the calls that measure how long sampling and beam search take."""
+SAMPLING = 16
+"""What sampling or beam search costs besides the trees: about as much as this many trees."""
 CHUNK_BYTES = 2**16
 """Responses are sent in chunks of this size."""
 JSON_HEADERS = [(b"content-type", b"application/json")]
 NUMBER_BYTES = 12
 """Lower bound on the size of a number in a response; most take 20 bytes."""
+WORD = re.compile(r"\w+|[^\w\s]")
 GZIP = re.compile(r"(?:^|,)\s*gzip\s*(?:$|,|;\s*q=(?!0(?:\.0*)?\s*(?:,|$)))", re.IGNORECASE)
 """Matches the header Accept-Encoding of clients that accept gzip; the weight 0 means not."""
 # browsers reject JavaScript modules of any other type
@@ -108,27 +116,58 @@ class Api:
             raise HTTPException(422, f"model: {name} has a {kind!r} encoder, which builds no trees")
         return served
 
+    async def warm_up(self) -> None:
+        """Measure how long sampling and beam search take, and compute the reference phrases.
+
+        The measurements decide how many large requests are accepted.
+        """
+        sentences = example_sentences()
+        long = " ".join(sentences[:9])
+        for name, served in self.models.items():
+            if not served.has_trees:
+                continue
+            options = [service.Options(samples=WARM_UP)]
+            if served.model.encoder.why_no_beams() is None:
+                options.append(service.Options(beams=WARM_UP))
+            similar = partial(service.similar_phrases, served)
+            await self._try(("start", name), similar, (sentences[0], None, 1))
+            for one in options:
+                call = partial(service.parse, served, options=one)
+                # the first call of a process takes longer
+                await self._try(("start", name), call, sentences[0], WARM_UP)
+                await self._try((_operation(one), name), call, long, WARM_UP)
+
+    async def _try(self, kind: Kind, call: Call, item: Any, samples: int = 0) -> None:
+        # requests report errors
+        with contextlib.suppress(Exception):
+            await self.run(kind, call, [item], samples=samples)
+
     async def run(
         self,
-        kind: tuple[object, ...],
+        kind: Kind,
         call: Call,
         items: Sequence[Any],
         field: str | None = None,
-        samples: int = 1,
+        samples: int = 0,
     ) -> list[str]:
         """Return the JSON result of each item; raise an error response if one fails.
 
         Args:
-            kind: operation, model and options; requests of the same kind are batched.
+            kind: requests of the same kind are batched.
             call: processes a batch of that kind.
             items: the items of one request.
             field: name of the item in error messages; by default, its index in `texts`.
-            samples: trees per text; the cost of an item is this times its number of words.
+            samples: sampled or most probable trees per text.
         """
         timeout = self.settings.timeout
-        costs = [samples * _words(item) for item in items]
+        # longer texts are truncated
+        limit = min(LIMITS.words, self.models[kind[1]].model.config.max_words)
+        least, most = zip(*(_words(item, limit) for item in items), strict=True)
+        costs = [words * (SAMPLING + samples if samples else 1) for words in most]
+        # others may take much less time than expected
+        typical = 2 * sum(least) >= sum(most)
         try:
-            answers = await self.worker.run(kind, call, items, costs, timeout, _is_enough)
+            answers = await self.worker.run(kind, call, items, costs, timeout, _is_enough, typical)
         except BusyError as busy:
             detail, seconds = BUSY, math.ceil(busy.seconds)
             if busy.alone is not None:
@@ -147,6 +186,11 @@ class Api:
         return answers
 
 
+def _operation(options: service.Options) -> str:
+    """Return the name of a parse with further trees, whose duration is measured separately."""
+    return "+".join(name for name in ("samples", "beams") if getattr(options, name))
+
+
 def _is_enough(answers: list[str | RefusedError]) -> bool:
     """Return whether the response is an error, whatever the other results are."""
     if any(isinstance(answer, RefusedError) for answer in answers):
@@ -154,12 +198,19 @@ def _is_enough(answers: list[str | RefusedError]) -> bool:
     return sum(map(len, answers)) > LIMITS.answer  # type: ignore[arg-type]
 
 
-def _words(item: Any) -> int:
-    """Estimate the number of words in the texts of an item, without the tokenizer of a model."""
-    texts = (
-        part for part in (item if isinstance(item, tuple) else [item]) if isinstance(part, str)
-    )
-    return sum(min(len(re.findall(r"\w+|[^\w\s]", text)), LIMITS.words) for text in texts)
+def _words(item: Any, limit: int) -> tuple[int, int]:
+    """Estimate how many words the texts of an item have at least and at most.
+
+    The tokenizer of the model would take too long.
+
+    Args:
+        item: a text, or a tuple that contains one or two.
+        limit: maximum number of words per text.
+    """
+    parts = item if isinstance(item, tuple) else (item,)
+    texts = [part for part in parts if isinstance(part, str)]
+    least = sum(min(len(text.split()), limit) for text in texts)
+    return least, sum(min(len(WORD.findall(text)), limit) for text in texts)
 
 
 def create_app(
@@ -179,8 +230,9 @@ def create_app(
     served = {name: Served(name, model, indexes.get(name)) for name, model in models.items()}
     api = Api(served, settings)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await api.warm_up()
         yield
         await asyncio.to_thread(api.worker.close)
 
@@ -196,9 +248,9 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.api = api
-    _add_handlers(app)
     _add_info_routes(app, api)
     _add_model_routes(app, api)
+    _add_handlers(app, settings.root_path)
     pages = page_files() if settings.page else {}
     for path, file in pages.items():
         app.add_api_route(path, _file_route(*file), include_in_schema=False, methods=["GET"])
@@ -272,11 +324,22 @@ def _failure(error: HTTPException) -> Response:
     return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
 
-def _add_handlers(app: FastAPI) -> None:
+def _add_handlers(app: FastAPI, root_path: str) -> None:
     """Return every error as a short message in JSON."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    known = [
+        f"{method} {root_path}{route.path}" for route in routes for method in route.methods or ()
+    ]
+    no_path = f"no such path; available: {', '.join(known)}; see {root_path}{SCHEMA}"
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            error.detail = no_path
+        elif error.status_code == 405:
+            methods = (error.headers or {})["Allow"]
+            method = "GET" if "GET" in methods else methods
+            error.detail = f"send a {method} request to this path"
         return _failure(error)
 
     @app.exception_handler(Exception)
@@ -332,6 +395,12 @@ def _add_model_routes(app: FastAPI, api: Api) -> None:
     async def parse(request: schema.ParseRequest) -> Response:
         """Return the tree of each sentence: candidates, choices, and nodes with their classes."""
         served = api.find(request.model, trees=True)
+        reason = served.model.encoder.why_no_beams()
+        if request.beams and reason is not None:
+            kind_of_encoder = served.model.config.encoder.kind
+            raise HTTPException(
+                422, f"beams: {served.name} has a {kind_of_encoder!r} encoder, and {reason}"
+            )
         longest = min(LIMITS.words, served.model.config.max_words)
         words = [min(len(text.split()), longest) for text in request.texts]
         # two numbers per candidate of each layer
@@ -340,11 +409,12 @@ def _add_model_routes(app: FastAPI, api: Api) -> None:
             **{field.name: getattr(request, field.name) for field in fields(service.Options)}
         )
         call = partial(service.parse, served, options=options)
-        kind: tuple[object, ...] = ("parse", served.name, options)
-        if request.samples:
+        kind: Kind = ("parse", served.name, options)
+        trees = request.samples + request.beams
+        if trees:
             # a unique kind keeps these requests out of batches
-            kind = ("sample", served.name, object())
-        results = await api.run(kind, call, request.texts, samples=max(1, request.samples))
+            kind = (_operation(options), served.name, object())
+        results = await api.run(kind, call, request.texts, samples=trees)
         return _Json('{"results":[', results, "]}")
 
     @app.post("/api/predict", response_model=schema.PredictAnswer, responses=failures)
@@ -355,22 +425,22 @@ def _add_model_routes(app: FastAPI, api: Api) -> None:
         if served.pair:
             if request.second is None or len(request.second) != len(request.texts):
                 raise HTTPException(
-                    422, "second: this model classifies pairs; pass as many texts as in `texts`"
+                    422, "second: this model reads pairs; pass as many texts as in `texts`"
                 )
             second = request.second
         elif request.second is not None:
-            raise HTTPException(422, "second: must be null; this model classifies single sentences")
+            raise HTTPException(422, "second: must be null; this model reads single sentences")
         items = list(zip(request.texts, second, strict=True))
-        kind: tuple[object, ...] = ("predict", served.name)
+        kind: Kind = ("predict", served.name)
         call: Call = partial(service.predict, served)
         if request.model_fields_set & DRAWING:
             served = api.find(request.model, trees=True)
             options = service.Options(**{name: getattr(request, name) for name in DRAWING})
             call = partial(service.predict_along, served, options=options)
             # as for `parse`
-            operation = "sample" if request.samples else "predict"
+            operation = _operation(options) or "predict"
             kind = (operation, served.name, object() if request.samples else options)
-        results = await api.run(kind, call, items, samples=max(1, request.samples))
+        results = await api.run(kind, call, items, samples=request.samples)
         return _Json('{"results":[', results, "]}")
 
     @app.post("/api/encode", response_model=schema.EncodeAnswer, responses=failures)

@@ -12,6 +12,7 @@ class Limits:
         words: per text.
         texts: per request.
         samples: sampled trees per text.
+        beams: most probable trees per text.
         neighbours: sentences or phrases per request.
         body: size of a request body in bytes.
         answer: size of a response body in bytes; a trace grows with the square of its words.
@@ -21,6 +22,7 @@ class Limits:
     words: int = 128
     texts: int = 64
     samples: int = 200
+    beams: int = 20
     neighbours: int = 50
     # JSON may escape a character in six bytes, and a pair has two texts
     body: int = 2**20

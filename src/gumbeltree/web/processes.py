@@ -4,6 +4,7 @@ uvicorn's supervisor also replaces processes, but it waits without a limit for a
 not react to SIGTERM, and it cannot see that the models of a process are stuck.
 """
 
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS = 2.0
 """Delay before replacing a process that failed to start."""
+SILENT_SECONDS = 2.0
+"""How much longer than a request a process can be silent, so that it can respond and end itself."""
+START_SECONDS = 60.0
+"""Minimum time for a replacement to become ready."""
+START_FACTOR = 5.0
+"""How much longer than all processes at the start a replacement can take to become ready."""
 
 
 def supervise(
@@ -32,8 +39,9 @@ def supervise(
     """Serve with processes that each have their own models, until a signal arrives.
 
     A process that dies is replaced. So is one that stops responding for the time limit of a
-    request: it is killed first. If one dies before all are ready, the server stops. A second signal
-    stops the processes without finishing their requests.
+    request and `SILENT_SECONDS`, or does not become ready: it is killed first. If one dies before
+    all are ready, the server stops. A second signal stops the processes without finishing their
+    requests.
 
     Args:
         plan: what to serve.
@@ -45,7 +53,7 @@ def supervise(
     start_logging()
     with exits(ENDS_WELL):
         running: list[_Running] = []
-        started = False
+        started, begun, starting = False, time.monotonic(), math.inf
         with StopRequest() as stop:
             try:
                 while not stop.number:
@@ -56,9 +64,11 @@ def supervise(
                         if not missing:
                             ready()
                             started = True
+                            starting = START_FACTOR * (time.monotonic() - begun)
                     sentinels = [worker.process.sentinel for worker in running]
                     multiprocessing.connection.wait(sentinels, 0.2 if started else 0.05)
-                    _kill_silent(running, plan.settings.timeout)
+                    silent = plan.settings.timeout + SILENT_SECONDS
+                    _kill_silent(running, silent, max(starting, START_SECONDS))
                     _replace_dead(running, stop, started, lambda: _Running(plan, listener, proxies))
             finally:
                 # accept no new connections while they finish
@@ -73,6 +83,7 @@ class _Running:
 
     Attributes:
         process: the process.
+        begun: when it was started.
         beat: when its event loop last reported; 0 until it is ready.
         failure: the error that prevented its start.
     """
@@ -80,6 +91,7 @@ class _Running:
     def __init__(self, plan: ServerPlan, listener: socket.socket, proxies: str) -> None:
         context = multiprocessing.get_context("spawn")
         self.beat: c_double = context.RawValue("d", 0.0)
+        self.begun = time.monotonic()
         self.failure, failure = context.Pipe(duplex=False)
         self.process = context.Process(
             target=_serve_worker, args=(plan, listener, self.beat, failure, proxies), daemon=True
@@ -132,12 +144,14 @@ def _portable(error: Exception) -> Exception:
     return error if str(copy) == str(error) else ValueError(str(error))
 
 
-def _kill_silent(running: list[_Running], limit: float) -> None:
-    """Kill processes that are ready but have not reported for `limit` seconds."""
+def _kill_silent(running: list[_Running], limit: float, starting: float) -> None:
+    """Kill processes that have not reported for `limit` seconds, or `starting` until they do."""
     for worker in running:
-        silent = time.monotonic() - worker.beat.value
-        if worker.beat.value and silent > limit and worker.process.is_alive():
-            log.error("process %s has not responded for %.0f s", worker.process.pid, silent)
+        beat = worker.beat.value
+        silent = time.monotonic() - (beat or worker.begun)
+        if silent > (limit if beat else starting) and worker.process.is_alive():
+            what = "responded" if beat else "become ready"
+            log.error("process %s has not %s for %.0f s", worker.process.pid, what, silent)
             # works for stopped processes as well
             worker.process.kill()
             worker.process.join()

@@ -71,6 +71,12 @@ class TreesRequest(Request):
 class ParseRequest(TreesRequest):
     """Sentences to parse."""
 
+    beams: Annotated[int, WHOLE] = Field(
+        0,
+        ge=0,
+        le=LIMITS.beams,
+        description="Most probable trees per sentence, listed in the field `beams`.",
+    )
     tree: str = Field(
         "model",
         # brackets and escapes are longer than the text
@@ -186,6 +192,7 @@ class ModelInfo(BaseModel):
     vocabulary: int = Field(description="Size of the vocabulary.")
     max_words: int = Field(description="Longer texts are truncated to this length.")
     description: str
+    beams: bool = Field(description="Whether `parse` can list the most probable trees.")
     index: bool = Field(description="Whether a sentence index is available.")
     measured: Measured | None = Field(description="Null if its folder records no result.")
 
@@ -197,6 +204,7 @@ class LimitsInfo(BaseModel):
     words: int = Field(description="Maximum per text.")
     texts: int = Field(description="Maximum per request.")
     samples: int = Field(description="Maximum number of sampled trees per text.")
+    beams: int = Field(description="Maximum number of most probable trees per text.")
     neighbours: int = Field(description="Maximum per request.")
     body: int = Field(description="Maximum size of a request body in bytes.")
     answer: int = Field(description="Maximum size of a response body in bytes.")
@@ -266,6 +274,19 @@ class SampledTree(BaseModel):
     answer: Predicted | None = Field(description="The prediction for this tree.")
 
 
+class BeamTree(BaseModel):
+    """One of the most probable trees."""
+
+    order: list[int]
+    brackets: str
+    probability: float = Field(description="Share among the trees found; the shares add up to 1.")
+    log_prob: float = Field(description="Log-probability of its merges, at temperature 1.")
+    greedy: bool = Field(description="Whether this is the tree that the model chooses itself.")
+    answer: Predicted | None = Field(
+        description="The prediction for this tree; null for pair models."
+    )
+
+
 class LabelShare(BaseModel):
     """How often a label is predicted over the sampled trees."""
 
@@ -328,6 +349,10 @@ class Parsed(BaseModel):
     )
     samples: SamplesAnswer | None = Field(
         description="Summary of the sampled trees; null without them."
+    )
+    beams: list[BeamTree] | None = Field(
+        description="The most probable trees that beam search finds, best first, whatever the "
+        "seed, temperature and tree of the request; null without `beams`."
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gumbeltree.analysis.samples import Samples, predict_trees, sampling
+from gumbeltree.analysis.samples import Samples, predict_trees, sampling, searching
 from gumbeltree.analysis.trace import GivenTreeError, Trace, trace_many
 from gumbeltree.describe import measured, without_published
 from gumbeltree.text_model import TextModel
@@ -76,6 +76,7 @@ class Served:
             "sentences": self.model.head.sentences,
             "labels": list(self.model.labels),
             "trees": self.model.encoder.trees,
+            "beams": self.model.encoder.why_no_beams() is None,
             "width": self.model.encoder.vector_dim,
             "vocabulary": self.model.tokenizer.get_vocab_size(),
             "max_words": config.max_words,
@@ -92,14 +93,15 @@ class Options:
     seed: int | None = None
     temperature: float = 1.0
     samples: int = 0
+    beams: int = 0
     tree: str = "model"
     prefix: tuple[int, ...] = ()
 
 
 def parse(served: Served, texts: list[str], options: Options) -> Generator[None, None, Answers]:
-    """Return the trace of each text with its prediction, and what sampling its tree gives.
+    """Return the trace of each text with its prediction, and its sampled and most probable trees.
 
-    Yields between short steps, because sampling takes long.
+    Yields between short steps, because sampling and beam search take long.
     """
     model = served.model
     errors = [_find_error(model, [text]) for text in texts]
@@ -124,12 +126,16 @@ def parse(served: Served, texts: list[str], options: Options) -> Generator[None,
             result = trace.as_dict()
             answer = result["answer"] or {}
             result["classes"] = answer.get("probabilities") if model.labels else None
-            result["spans"] = result["samples"] = None
+            result["spans"] = result["samples"] = result["beams"] = None
             if options.samples:
                 yield
                 drawn = yield from _sampled(model, text, None, options)
                 result["spans"] = [[*span, share] for span, share in drawn.spans.items()]
                 result["samples"] = drawn.as_dict()
+                yield
+            if options.beams:
+                yield
+                result["beams"] = yield from searching(model, text, options.beams)
                 yield
             results.append(to_json(result))
             yield
@@ -288,7 +294,9 @@ def _merged(results: Sequence[str | RefusedError], errors: list[RefusedError | N
 def _find_error(model: TextModel, texts: list[str]) -> RefusedError | None:
     """Return an error for the first text that has no words or too many."""
     for text in texts:
-        words = len(model.tokenizer.encode(text).ids)
+        # unlike `encode`, this lets other threads run, so that the server responds meanwhile
+        (encoding,) = model.tokenizer.encode_batch_fast([text])
+        words = len(encoding.ids)
         if words == 0:
             return RefusedError("the text contains no words")
         if words > LIMITS.words:

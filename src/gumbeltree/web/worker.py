@@ -33,7 +33,7 @@ CALL_COST = 50.0
 SHORT_COST = 256.0
 """Requests that cost less are always short, so that new measurements correct wrong estimates."""
 START_RATE = 5e-5
-"""Seconds per unit of cost, unless calls have been measured in the last `RECENT_SECONDS`."""
+"""Seconds per unit of cost before any measurement, and at most if there is no recent one."""
 RECENT_SECONDS = 60.0
 
 
@@ -65,6 +65,7 @@ class _Job:
     enough: Callable[[list[Any]], bool]
     arrival: float
     deadline: float
+    typical: bool
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[list[Any]]"
     results: list[Any] = field(default_factory=list)
@@ -173,6 +174,7 @@ class Worker:
         costs: Sequence[float],
         timeout: float,
         enough: Callable[[list[Any]], bool] = lambda results: False,
+        typical: bool = True,
     ) -> list[Any]:
         """Return the results of `call` for `items`, batched with other requests.
 
@@ -187,6 +189,7 @@ class Worker:
             timeout: seconds until `LateError` if the request has not begun. A request that has
                 begun gets twice the time, unless its call is stuck.
             enough: given the results so far, says whether to return them without the others.
+            typical: whether to learn from this request how long others take.
 
         Raises:
             BusyError: If the queue is full, or the request would end too late.
@@ -195,7 +198,7 @@ class Worker:
         loop, now = asyncio.get_running_loop(), time.monotonic()
         job = _Job(
             *(key, call, list(items), list(costs), enough, now, now + MARGIN * timeout),
-            *(loop, loop.create_future()),
+            *(typical, loop, loop.create_future()),
         )
         with self._changed:
             self._admit(job)
@@ -257,10 +260,10 @@ class Worker:
 
     def _rate(self, job: _Job) -> float:
         """Return the measured seconds per unit of cost."""
-        seconds, cost, when = self._measured.get(job.key[:2], (0.0, 0.0, -math.inf))
-        if time.monotonic() - when > RECENT_SECONDS:
-            return START_RATE
-        return max(seconds / cost, 1e-9)
+        seconds, cost, when = self._measured.get(job.key[:2], (START_RATE, 1.0, -math.inf))
+        # an old measurement must not keep requests out, which would prevent new ones
+        limit = START_RATE if time.monotonic() - when > RECENT_SECONDS else math.inf
+        return min(max(seconds / cost, 1e-9), limit)
 
     def _seconds(self, job: _Job) -> float:
         """Return how long the rest of a request takes, without interruptions."""
@@ -300,7 +303,7 @@ class Worker:
             self._running = None
             batch.seconds += ended - began
             with self._changed:
-                self._measure(batch, began, ended, answers is not None)
+                self._measure(batch, began, ended, answers)
                 _settle(self._finish(batch, answers))
 
     def _take(self, long: bool) -> _Batch | None:
@@ -352,7 +355,13 @@ class Worker:
                 job.begun = True
         return batch
 
-    def _measure(self, batch: _Batch, began: float, ended: float, complete: bool) -> None:
+    def _measure(
+        self,
+        batch: _Batch,
+        began: float,
+        ended: float,
+        results: Sequence[Any] | Exception | None,
+    ) -> None:
         """Learn from a slice how long calls take."""
         first = batch.parts[0][0]
         if first in self._long:
@@ -360,8 +369,11 @@ class Worker:
             pause = max(0.0, began - self._last_long)
             pace = 1 + pause / max(ended - began, 1e-3)
             self._pace += 0.1 * (min(pace, 3.0) - self._pace)
-            self._last_long = ended if len(self._long) > 1 or not complete else math.inf
-        if complete:
+            self._last_long = ended if len(self._long) > 1 or results is None else math.inf
+        if results is None or isinstance(results, Exception):
+            return
+        failed = any(isinstance(one, Exception) for one in results)
+        if all(job.typical for job, _ in batch.parts) and not failed:
             # limit the effect of a single slow call
             took = min(batch.seconds, 3 * self._rate(first) * batch.cost)
             seconds, cost, _ = self._measured.get(first.key[:2], (0.0, 0.0, 0.0))

@@ -23,8 +23,9 @@ def address(sst, snli):
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser():
+    # until the driver stops, its event loop keeps other tests from running one of their own
     from tests.web.explorer.visit import CHROMIUM, playwright
 
     with playwright.sync_playwright() as driver:

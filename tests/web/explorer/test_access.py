@@ -89,6 +89,39 @@ def test_delete_drops_the_focused_word(visit, sst):
     page.keyboard.press("Delete")
     expect(sentence(page)).to_have_value("it is good .")
     expect_tree(tree(page, "sst2-100d"), trace(sst, "it is good ."))
+    # the focus stays at the place of the word, also when the trees to compare with arrive
+    focused = page.locator(".node:focus")
+    expect(tree(page, "sst2-100d", 1)).to_be_visible()
+    expect(focused).to_have_attribute("aria-label", re.compile("word: good"))
+    expect(focused).to_have_attribute("tabindex", "0")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Delete")
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "it is good"))
+    expect(focused).to_have_attribute("aria-label", re.compile("word: good"))
+    # merges cannot be dropped
+    page.keyboard.press("End")
+    page.keyboard.press("Delete")
+    expect(sentence(page)).to_have_value("it is good")
+
+
+def test_the_focus_stays_at_a_word_that_is_replaced(visit, sst):
+    page = visit.open(text="it is not good .", model="sst2-100d")
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "it is not good ."))
+    # slow enough for the tree to be removed meanwhile
+    page.route("**/api/parse", lambda route: (page.wait_for_timeout(900), route.continue_()))
+    tree(page, "sst2-100d").locator(".word").nth(3).focus()
+    page.keyboard.press("Enter")
+    page.get_by_label("Replace good with").fill("very bad")
+    page.keyboard.press("Enter")
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "it is not very bad ."))
+    focused = page.locator(".node:focus")
+    expect(focused).to_have_attribute("aria-label", re.compile("word: very"))
+    # a reader who goes on elsewhere keeps the focus there
+    page.keyboard.press("Delete")
+    sentence(page).focus()
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "it is not bad ."))
+    expect(tree(page, "sst2-100d", 1)).to_be_visible()
+    expect(sentence(page)).to_be_focused()
 
 
 @pytest.mark.parametrize("screen", ["laptop", "phone"])
@@ -115,6 +148,7 @@ def test_the_first_view_is_complete_and_above_the_fold(browser, address, screen)
     expect(page.get_by_role("banner").locator("p")).to_be_visible()
     expect(page.get_by_role("switch")).to_have_count(0)
     expect(page.get_by_role("textbox")).to_have_count(1)
+    expect(page.get_by_role("button", name="Second sentence")).to_be_visible()
     assert page.evaluate("shift") < 0.1
     assert page.evaluate(SMALL) == []
     visit.close()
@@ -127,6 +161,12 @@ def test_the_first_view_of_a_pair_model_is_complete(browser, snli):
         expect(page.locator("svg.tree")).to_have_count(2)
         expect(card(page, "snli-100d").locator(".answer")).to_be_visible()
         expect(page.get_by_role("textbox", name="Second sentence")).not_to_have_value("")
+        # a single model cannot be compared with another one
+        page.get_by_role("button", name="Settings").click()
+        expect(page.locator("#against option[value=models]")).to_be_disabled()
+        page = visit.open(text="good .", second="bad .", against="models")
+        said = card(page, "snli-100d").locator(".compared")
+        expect(said).to_have_text("There is no other model to compare with.")
         visit.close()
 
 
@@ -169,7 +209,8 @@ def test_phones_do_not_scroll_sideways(browser, address, words):
     text = " ".join(cycle[i % 7] for i in range(words))
     view = {"text": text, "second": "A child .", "model": BOTH}
     page = visit.open(heat=1, step=min(3, words - 1), **view)
-    expect(page.locator("svg.heat")).to_have_count(3)
+    # one word has only one tree
+    expect(page.locator("svg.heat")).to_have_count(3 if words > 1 else 2)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     duration = page.locator("svg.tree .node").first.evaluate(
         "one => getComputedStyle(one).transitionDuration"

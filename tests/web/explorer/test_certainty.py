@@ -6,7 +6,7 @@ import re
 import pytest
 
 from gumbeltree.analysis.metrics import bracketing, f1
-from gumbeltree.analysis.samples import predict_trees, sample_trees
+from gumbeltree.analysis.samples import predict_trees, probable_trees, sample_trees
 from gumbeltree.analysis.trace import trace
 from tests.models import tiny_model
 from tests.web.explorer.visit import (
@@ -19,6 +19,7 @@ from tests.web.explorer.visit import (
     expect_bars,
     expect_tree,
     needs_browser,
+    sentence,
     serving,
     tree,
 )
@@ -45,9 +46,13 @@ def test_bars_show_leads_and_edges_near_ties(visit, sst):
     values = [text for text in picture.locator(".value").all_text_contents() if text]
     leads = [decimal(layer.lead) for layer in traced.layers[:-1]]
     assert sorted(values) == sorted(leads), "no bar for the last merge"
-    expect(card(page, "sst2-100d").locator(".legend")).to_contain_text("log-odds")
+    legend = card(page, "sst2-100d").locator(".legend")
+    expect(legend.get_by_text("log-odds")).to_be_visible()
+    expect(legend).to_contain_text("of 100 draws between these two, either would win at least 45")
+    expect(legend.get_by_text("Bars of a step")).to_be_hidden()
     card(page, "sst2-100d").get_by_text("Merges as a table").click()
     rows = card(page, "sst2-100d").locator("details tbody tr")
+    expect(rows).to_have_count(len(traced.layers))
     for row, layer in zip(rows.all(), traced.layers, strict=True):
         shown = "" if layer.lead is None else decimal(layer.lead)
         expect(row.locator("td").nth(3)).to_have_text(shown + " (near tie)" * layer.near_tie)
@@ -65,6 +70,10 @@ def test_the_step_explains_its_choice(visit, sst):
     for choice in traced.tree.order[:2]:
         present[choice : choice + 2] = [(present[choice][0], present[choice + 1][1])]
     rival = slice(present[layer.runner_up][0], present[layer.runner_up + 1][1])
+    # other bars, another legend
+    legend = card(page, "sst2-100d").locator(".legend")
+    expect(legend.get_by_text("Bars of a step are its candidates")).to_be_visible()
+    expect(legend.get_by_text("Bars of the whole tree")).to_be_hidden()
     choice = panel.locator(".choice-part")
     expect(choice.locator(".phrase")).to_have_text(" ".join(words[rival]))
     expect(choice.locator(".facts")).to_have_text(f"lead{decimal(layer.lead)}")
@@ -96,6 +105,11 @@ def test_the_prediction_belongs_to_the_sampled_tree(visit, sst):
     verdict = card(page, "sst2-100d").locator(".verdict")
     expect(verdict).to_contain_text("for the tree shown, not the model's own")
     expect_bars(verdict, sampled.answer.probabilities)
+    # hollow bars belong to the whole tree
+    key = card(page, "sst2-100d").locator(".legend .key.behind")
+    expect(key).to_be_visible()
+    page.get_by_role("button", name="Only the words").click()
+    expect(key).to_be_hidden()
 
 
 def test_the_prediction_of_a_pair_belongs_to_the_sampled_trees(visit, snli):
@@ -126,7 +140,7 @@ def test_the_prediction_of_a_pair_belongs_to_the_sampled_trees(visit, snli):
 
 
 def test_sampled_trees_show_whether_the_tree_matters(visit, sst):
-    text = "it is not a bad film ."
+    text = "The food was wonderful, but the service was painfully slow."
     page = visit.open(text=text, model="sst2-100d", heat=1)
     drawn = sample_trees(sst, text, samples=100, seed=0).as_dict()
     panel = card(page, "sst2-100d").get_by_role("region", name="Sampled trees")
@@ -142,10 +156,14 @@ def test_sampled_trees_show_whether_the_tree_matters(visit, sst):
     counts = [bins.count(number) for number in range(20)]
     assert columns == pytest.approx([54 * count / max(counts) for count in counts])
     items = panel.locator(".frequent li")
-    listed = any(one["greedy"] for one in drawn["trees"])
-    expect(items).to_have_count(len(drawn["trees"]) + (not listed))
+    often = [one for one in drawn["trees"] if one["greedy"] or one["share"] > 0.01]
+    assert 0 < len(often) < len(drawn["trees"]), "some were drawn only once"
+    listed = any(one["greedy"] for one in often)
+    expect(items).to_have_count(len(often) + (not listed))
     expect(items.filter(has_text="own tree")).to_have_count(1)
-    for item, one in zip(items.all(), drawn["trees"], strict=False):
+    rest = drawn["distinct"] - len(often) - (not listed and drawn["greedy_share"] > 0)
+    expect(panel).to_contain_text(f"{rest} further distinct trees, each drawn once.")
+    for item, one in zip(items.all(), often, strict=False):
         shown = re.sub(r"(?<=\() | (?=\))", "", one["brackets"])
         expect(item.locator(".brackets")).to_have_text(shown)
         expect(item).to_contain_text(one["answer"]["label"])
@@ -153,6 +171,41 @@ def test_sampled_trees_show_whether_the_tree_matters(visit, sst):
     expect(tree(page, "sst2-100d", 1)).to_have_attribute(
         "aria-label", f"Tree: {drawn['trees'][0]['brackets']}"
     )
+
+
+def test_most_probable_trees_are_listed(visit, sst):
+    page = visit.open(text=FOOD, model="sst2-100d")
+    shown = card(page, "sst2-100d")
+    items = shown.locator(".probable li")
+    expect(items).to_have_count(0)
+    shown.get_by_text("Most probable trees").click()
+
+    def expect_list(text):
+        found = probable_trees(sst, text, 5)
+        # the brackets of all entries tell this list from that of an earlier sentence
+        brackets = [re.sub(r"(?<=\() | (?=\))", "", one["brackets"]) for one in found]
+        expect(items.locator(".brackets")).to_have_text(brackets)
+        expect(items).to_contain_text([one["answer"]["label"] for one in found])
+        shares = [f"{100 * one['probability']:.0f}%" for one in found]
+        expect(items.locator(".number")).to_have_text(shares)
+        expect(items.filter(has_text="own tree")).to_have_count(sum(one["greedy"] for one in found))
+        return found
+
+    expect_list(FOOD)
+    # an open list follows the sentence
+    sentence(page).fill("The service was slow .")
+    other = expect_list("The service was slow .")[1]
+    items.nth(1).get_by_role("button").click()
+    expect(tree(page, "sst2-100d", 1)).to_have_attribute("aria-label", f"Tree: {other['brackets']}")
+
+
+def test_models_with_fixed_trees_have_no_most_probable_trees(browser):
+    with serving({"left": tiny_model("single", trees="left")}) as address:
+        visit = Visit(browser, address)
+        page = visit.open(text="the dog sleeps now .")
+        expect(card(page, "left").get_by_text("Merges as a table")).to_be_visible()
+        expect(card(page, "left").get_by_text("Most probable trees")).to_be_hidden()
+        visit.close()
 
 
 def test_sampled_numbers_have_a_range(browser):

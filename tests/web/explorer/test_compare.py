@@ -10,7 +10,6 @@ from gumbeltree.tree import Tree
 from tests.web.explorer.visit import (
     BOTH,
     FOOD,
-    Visit,
     card,
     expect,
     expect_tree,
@@ -74,28 +73,69 @@ def test_compares_with_a_fixed_tree(visit, sst, kind):
     expect(tree(page, "sst2-100d").locator(".apart")).to_have_count(0)
 
 
-def test_compares_with_given_brackets(browser, address, sst):
-    visit = Visit(browser, address)
+def test_compares_with_given_brackets(visit, sst):
     page = visit.open(text="not a good film .", model="sst2-100d")
     own = trace(sst, "not a good film .")
     expect_tree(tree(page, "sst2-100d"), own)
     open_settings(page)
     page.get_by_label("Compare with").select_option("brackets")
     field = page.get_by_role("textbox", name="Brackets")
+    # the reader starts from the tree shown, with an example of another one
     expect(field).to_have_value(str(own.tree))
+    said = card(page, "sst2-100d").locator(".compared")
+    expect(said).to_contain_text("The same phrases as in the given tree")
+    hint = page.locator("#brackets-hint")
+    right = Tree.right_branching("not a good film .")
+    assert own.tree != right
+    expect(hint).to_contain_text(f"for example to {right}, and press Enter")
+    field.fill(str(right))
+    field.press("Enter")
+    expect_tree(tree(page, "sst2-100d", 1), trace(sst, "not a good film .", tree=str(right)))
     given = "( ( not ( a ( good film ) ) ) . )"
     field.fill(given)
-    field.press("Enter")
+    field.blur()
     other = trace(sst, "not a good film .", tree=given)
     expect_tree(tree(page, "sst2-100d", 1), other)
     assert other.tree == Tree.from_brackets(given)
     pictures = [tree(page, "sst2-100d", which) for which in (0, 1)]
     expect_comparison(page, "sst2-100d", own, other, pictures)
+    # hollow bars for merges against the scores, and explained
+    behind = [layer for layer in other.layers if layer.lead is not None and layer.lead < 0]
+    assert behind
+    bars = pictures[1].locator(".bar.behind")
+    expect(bars).to_have_count(len(behind))
+    assert bars.first.evaluate("one => getComputedStyle(one).fill") == "none"
+    heights = bars.evaluate_all("all => all.map(one => +one.getAttribute('height') / 46)")
+    lengths = sorted(max(0.02, min(1, -layer.lead)) for layer in behind)
+    assert sorted(heights) == pytest.approx(lengths, abs=2e-3)
+    key = card(page, "sst2-100d").locator(".legend .key.behind")
+    expect(key).to_contain_text("against the scores")
+    assert pictures[1].locator("[aria-label*=', against the scores']").count() == len(behind)
     field.fill("( not a )")
     field.press("Enter")
-    expect(card(page, "sst2-100d").locator(".compared")).to_contain_text("Cannot compare: ")
+    expect(said).to_have_text(
+        "Cannot compare: the brackets contain 2 words, but the sentence has 5."
+    )
     expect_tree(tree(page, "sst2-100d"), own)
-    visit.close("422")
+    expect(key).to_have_count(0)
+    faults = {
+        "( not a ) ( good ( film . ) )": "put one more pair of brackets around the whole sentence.",
+        "( ( not a ) ( good ( film . ) ": "a “(” has no “)”.",
+        "( not a ) ) ( good ( film . ) )": "there is a “)” without its “(”.",
+        "( not a good ( film . ) )": "each pair of brackets must contain two words or phrases, but "
+        "( not a good ( film . ) ) contains 4.",
+        "( ( not a ) ( bad ( film . ) ) )": "word 3 in the brackets is “bad”, but in the sentence "
+        "it is “good”.",
+        given: "",
+    }
+    found = page.evaluate(
+        """async ([all, own]) => {
+             const { fault } = await import('/static/compare.js');
+             return all.map(one => fault(one, own));
+           }""",
+        [list(faults), str(own.tree)],
+    )
+    assert found == list(faults.values())
 
 
 def test_compares_two_models(visit, sst, snli):
@@ -105,8 +145,16 @@ def test_compares_two_models(visit, sst, snli):
     expect_comparison(page, "sst2-100d", first, second, pictures)
     expect_comparison(page, "snli-100d", second, first, pictures[::-1])
     expect(page.locator("svg.tree")).to_have_count(2)
+    # without the other model, the page says what to do
     page.get_by_role("checkbox", name="snli-100d").uncheck()
-    expect(card(page, "sst2-100d").locator(".compared")).to_be_hidden()
+    said = card(page, "sst2-100d").locator(".compared")
+    expect(said).to_contain_text("Select a second model above")
+    expect(tree(page, "sst2-100d").locator(".apart")).to_have_count(0)
+    page.get_by_label("Compare with").select_option("")
+    expect(said).to_be_hidden()
+    # asking for another model shows one
+    page.get_by_label("Compare with").select_option("models")
+    expect_comparison(page, "sst2-100d", first, second, pictures)
 
 
 def test_dropping_and_replacing_a_word_pins_the_old_tree(visit, sst):

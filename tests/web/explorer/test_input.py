@@ -91,10 +91,12 @@ def test_a_link_to_a_missing_model_says_so(visit):
 def test_mostly_unknown_text_is_announced_before_the_prediction(visit):
     page = visit.open(text="zxqv blorp gnarfy good .", model="sst2-100d")
     verdict = card(page, "sst2-100d").locator(".verdict")
-    expect(verdict.locator(".warning")).to_contain_text("Only 2 of the 5 words")
+    expect(verdict.locator(".warning")).to_contain_text("Only 2 of the 5 words are in")
     assert verdict.locator("p").first.get_attribute("class") == "warning"
+    sentence(page).fill("zxqv")
+    expect(verdict.locator(".warning")).to_contain_text("The word is not in the vocabulary")
     sentence(page).fill("zxqv .  blorp")
-    expect(verdict.locator(".warning")).to_contain_text("Only 1 of the 3 words")
+    expect(verdict.locator(".warning")).to_contain_text("Only 1 of the 3 words is in")
     sentence(page).fill("zxqv is good .")
     expect(tree(page, "sst2-100d").locator(".word")).to_have_count(4)
     expect(verdict.locator(".warning")).to_have_count(0)
@@ -104,20 +106,48 @@ def test_mostly_unknown_text_is_announced_before_the_prediction(visit):
 def test_invisible_characters_are_shown_as_marks(visit):
     pile = "o" + "\u0301" * 40
     page = visit.open(
-        text=f"a\x01b g{pile}d \u202egood \u0308 \u0644\u200c\u0627 .", model="sst2-100d"
+        text=f"a\x01b g{pile}d \u202egood bad\u200b \u0308 \u0644\u200c\u0627 .", model="sst2-100d"
     )
     words = tree(page, "sst2-100d").locator(".word text")
     expect(words.first).to_be_visible()
     joined = "".join(words.all_text_contents())
     assert "a\u2401b" in joined
-    assert "\u202e" not in joined
-    assert "\ufffd" in joined
+    assert "<U+202E>good" in joined
+    assert "bad<U+200B>" in joined
+    assert not {"\u202e", "\u200b"} & {*page.locator("main").inner_text(), *page.title()}
+    flag, coder = "\U0001f3f4\U000e0067\U000e0062\U000e007f", "\U0001f469\u200d\U0001f4bb"
+    texts = [flag, coder, "\ue000\ufdd0\U000e0061a\u200d", "-0.001"]
+    shown = page.evaluate(
+        """async (texts) => {
+             const { visible, decimal } = await import('/static/text.js');
+             return [...texts.slice(0, 3).map(visible), decimal(+texts[3])];
+           }""",
+        texts,
+    )
+    assert shown == [flag, coder, "<U+E000><U+FDD0><U+E0061>a<U+200D>", "0.00"]
     assert "\u25cc\u0308" in joined, "a mark without a letter gets a dotted circle"
     assert "\u0644\u200c\u0627" in joined, "joiners between letters stay"
     assert joined.count("\u0301") == 4
     # nothing is painted outside the line of words
     clips = words.evaluate_all("all => all.map(one => getComputedStyle(one).clipPath)")
     assert all(clip.startswith("inset(") for clip in clips)
+
+
+def test_one_word_and_right_to_left_text(visit):
+    page = visit.open(text="good", model="sst2-100d", heat=1)
+    panel = card(page, "sst2-100d").get_by_role("region", name="Sampled trees")
+    expect(panel).to_have_text("One or two words have only one tree.")
+    expect(card(page, "sst2-100d").locator(".legend")).to_have_text("negativepositive")
+    sentence(page).fill("\u05d4\u05e1\u05e8\u05d8 \u05d4\u05d9\u05d4 \u05d8\u05d5\u05d1 good")
+    words = panel.locator(".frequent li").first.locator("bdi")
+    expect(words).to_have_count(4)
+    # brackets keep the order of the words in the tree
+    places = [word.bounding_box()["x"] for word in words.all()]
+    assert places == sorted(places)
+    assert not any(
+        '"texts":["good"]' in (one.post_data or "") and '"samples":100' in one.post_data
+        for one in visit.requests
+    )
 
 
 def test_markup_is_shown_as_text(visit):

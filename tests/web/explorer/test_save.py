@@ -45,6 +45,26 @@ def test_downloads(visit, sst, tmp_path):
         assert np.all(colours == ink, axis=1).sum() > 100, "letters and lines"
 
 
+@pytest.mark.parametrize("what", ["the picture as SVG", "the film"])
+def test_pictures_state_what_their_predictions_depend_on(visit, tmp_path, what):
+    def heading(**view):
+        page = visit.open(**view)
+        expect(tree(page, view["model"]).locator(".node").first).to_be_visible()
+        root = ElementTree.parse(save(page, what, tmp_path)).getroot()
+        return " ".join(one.text or "" for one in root.iter("{http://www.w3.org/2000/svg}text"))
+
+    drawn = {"seed": 7, "temperature": 3}
+    texts = heading(text=FOOD, model="sst2-100d", **drawn)
+    assert "% for the tree shown, sampled with seed 7 and temperature 3." in texts
+    texts = heading(text=FOOD, second="It is bad .", model="snli-100d", **drawn)
+    assert "% for the trees shown, sampled with seed 7 and temperature 3." in texts
+    texts = heading(text=FOOD, model="snli-100d", **drawn)
+    assert "snli-100d: tree sampled with seed 7 and temperature 3." in texts
+    texts = heading(text="zxqv blorp gnarfy good .", model="sst2-100d")
+    assert "%. Only 2 of the 5 words are in the vocabulary of this model" in texts
+    assert "shown" not in texts
+
+
 def test_saves_valid_xml_for_any_text(visit, tmp_path):
     page = visit.open(text="a go\x01od film\ufffe .", model="sst2-100d")
     expect(tree(page, "sst2-100d").locator(".node").first).to_be_visible()
@@ -99,6 +119,10 @@ def test_the_film_shows_every_step(visit, sst, tmp_path):
         times = frame.find(f"{space}animate").get("keyTimes").split(";")
         assert [float(time) for time in times] == sorted(map(float, times))
     assert FOOD in " ".join(root.itertext())
+    # one legend for the steps and the whole tree
+    assert all(
+        f"Bars of {part}" in " ".join(root.itertext()) for part in ("a step", "the whole tree")
+    )
     # the page still shows the same step
     expect(page.locator("#step-value")).to_have_text("merge 3 of 6")
     expect(tree(page, "sst2-100d").locator(".merge.next")).to_have_count(1)

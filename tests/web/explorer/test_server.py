@@ -92,8 +92,37 @@ def test_a_hung_server_is_reported(visit, sst):
     expect(page.locator("#away")).to_be_hidden()
 
 
+def test_a_hung_server_that_refuses_further_requests_is_not_connected(browser, address, sst):
+    visit = Visit(browser, address)
+    page = visit.open(text="good .", model="sst2-100d")
+    expect(page.locator("svg.tree")).to_have_count(1)
+    refusing, refused = [], []
+
+    def stuck(route):
+        if refusing:
+            refused.append(route)
+            route.fulfill(status=503, headers={"Retry-After": "1"}, json={"detail": "busy"})
+
+    page.route("**/api/*", stuck)
+    sentence(page).fill("not good .")
+    expect(page.locator("#away")).to_be_visible()
+    refusing.append(True)
+    sentence(page).fill("not very good .")
+    # longer than a request that was cancelled counts
+    for _ in range(50):
+        page.wait_for_timeout(100)
+        assert page.locator("#away").is_visible()
+    assert len(refused) > 2
+    assert page.locator("#toast").text_content() == ""
+    page.unroute("**/api/*")
+    expect_tree(tree(page, "sst2-100d"), trace(sst, "not very good ."))
+    expect(page.locator("#away")).to_be_hidden()
+    expect(page.locator("#toast")).to_have_text("Connected")
+    visit.close("503")
+
+
 def test_no_sampled_trees_of_an_older_sentence(visit):
-    page = visit.open(text="good .", model="sst2-100d", heat=1)
+    page = visit.open(text="not bad .", model="sst2-100d", heat=1)
     expect(page.locator("svg.heat")).to_have_count(1)
 
     def hold(route):

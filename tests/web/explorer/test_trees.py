@@ -50,13 +50,32 @@ def test_typing_draws_a_tree_per_model(visit, sst, snli):
     expect(page.locator("#live")).to_contain_text(f"sst2-100d: {trace(sst, FOOD).tree}. ")
 
 
+def test_the_panel_follows_the_longer_sentence_of_a_pair(visit):
+    pair = {"text": "A man plays.", "second": "A man is playing music on a big stage."}
+    page = visit.open(**pair, model="snli-100d", step=5)
+    expect(page.locator("#step-value")).to_have_text("merge 6 of 9")
+    panel = card(page, "snli-100d").get_by_role("region", name="Node of")
+    expect(panel.locator("h3").first).to_have_text("Merge 6")
+    expect(panel.locator(".facts dd").first).to_have_text("6 of 9")
+    page = visit.open(**pair, model="snli-100d", step=1)
+    expect(panel.locator(".facts dd").first).to_have_text("2 of 3")
+    page.get_by_role("slider", name="Completed merges").press("End")
+    expect(panel.locator("h3").first).to_have_text("Whole sentence")
+    expect(panel.locator(".facts dd").first).to_have_text("3 of 3")
+
+
 def test_prediction_of_a_sentence_and_of_a_pair(visit, sst, snli):
     page = visit.open(text=BOY, model=BOTH)
     for name, model, second in (("sst2-100d", sst, None), ("snli-100d", snli, "A child .")):
         verdict = card(page, name).locator(".verdict")
         if second:
-            expect(verdict).to_contain_text("second sentence")
-            page.get_by_role("textbox", name="Second sentence").fill(second)
+            expect(verdict).to_contain_text(
+                "No prediction yet. This model judges pairs of sentences"
+            )
+            verdict.get_by_role("button", name="Add a second sentence").click()
+            field = page.get_by_role("textbox", name="Second sentence")
+            expect(field).to_be_focused()
+            field.fill(second)
         (prediction,) = model.predict([BOY], second and [second])
         expect(verdict.locator(".answer")).to_have_text(prediction.label)
         expect_bars(verdict, prediction.probabilities)
@@ -66,7 +85,7 @@ def test_prediction_of_a_sentence_and_of_a_pair(visit, sst, snli):
     expect(page.get_by_role("textbox", name="Second sentence")).to_be_hidden()
     expect(page.get_by_role("article")).to_have_count(1)
     # asking for it adds one
-    page.get_by_role("button", name="Second sentence").click()
+    page.get_by_role("button", name="Second sentence", exact=True).click()
     expect(page.get_by_role("textbox", name="Second sentence")).to_be_focused()
     expect(card(page, "snli-100d").locator(".answer")).to_be_visible()
 

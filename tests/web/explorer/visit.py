@@ -72,6 +72,8 @@ class Visit:
 
     def close(self, expected=None):
         """Check that nothing failed but `expected`, and that no other server was contacted."""
+        # requests that are still under way have no one to answer them
+        self.page.unroute_all(behavior="ignoreErrors")
         self.context.close()
         assert [text for text in self.problems if not expected or expected not in text] == []
         own = (self.address, f"blob:{self.address}", "about:blank")
@@ -84,7 +86,7 @@ def open_settings(page):
 
 def decimal(value):
     """Return a number as the page shows it."""
-    return f"{value:.2f}".replace("-", "\u2212")
+    return f"{value:z.2f}".replace("-", "\u2212")
 
 
 def card(page, name):
@@ -118,7 +120,7 @@ def visible_phrases(page, name):
     """Return the phrases of the merges that are visible."""
     nodes = tree(page, name).locator(".merge:not(.later):not(.next)")
     labels = nodes.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
-    more = r"(, lead [\u2212.\d]+)?(, a near tie)?(, \w+ [<>]?[\d.]+%)?$"
+    more = r"(, lead [\u2212.\d]+)?(, against the scores)?(, a near tie)?(, \w+ [<>]?[\d.]+%)?$"
     return [re.sub(rf"^merge \d+: |{more}", "", label) for label in labels]
 
 

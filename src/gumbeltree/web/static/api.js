@@ -8,7 +8,7 @@ const AWAY = new Set([502]);
 const PATIENCE = 3000; // milliseconds without a response until the server counts as hung
 let listener = () => {};
 let coming = null;
-const hung = new Set(); // requests without a response
+const hung = new Set(); // requests without a response other than that the server is busy
 let said = true;
 
 /** Call `heard(false)` when the server stops responding and `heard(true)` when it is back. */
@@ -35,26 +35,21 @@ function pause(seconds, signal) {
   });
 }
 
-/** Fetch, and report the server as hung while no response comes. */
-async function patiently(path, options, patience) {
-  const request = {};
+/** Fetch, and report the server as hung while no response comes; `request` identifies retries. */
+async function patiently(path, options, patience, request) {
   const timer = setTimeout(() => {
     hung.add(request);
     report();
   }, patience);
   try {
     const answer = await fetch(path, options);
-    hung.clear();
+    if (answer.status !== 503) hung.clear();
+    // a server whose models are stuck refuses further requests
+    else if (hung.size) hung.add(request);
     return answer;
   } finally {
     clearTimeout(timer);
-    const forget = () => {
-      hung.delete(request);
-      report();
-    };
-    // a hung request that is cancelled counts until the one that replaces it had its time
-    if (options.signal?.aborted && hung.has(request)) setTimeout(forget, 1.2 * patience);
-    else forget();
+    report();
   }
 }
 
@@ -104,11 +99,28 @@ export async function ask(path, body, signal) {
   }
   // sampling many trees may take long
   const patience = body?.samples ? 5 * PATIENCE : PATIENCE;
+  const request = {};
+  try {
+    return await persist(path, options, patience, request);
+  } finally {
+    const forget = () => {
+      hung.delete(request);
+      report();
+    };
+    // a hung request that is cancelled counts until the one that replaces it had its time
+    if (signal?.aborted && hung.has(request)) setTimeout(forget, 1.2 * patience);
+    else forget();
+  }
+}
+
+/** Return the JSON of a response, after as many retries as it takes. */
+async function persist(path, options, patience, request) {
+  const { signal } = options;
   for (;;) {
     let answer;
     let content = null;
     try {
-      answer = await patiently(path, options, patience);
+      answer = await patiently(path, options, patience, request);
       if (!AWAY.has(answer.status)) content = await answer.json().catch(() => null);
     } catch (error) {
       if (signal?.aborted) throw error;

@@ -1,23 +1,31 @@
 // The card of one model: its trees, its prediction, and one node in detail.
 
 import { ask, Refusal } from "./api.js";
-import { AGAINST, brief, compare, GIVEN, sharing } from "./compare.js";
-import { html, hue, quiet } from "./dom.js";
+import { AGAINST, brief, compare, fault, GIVEN, sharing } from "./compare.js";
+import { bracketed, html, hue, quiet } from "./dom.js";
 import { spanChart } from "./heat.js";
 import { Panel } from "./panel.js";
-import { distribution } from "./sampled.js";
+import { distribution, probable } from "./sampled.js";
 import { copyPng, saveFilm, savePng, saveSvg, saveText } from "./save.js";
 import { bars, tabulate } from "./tables.js";
 import { best, inWords, percent, shortened, visible } from "./text.js";
 import { isFixed, Picture } from "./tree.js";
 
 const SAMPLES = 100;
+const BEAMS = 5;
 const STALE = 700; // milliseconds until the tree of an older view is removed
 const MOSTLY = 0.5; // share of unknown words that makes a prediction doubtful
 
-const LEAD =
-  "Numbers are leads: the score of a merge minus that of the runner-up, which is the log-odds " +
-  "between the two. Near ties (dotted) are less than 0.2 apart: either would win at least 45 of 100 draws.";
+// what the bars mean depends on the step
+const LEADS =
+  "Bars of the whole tree are leads: the score of a merge minus that of the runner-up, which is the log-odds " +
+  "between the two.";
+const CANDIDATES =
+  "Bars of a step are its candidates, as high as their odds against the best one. The number of the chosen one is " +
+  "its lead, the score minus that of the runner-up. The others show how far their scores are from the chosen one.";
+const TIES =
+  "In a near tie (dotted), a merge and its runner-up are less than 0.2 apart: of 100 draws between these two, " +
+  "either would win at least 45.";
 
 /** Describe a model: its data, and its own result on it. */
 function about(description, measured) {
@@ -30,13 +38,15 @@ function about(description, measured) {
 
 /** Return a result with marks for invisible characters. */
 const readable = (trace) =>
-  ({ ...trace, words: trace.words.map(visible), brackets: visible(trace.brackets) });
+  ({
+    ...trace, words: trace.words.map(visible), brackets: visible(trace.brackets), raw: trace.brackets,
+  });
 
 export class Card {
   /**
    * @param model its entry in /api/models
    * @param page callbacks: changed(), hovered(card, which, span), held(card, which, span),
-   *   edited(which, trace, i, word), against(brackets), key(event), say(text)
+   *   edited(which, trace, i, word): whether the text changed, against(brackets), second(), key(event), say(text)
    */
   constructor(model, page) {
     this.model = model;
@@ -50,9 +60,10 @@ export class Card {
     this.held = null; // {which, i}
     this.over = null;
     this.step = null;
+    this.focus = null; // the node that gets the focus once the trees are drawn: {which, i, word}
     this.other = null; // the trees to compare with: {name, results, answer}
     this.panel = new Panel(model, {
-      edited: (which, i, word) => page.edited(which, this.results[which], i, word),
+      edited: (which, i, word) => this.#edit(which, i, word),
       against: page.against,
     });
     this.#build();
@@ -109,10 +120,15 @@ export class Card {
       "details", { ontoggle: () => this.#tables() },
       html("summary", { text: "Merges as a table" }), this.table,
     );
+    this.beams = html("div", {});
+    this.probable = html(
+      "details", { ontoggle: () => this.#list(), hidden: !this.model.beams },
+      html("summary", { text: "Most probable trees" }), this.beams,
+    );
     this.content = html(
       "div", { class: "content" },
       this.compared, this.trees, html("div", { class: "below" }, this.legend, this.tools),
-      this.panel.root, this.heat, this.details,
+      this.panel.root, this.heat, this.probable, this.details,
     );
     this.root = html(
       "article", { class: "card bare", "aria-labelledby": id },
@@ -128,12 +144,18 @@ export class Card {
   /** Return the keys of the legend: class and text. */
   get #keys() {
     const { labels } = this.model;
-    const sure = this.fixed ? [] : [["hue-green", "fuller: larger lead"]];
+    // fixed trees have no leads, and the last merge has none
+    const leads = !this.fixed && this.merges > 1;
+    const sure = leads ? [["hue-green", "fuller: larger lead"]] : [];
     const keys = this.pair ? sure : labels.map((label) => [hue(label, labels), label]);
-    if (!this.fixed) {
+    if (leads) {
       keys.push(["mark choice", "chosen"], ["mark second", "runner-up"], ["line tie", "near tie"]);
     }
-    if (this.other) keys.push(["line apart", "only in one of the trees"]);
+    const drawn = [...this.results, ...(this.other?.drawn ? this.other.results : [])];
+    if (!this.fixed && drawn.some(({ layers }) => layers.some(({ lead }) => lead < 0))) {
+      keys.push(["mark behind", "against the scores: the runner-up has the higher one"]);
+    }
+    if (this.other && this.merges > 1) keys.push(["line apart", "only in one of the trees"]);
     return keys;
   }
 
@@ -141,7 +163,9 @@ export class Card {
   #explain() {
     const keys = this.#keys.map(([kind, text]) => html("span", { class: `key ${kind}`, text }));
     this.legend.replaceChildren(...keys);
-    if (!this.fixed && this.merges > 1) this.legend.append(quiet(LEAD));
+    if (this.fixed || this.merges < 2) return;
+    const note = (kind, text) => html("p", { class: `quiet ${kind}`, text });
+    this.legend.append(note("whole", LEADS), note("steps", CANDIDATES), note("", TIES));
   }
 
   #file() {
@@ -159,14 +183,25 @@ export class Card {
     return `${JSON.stringify({ model: model.name, results, prediction }, null, 1)}\n`;
   }
 
-  #shown() {
+  /** The heading of pictures, which must not be misread where the page is not seen. */
+  get #heading() {
+    const { model, results, seed, temperature, warning } = this;
     const answer = brief(this.#answer);
+    const what = results.length > 1 ? "trees" : "tree";
+    const origin = results.some((one) => one.sampled)
+      ? `sampled with seed ${seed} and temperature ${temperature}`
+      : results.some((one) => !one.greedy) ? "not the model's own" : "";
+    const tree = origin && (answer ? ` for the ${what} shown, ${origin}` : `${what} ${origin}`);
     const compared = this.other ? this.compared.textContent : "";
+    const verdict = answer || tree ? `${model.name}: ${answer}${tree}.` : `${model.name}.`;
+    return [verdict, warning, compared].filter(Boolean).join(" ");
+  }
+
+  #shown() {
     return {
       pictures: [...[...this.pictures, ...this.others].map((one) => one.svg), ...this.charts],
       sentences: this.results.map(({ text }) => visible(text)),
-      heading: [answer ? `${this.model.name}: ${answer}.` : `${this.model.name}.`, compared]
-        .filter(Boolean).join(" "),
+      heading: this.#heading,
       legend: this.legend,
     };
   }
@@ -208,7 +243,7 @@ export class Card {
       if (signal.aborted) return;
       // the charts outline the best trees, even if the trees above are sampled
       const many = { ...options, seed: null, samples: SAMPLES };
-      const [heated, predictions] = view.heat && !this.fixed
+      const [heated, predictions] = view.heat && !this.fixed && this.merges > 1
         ? await Promise.all([ask("api/parse", many, signal), this.#predict(many, signal)])
         : [null, null];
       if (signal.aborted) return;
@@ -237,6 +272,7 @@ export class Card {
   /** Show a message instead of a tree. */
   refuse(message) {
     this.wanted?.abort();
+    this.focus = null;
     this.#clear(message);
     this.root.classList.remove("waiting");
   }
@@ -253,7 +289,8 @@ export class Card {
     this.charts = [];
     this.verdict.replaceChildren(html("p", { class: "hint", text: visible(message) }));
     this.note.hidden = true;
-    for (const part of [this.trees, this.panel.root, this.heat]) part.replaceChildren();
+    for (const part of [this.trees, this.panel.root, this.heat, this.beams]) part.replaceChildren();
+    this.listed = null;
     this.compared.hidden = true;
     this.looked = null;
     this.root.classList.add("bare");
@@ -271,10 +308,12 @@ export class Card {
       if (i >= 0) this.held = { which: node.which, i };
     }
     this.temperature = view.temperature;
+    this.seed = view.seed;
     this.#judge();
     this.#explain();
     this.draw();
     this.#tables();
+    this.#list();
     this.page.changed();
   }
 
@@ -310,10 +349,11 @@ export class Card {
     } else if (this.#answer) {
       this.verdict.replaceChildren(html("p", { class: "answer", text: inWords(this.#answer) }));
     } else if (this.pair) {
-      const text = labels.length
-        ? `Add a second sentence to predict ${labels.join(", ")}.`
-        : "Add a second sentence to see a prediction.";
-      this.verdict.replaceChildren(html("p", { class: "hint", text }));
+      const what = labels.length ? `: ${labels.join(", ")}` : "";
+      this.verdict.replaceChildren(
+        html("p", { class: "prompt", text: `No prediction yet. This model judges pairs of sentences${what}.` }),
+        html("button", { type: "button", text: "Add a second sentence", onclick: this.page.second }),
+      );
     } else {
       this.verdict.replaceChildren();
     }
@@ -328,11 +368,13 @@ export class Card {
     const missing = ({ words, unknown }) => words.filter((_, i) => unknown[i]);
     const strange = this.results.flatMap(missing);
     const total = this.results.flatMap(({ words }) => words).length;
+    this.warning = "";
     if (strange.length >= MOSTLY * total) {
-      const which = strange.length === total ? "None" : `Only ${total - strange.length}`;
-      const text = `${which} of the ${total} words are in the vocabulary of this model, so its ` +
-        "tree and its prediction mean little.";
-      this.verdict.prepend(html("p", { class: "warning", text }));
+      const known = total - strange.length;
+      const which = known ? `Only ${known} of the ${total} words` : total > 1 ? `None of the ${total} words` : "The word";
+      const verb = total === 1 ? "is not" : known === 1 ? "is" : "are";
+      this.warning = `${which} ${verb} in the vocabulary of this model, so its tree and its prediction mean little.`;
+      this.verdict.prepend(html("p", { class: "warning", text: this.warning }));
     }
     if (strange.length) {
       notes.push(`Out of vocabulary: ${shortened([...new Set(strange)].join(", "), 120)}.`);
@@ -341,9 +383,37 @@ export class Card {
     this.note.hidden = notes.length === 0;
   }
 
+  /** Replace a word; the focus stays at its place. */
+  #edit(which, i, word) {
+    const trace = this.results[which];
+    if (i >= trace.words.length || !this.page.edited(which, trace, i, word)) return;
+    this.focus = { which, i, word: true };
+  }
+
+  /** Return the node with the focus: {which, i, word}; null if it is elsewhere. */
+  #focused() {
+    const places = this.pictures.map(({ nodes }) => nodes.indexOf(document.activeElement));
+    const which = places.findIndex((i) => i >= 0);
+    if (which < 0) return null;
+    return { which, i: places[which], word: places[which] < this.pictures[which].trace.words.length };
+  }
+
+  /** Move the focus to a node of the trees, or to the last one if there are fewer. */
+  #focusOn({ which, i, word }) {
+    const picture = this.pictures[which];
+    if (!picture) return;
+    const { nodes, trace } = picture;
+    nodes[Math.min(i, (word ? trace.words : nodes).length - 1)].focus();
+  }
+
   /** Draw the trees at the current width. */
   draw() {
     if (!this.results.length) return;
+    const { activeElement: active } = document;
+    // unless the reader has moved on
+    const wanted = active === document.body || this.content.contains(active) ? this.focus : null;
+    const focused = wanted ?? this.#focused();
+    this.focus = null;
     const room = Math.max(240, this.trees.clientWidth - 2);
     this.room = room;
     const kept = [...this.trees.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
@@ -353,7 +423,7 @@ export class Card {
           over: (i) => this.#hover({ which, i }),
           out: () => this.#hover(null),
           pick: (i) => this.#hold(which, i),
-          drop: (i) => this.page.edited(which, trace, i, ""),
+          drop: (i) => this.#edit(which, i, ""),
           key: this.page.key,
         }),
     );
@@ -383,12 +453,22 @@ export class Card {
     this.trees.querySelectorAll(".scroll").forEach((one, i) => (one.scrollLeft = kept[i] ?? 0));
     this.show(this.step);
     this.#look();
+    if (focused) this.#focusOn(focused);
   }
 
   /** Request the trees to compare with, and show what they share. */
   async #against(view, options, signal) {
     const { against } = view;
     if (!against || against === "models") return;
+    const refuse = (message) => {
+      this.compared.textContent = `Cannot compare: ${visible(message)}`;
+      this.compared.hidden = false;
+    };
+    if (this.fixed && against !== "was") {
+      return refuse("the trees of this model are fixed, so it cannot follow another one.");
+    }
+    const wrong = AGAINST.has(against) ? "" : fault(against, this.results[0].raw);
+    if (wrong) return refuse(wrong);
     const { name, title } = AGAINST.get(against) ?? GIVEN;
     const was = against === "was";
     const pinned = (this.pair ? view.was : view.was?.slice(0, 1))?.filter(Boolean) ?? [];
@@ -410,25 +490,24 @@ export class Card {
       };
     } catch (error) {
       if (signal.aborted) throw error;
-      this.compared.textContent = `Cannot compare: ${visible(error.message)}`;
-      this.compared.hidden = false;
-      return;
+      return refuse(error.message);
     }
     this.#explain();
     this.draw();
     this.page.changed();
   }
 
-  /** Compare with the trees of another card; null: with none. */
-  beside(card) {
+  /** Compare with the trees of another card; without one, show a hint instead. */
+  beside(card, hint) {
     const alike = card?.results[0]?.words.join(" ") === this.results[0]?.words.join(" ");
     this.other = card && alike
       ? { name: card.model.name, results: card.results.slice(0, 1), answer: null, drawn: false }
       : null;
     this.#explain();
     this.#mark();
-    if (card && !alike && this.results.length && card.results.length) {
-      this.compared.textContent = `${card.model.name} splits the sentence into other words.`;
+    const apart = card && !alike && this.results.length && card.results.length;
+    if (!card || apart) {
+      this.compared.textContent = card ? `${card.model.name} splits the sentence into other words.` : hint;
       this.compared.hidden = false;
     }
   }
@@ -477,8 +556,11 @@ export class Card {
   show(step) {
     const moved = step !== this.step;
     this.step = step;
-    // bars are orange and blue only while stepping
-    this.root.classList.toggle("stepping", step !== null && step < this.merges);
+    // bars show candidates while stepping, and leads in whole trees
+    const whole = (one) => step === null || step >= one.trace.order.length;
+    this.root.classList.toggle("stepping", !this.pictures.every(whole));
+    const leads = [...this.pictures.filter(whole), ...this.others].some((one) => one.trace.order.length > 1);
+    this.root.classList.toggle("whole", leads);
     const focused = document.activeElement;
     for (const picture of this.pictures) {
       picture.show(step);
@@ -528,9 +610,12 @@ export class Card {
   #look() {
     if (!this.results.length) return;
     const pointed = this.over ?? this.held;
-    const { nodes, words, order } = this.results[0];
-    const stepping = this.step !== null && this.step < order.length;
-    const at = pointed ?? { which: 0, i: stepping ? words.length + this.step : nodes.length - 1 };
+    // the sentences of a pair have different numbers of merges
+    const merging = ({ order }) => this.step !== null && this.step < order.length;
+    const stepping = this.results.some(merging);
+    const which = Math.max(0, this.results.findIndex(merging));
+    const { nodes, words } = this.results[which];
+    const at = pointed ?? { which, i: stepping ? words.length + this.step : nodes.length - 1 };
     this.pictures.forEach((picture, which) => {
       const here = pointed?.which === which ? pointed.i : null;
       picture.mark(here, this.held?.which === which && this.held.i === here);
@@ -549,6 +634,7 @@ export class Card {
     this.heat.hidden = !view.heat || this.fixed;
     this.charts = [];
     if (this.heat.hidden) return this.heat.replaceChildren();
+    if (this.merges < 2) return this.heat.replaceChildren(quiet("One or two words have only one tree."));
     if (!this.heated.length) return this.heat.replaceChildren(quiet(`Sampling ${SAMPLES} trees…`));
     const room = Math.max(240, this.trees.clientWidth - 2);
     this.heat.replaceChildren(
@@ -567,13 +653,40 @@ export class Card {
     );
   }
 
+  /** Request and list the most probable trees, if their list is open. */
+  async #list() {
+    const texts = this.results.map(({ text }) => text);
+    const key = JSON.stringify(texts);
+    if (!this.probable.open || !texts.length || key === this.listed) return;
+    this.listed = key;
+    const { signal } = this.wanted;
+    this.beams.replaceChildren(quiet("Searching…"));
+    try {
+      const { results } = await ask("api/parse", { model: this.model.name, texts, beams: BEAMS }, signal);
+      if (key !== this.listed) return;
+      this.beams.replaceChildren(
+        quiet("Found by beam search. Shares are the probabilities of each tree's best order of merges, relative to each other."),
+        ...results.flatMap((trace, which) => [
+          ...(which ? [html("h3", { text: "Second sentence" })] : []),
+          // only the first sentence can be compared with brackets
+          probable(trace, which ? null : this.page.against),
+        ]),
+      );
+    } catch (error) {
+      if (key !== this.listed) return;
+      this.listed = null;
+      // a newer view lists its own trees
+      if (!signal.aborted) this.beams.replaceChildren(quiet(visible(error.message)));
+    }
+  }
+
   #tables() {
     if (!this.details.open) return;
     this.table.replaceChildren(
       ...this.results.flatMap((trace) => {
         const table = html("table", {});
         tabulate(table, trace);
-        return [table, html("p", { class: "brackets", text: trace.brackets })];
+        return [table, html("p", { class: "brackets" }, ...bracketed(trace.brackets))];
       }),
     );
   }

@@ -26,6 +26,10 @@ export function svg(name, attributes = {}, ...children) {
 /** Return a paragraph in small grey type. */
 export const quiet = (text) => html("p", { class: "quiet", text });
 
+/** Return brackets as nodes, in which right-to-left words do not reorder the others. */
+export const bracketed = (text) =>
+  text.split(/([()\s]+)/).map((part, i) => (i % 2 || !part ? part : html("bdi", { text: part })));
+
 export const byId = (id) => document.getElementById(id);
 
 // common labels have the same colour for all models

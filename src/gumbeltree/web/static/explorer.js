@@ -2,11 +2,12 @@
 
 import { ask, onConnection } from "./api.js";
 import { Card } from "./card.js";
-import { AGAINST, GIVEN } from "./compare.js";
+import { AGAINST, example, GIVEN } from "./compare.js";
 import { byId, html } from "./dom.js";
 import { offerExamples, randomExample } from "./examples.js";
 import { fromFragment, initial, rounded, TEMPERATURES, toFragment } from "./state.js";
 import { onStep, setStep, stepKey, stop } from "./stepper.js";
+import { shortened, visible } from "./text.js";
 import { follow } from "./theme.js";
 
 const TYPING = 30; // milliseconds without typing before a request is sent
@@ -70,8 +71,11 @@ function controls() {
   field.heat.checked = view.heat;
   const given = !AGAINST.has(view.against);
   field.against.value = given ? "brackets" : view.against;
-  field.brackets.parentElement.hidden = !given;
+  byId("given").hidden = !given;
   if (given) field.brackets.value = view.against;
+  // one model alone has no other to compare with
+  const models = field.against.querySelector("[value=models]");
+  models.hidden = models.disabled = cards.size < 2 && view.against !== "models";
   for (const box of byId("models").querySelectorAll("input")) {
     box.checked = view.models.includes(box.value);
   }
@@ -107,7 +111,7 @@ function load() {
   byId("hint").hidden = !hint;
   place.hidden = Boolean(hint);
   byId("stepper").hidden = Boolean(hint);
-  document.title = hint ? "gumbeltree explorer" : `${texts[0].slice(0, 60)} · gumbeltree`;
+  document.title = hint ? "gumbeltree explorer" : `${shortened(visible(texts[0]), 60)} · gumbeltree`;
   if (hint) {
     stop();
     for (const card of cards.values()) card.refuse("");
@@ -205,16 +209,32 @@ function withPairs() {
 
 /** Compare the trees with `against`: a key of AGAINST, "brackets" to ask for them, or brackets. */
 function compareWith(against) {
-  if (against === "brackets") {
-    // the reader edits the brackets of the tree shown
-    const [first] = chosen();
-    field.brackets.value = first?.results[0]?.brackets ?? "";
-    field.brackets.parentElement.hidden = false;
-    field.brackets.focus();
-    return;
-  }
+  const asked = against === "brackets";
+  // the reader edits the brackets of the tree shown
+  if (asked) against = chosen()[0]?.results[0]?.raw ?? "";
   const was = against === "was" ? [view.text, view.second].map(cleaned) : null;
-  changed({ against, was });
+  let { models } = view;
+  if (against === "models" && models.length === 1) {
+    const other = [...cards.keys()].find((name) => !models.includes(name));
+    if (other) models = [...cards.keys()].filter((name) => name === other || models.includes(name));
+  }
+  changed({ against, was, models });
+  if (asked && against) field.brackets.focus();
+}
+
+/** Compare with the brackets in the field, unless the trees already are. */
+function compareWithBrackets() {
+  const wanted = field.brackets.value.trim();
+  if (!byId("given").hidden && wanted !== view.against) compareWith(wanted);
+}
+
+/** Say how to edit the brackets, with an example made from the sentence. */
+function explainBrackets() {
+  const own = chosen()[0]?.results[0]?.raw ?? "";
+  const other = own.includes("(") ? visible(shortened(example(own), 160)) : "";
+  byId("brackets-hint").textContent = other
+    ? `Move the brackets, for example to ${other}, and press Enter.`
+    : "One word has no merges to compare.";
 }
 
 function surprise() {
@@ -266,7 +286,8 @@ function listen() {
     field.against.append(html("option", { value, text: option }));
   }
   field.against.addEventListener("change", () => compareWith(field.against.value));
-  field.brackets.addEventListener("change", () => compareWith(field.brackets.value.trim()));
+  field.brackets.addEventListener("keydown", (event) => event.key === "Enter" && compareWithBrackets());
+  field.brackets.addEventListener("blur", compareWithBrackets);
   field.heat.addEventListener("change", () => changed({ heat: field.heat.checked }));
   onStep((step) => {
     view.step = step;
@@ -276,10 +297,7 @@ function listen() {
   byId("copy").addEventListener("click", copyLink);
   byId("surprise").addEventListener("click", surprise);
   byId("open-settings").addEventListener("click", () => openSettings(byId("settings").hidden));
-  byId("open-second").addEventListener("click", () => {
-    changed({ models: withPairs() });
-    field.second.focus();
-  });
+  byId("open-second").addEventListener("click", page.second);
   offerExamples(put);
   byId("skip").addEventListener("click", (event) => {
     // the fragment of the address belongs to the view
@@ -309,7 +327,7 @@ function restore(wanted) {
   const missing = wanted.models?.filter((name) => !cards.has(name)) ?? [];
   if (missing.length) {
     const instead = here.length ? "" : ` It shows ${models.join(", ")} instead.`;
-    notice(`This link names ${missing.join(", ")}, which the server does not have.${instead}`);
+    notice(`This link names ${visible(missing.join(", "))}, which the server does not have.${instead}`);
   }
   const tuned = view.sampling || view.temperature !== 1 || view.heat || view.against;
   if (tuned) openSettings(true);
@@ -330,8 +348,12 @@ const page = {
     field.heat.closest("fieldset").hidden = !useful;
     stepped();
     if (view.against === "models") {
-      for (const card of shown) card.beside(shown.find((one) => one !== card) ?? null);
+      const hint = cards.size > 1
+        ? "Select a second model above to compare its tree with this one."
+        : "There is no other model to compare with.";
+      for (const card of shown) card.beside(shown.find((one) => one !== card) ?? null, hint);
     }
+    explainBrackets();
     level();
     speak(null);
   },
@@ -349,13 +371,18 @@ const page = {
     // the server counts characters, JavaScript halves of some
     const letters = Array.from(trace.text);
     const text = cleaned([...letters.slice(0, start), word, ...letters.slice(end)].join(""));
-    if (!text) return;
+    if (!text) return false;
     stop();
     const was = [view.text, view.second].map(cleaned);
     const edit = which ? { second: text } : { text };
     changed({ ...edit, step: null, node: null, against: "was", was });
+    return true;
   },
   against: compareWith,
+  second: () => {
+    changed({ models: withPairs() });
+    field.second.focus();
+  },
   key,
   say,
 };

@@ -1,7 +1,7 @@
 // Sampled trees: does the prediction depend on the tree?
 
 import { brief } from "./compare.js";
-import { html, quiet, svg } from "./dom.js";
+import { bracketed, html, quiet, svg } from "./dom.js";
 import { best, decimal, percent, shortened, visible } from "./text.js";
 
 const BINS = 20;
@@ -20,8 +20,8 @@ export function distribution(trace, count, against) {
   if (samples.top) parts.push(histogram(trace, count));
   const own = percent(samples.greedy_share);
   parts.push(
-    quiet(`${samples.distinct} distinct trees; the model's own tree has a share of ${own}.`),
-    frequent(trace, against),
+    quiet(`${samples.distinct} distinct ${samples.distinct === 1 ? "tree" : "trees"}; the model's own tree has a share of ${own}.`),
+    frequent(trace, count, against),
   );
   return parts;
 }
@@ -79,25 +79,42 @@ function histogram({ samples, answer }, count) {
   return html("figure", {}, picture, html("figcaption", { class: "quiet", text: caption }));
 }
 
-/** List the most frequent trees, and the model's own tree wherever it ranks. */
-function frequent({ samples, brackets, answer }, against) {
-  const told = samples.trees.some((one) => one.answer);
-  const own = { brackets, answer: told ? answer : null, share: samples.greedy_share, greedy: true };
-  const all = samples.trees.some((one) => one.greedy) ? samples.trees : [...samples.trees, own];
-  const item = (one) => {
-    const words = visible(one.brackets).replace(/\( /g, "(").replace(/ \)/g, ")");
-    return html(
-      "li", {},
-      html("span", { class: "number", text: percent(one.share) }),
-      html("span", { text: [brief(one.answer), one.greedy && "own tree"].filter(Boolean).join(", ") }),
-      against && html("button", {
-        type: "button", class: "small", text: "Compare", "aria-label": `Compare with ${words}`,
-        onclick: () => against(one.brackets),
-      }),
-      html("span", { class: "brackets", text: shortened(words, 300) }),
-    );
-  };
+/**
+ * List the most probable trees.
+ *
+ * @param trace a result of /api/parse with beams
+ * @param against as in `distribution`
+ */
+export const probable = ({ beams }, against) =>
+  html("ol", { class: "ranked probable" }, ...beams.map((one) => ranked(one, one.probability, against)));
+
+/** Return the entry of a tree in a list. */
+function ranked(one, share, against) {
+  const words = visible(one.brackets).replace(/\( /g, "(").replace(/ \)/g, ")");
   return html(
-    "div", {}, html("h3", { text: "Most frequent trees" }), html("ol", { class: "frequent" }, ...all.map(item)),
+    "li", {},
+    html("span", { class: "number", text: percent(share) }),
+    html("span", { text: [brief(one.answer), one.greedy && "own tree"].filter(Boolean).join(", ") }),
+    against && html("button", {
+      type: "button", class: "small", text: "Compare", "aria-label": `Compare with ${words}`,
+      onclick: () => against(one.brackets),
+    }),
+    html("span", { class: "brackets" }, ...bracketed(shortened(words, 300))),
+  );
+}
+
+/** List the most frequent trees drawn more than once, and the model's own tree wherever it ranks. */
+function frequent({ samples, raw, answer }, count, against) {
+  const told = samples.trees.some((one) => one.answer);
+  const own = { brackets: raw, answer: told ? answer : null, share: samples.greedy_share, greedy: true };
+  const often = samples.trees.filter((one) => one.greedy || count * one.share > 1.5);
+  const all = often.some((one) => one.greedy) ? often : [...often, own];
+  const others = samples.distinct - all.filter((one) => one.share > 0).length;
+  const once = samples.trees.some((one) => count * one.share < 1.5) ? ", each drawn once" : "";
+  return html(
+    "div", {},
+    html("h3", { text: "Most frequent trees" }),
+    html("ol", { class: "ranked frequent" }, ...all.map((one) => ranked(one, one.share, against))),
+    others ? quiet(`${others} further distinct ${others === 1 ? "tree" : "trees"}${once}.`) : null,
   );
 }

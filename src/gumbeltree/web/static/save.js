@@ -80,8 +80,8 @@ function wrap(text, size, room) {
 function mark(key, x, y) {
   const style = getComputedStyle(key, "::before");
   const [wide, tall] = [parseFloat(style.width), parseFloat(style.height)];
-  const line = parseFloat(style.borderTopWidth);
-  if (line) {
+  const [line, below] = [style.borderTopWidth, style.borderBottomWidth].map(parseFloat);
+  if (line && !below) {
     const dotted = style.borderTopStyle === "dotted" ? `${line} ${line}` : null;
     return svg("path", {
       d: `M${x} ${y}h${wide}`, stroke: style.borderTopColor, "stroke-width": line,
@@ -89,9 +89,10 @@ function mark(key, x, y) {
     });
   }
   const round = style.borderTopLeftRadius === "50%" ? wide / 2 : 2;
-  return svg("rect", {
-    x, y: y - tall / 2, width: wide, height: tall, rx: round, fill: style.backgroundColor,
-  });
+  const box = { x, y: y - tall / 2, width: wide, height: tall, rx: round };
+  return svg("rect", below
+    ? { ...box, fill: "none", stroke: style.borderTopColor, "stroke-width": line }
+    : { ...box, fill: style.backgroundColor });
 }
 
 /**
@@ -100,8 +101,9 @@ function mark(key, x, y) {
  * @param shown pictures: SVG elements, one below the other; sentences; heading: model and
  *   prediction; legend: its element
  * @param draw returns the content of a picture
+ * @param every whether to include the parts of the legend that are hidden at this step
  */
-function composed({ pictures, sentences, heading, legend }, draw = plain) {
+function composed({ pictures, sentences, heading, legend }, draw = plain, every = false) {
   const sizes = pictures.map((one) => [one.width.baseVal.value, one.height.baseVal.value]);
   const width = Math.ceil(Math.max(320, ...sizes.map(([wide]) => wide)));
   const all = svg("svg", {
@@ -133,7 +135,8 @@ function composed({ pictures, sentences, heading, legend }, draw = plain) {
   });
   let x = GAP;
   const measure = ruler(12);
-  for (const key of [...legend.querySelectorAll(".key")].filter((one) => one.offsetParent)) {
+  const shown = (kind) => [...legend.querySelectorAll(kind)].filter((one) => every || one.offsetParent);
+  for (const key of shown(".key")) {
     const swatch = parseFloat(getComputedStyle(key, "::before").width) + 6;
     const wide = swatch + measure(key.textContent);
     if (x > GAP && x + wide > width - GAP) [x, y] = [GAP, y + 18];
@@ -146,7 +149,7 @@ function composed({ pictures, sentences, heading, legend }, draw = plain) {
     x += wide + 14;
   }
   y += 12;
-  for (const note of legend.querySelectorAll("p")) write(note.textContent, 11, "400", quiet);
+  for (const note of shown("p")) write(note.textContent, 11, "400", quiet);
   const height = Math.ceil(y + GAP / 2);
   for (const one of [all, ground]) one.setAttribute("height", height);
   all.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -213,7 +216,7 @@ export function saveFilm(trees, shown, name) {
         frames.append(timed(content(shown.pictures[i]), step));
       }
       return frames;
-    });
+    }, true);
     const text = "@media(prefers-reduced-motion:reduce){.stays{opacity:1!important}.passes{display:none}}";
     all.prepend(svg("style", { text }));
     writeSvg(all, `${name}-film`);

@@ -51,7 +51,9 @@ export function tabulate(table, trace) {
       String(step + 1),
       said(present[at]),
       said(present[at + 1]),
-      layer.lead === null ? "" : decimal(layer.lead) + (layer.near_tie ? " (near tie)" : ""),
+      layer.lead === null
+        ? ""
+        : decimal(layer.lead) + (layer.lead < 0 ? " (against)" : "") + (layer.near_tie ? " (near tie)" : ""),
       decimal(layer.scores[at]),
       shortened(runnerUp(trace, step), 60),
     ];

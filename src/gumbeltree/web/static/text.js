@@ -8,8 +8,9 @@ export function percent(value) {
   return `${hundred < 10 || hundred > 90 ? Number(hundred.toFixed(1)) : Math.round(hundred)}%`;
 }
 
-/** Format a score with two decimals and a minus sign. */
-export const decimal = (value) => value.toFixed(2).replace("-", "\u2212");
+/** Format a score with two decimals and a minus sign, which zero never has. */
+export const decimal = (value) =>
+  value.toFixed(2).replace(/^-0\.00$/, "0.00").replace("-", "\u2212");
 
 /** Shorten a text to `length` characters with an ellipsis in the middle. */
 export function shortened(text, length) {
@@ -19,22 +20,29 @@ export function shortened(text, length) {
   return `${letters.slice(0, length - 1 - half).join("")}…${letters.slice(-half).join("")}`;
 }
 
-// Joiners belong to some scripts and to emoji, but only between two other characters.
-const INVISIBLE =
-  /(?<=[\p{L}\p{M}\p{S}])([\u200c\u200d])(?=[\p{L}\p{S}])|[\p{C}\u2028\u2029\u115f\u1160\u3164]/gu;
+// The same characters as in drawing.py. Kept are flags, joiners between two other characters, and
+// Arabic and Syriac signs that are visible; the last four are letters without a shape.
+const KEPT = [
+  "\\u{1f3f4}[\\u{e0020}-\\u{e007e}]+\\u{e007f}",
+  "(?<=[\\p{L}\\p{M}\\p{S}])[\\u200c\\u200d](?=[\\p{L}\\p{S}])",
+  "[\\u0600-\\u0605\\u06dd\\u070f\\u0890\\u0891\\u08e2]",
+];
+const HIDDEN =
+  "[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\p{Noncharacter_Code_Point}\\u115f\\u1160\\u3164\\uffa0]";
+const INVISIBLE = new RegExp(`(${KEPT.join("|")})|${HIDDEN}`, "gu");
 // more combining characters than any script puts on one letter
 const PILE = /(\p{M}{4})\p{M}+/gu;
 
 function picture(character) {
   const code = character.codePointAt(0);
   if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-  return code === 0x7f ? "\u2421" : "\ufffd";
+  return code === 0x7f ? "\u2421" : `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>`;
 }
 
 /** Show invisible characters as marks, and shorten piles of combining characters. */
 export function visible(text) {
   return text
-    .replace(INVISIBLE, (one, joiner) => joiner ?? picture(one))
+    .replace(INVISIBLE, (one, kept) => kept ?? picture(one))
     .replace(/(^|\s)(?=\p{M})/gu, "$1\u25cc")
     .replace(PILE, "$1…");
 }

@@ -113,7 +113,10 @@ function spoken(trace, i) {
   if (node.children) parts.push(`merge ${node.step + 1}: ${phrase}`);
   else parts.push(`word: ${phrase}`);
   const { lead, near_tie: tie } = trace.layers[node.step] ?? {};
-  if (typeof lead === "number") parts.push(`lead ${decimal(lead)}${tie ? ", a near tie" : ""}`);
+  if (typeof lead === "number") {
+    const against = lead < 0 ? ", against the scores" : "";
+    parts.push(`lead ${decimal(lead)}${against}${tie ? ", a near tie" : ""}`);
+  }
   if (!node.children && trace.unknown[i]) parts.push("out of vocabulary");
   if (node.classes) {
     const [label, p] = best(node.classes);
@@ -380,8 +383,12 @@ export class Picture {
         Object.assign(one, { value: null, height: 0 });
       }
       rect.setAttribute("class", `bar ${one.role}`);
-      const least = one.value === null ? 0 : 0.02;
-      rect.style.transform = `scaleY(${Math.max(one.height, least).toFixed(4)})`;
+      const tall = Math.max(one.height, one.value === null ? 0 : 0.02);
+      // the outline of a hollow bar must not be scaled
+      const own = one.role === "behind" ? tall : 1;
+      rect.setAttribute("y", (plan.lane - own * LANE).toFixed(1));
+      rect.setAttribute("height", (own * LANE).toFixed(1));
+      rect.style.transform = `scaleY(${(tall / own).toFixed(4)})`;
       value.setAttribute("y", (plan.lane - LANE * one.height - 5).toFixed(1));
       value.setAttribute("class", `value ${one.role}`);
       value.textContent = one.value === null ? "" : decimal(one.value);
@@ -446,8 +453,8 @@ export class Picture {
   }
 }
 
-/** Return the bar of a merge in the whole tree. */
+/** Return the bar of a merge in the whole tree; `behind` if the runner-up has the higher score. */
 const whole = ({ lead, near_tie: tie }) =>
-  ({ value: lead, height: clearness(lead), role: tie ? "tie" : lead < 0 ? "behind" : "" });
+  ({ value: lead, height: clearness(Math.abs(lead)), role: lead < 0 ? "behind" : tie ? "tie" : "" });
 
 const within = (inner, outer) => inner[0] >= outer[0] && inner[1] <= outer[1];
