@@ -363,7 +363,7 @@ def test_evaluates_pairs_of_texts():
     expected = evaluate(PAIR, iter(pairs), labels)
     check_same(evaluate(PAIR, TEXTS[:3], labels, TEXTS[3:]), expected)
     assert expected.answers() == [p.label for p in PAIR.predict(pairs)]
-    with pytest.raises(ValueError, match="classifies single sentences"):
+    with pytest.raises(ValueError, match="reads single sentences"):
         evaluate(SINGLE, pairs, labels)
 
 

@@ -119,7 +119,7 @@ class Evaluator:
         self.device = model.embedding.weight.device
         self.on_device: DeviceSplit | None = None
         captured = self.device.type == "cuda" and model.why_not_captured(sample=False) is None
-        if captured and split.orders is None:
+        if captured:
             self.on_device = DeviceSplit(part, self.device)
             # one graph per batch: with fewer, each would be evicted before it is reused
             self.graphs = Graphs(self.device, max_graphs=len(self.batches))
@@ -240,4 +240,5 @@ def split_of(
     """
     reader = TextReader(model.tokenizer, model.config.max_words, pretokenized, counts)
     examples = examples if isinstance(examples, Examples) else Examples(examples)
-    return examples.split(reader, model.head.target, model.head.target_type)
+    trees = "order" in model.encoder.needs
+    return examples.split(reader, model.head.target, model.head.target_type, trees)

@@ -478,7 +478,7 @@ def glove(folder, *lines):
 
 def test_vectors(folder):
     path = table(folder)
-    recipe = text_recipe("extra_words=0", "missing_vectors=zero")
+    recipe = text_recipe("extra_words=0", "missing_vectors=zero", "test_fraction=0")
     prepared = prepare(recipe, path, glove(folder), dev=path)
     # bad, film, the, a, good, <pad>, <unk>
     expected = [[7, 7.5], [1, 2], [6, 6], [0, 0], [0, 0], [0, 0], [0, 0]]
@@ -799,3 +799,35 @@ def test_labels_must_fit_the_data(small):
         with_labels(recipe_of("text-pair"), small)
     with pytest.raises(ValueError, match=r"single.*pairs.*kind=pair"):
         with_labels(text_recipe(), dataclasses.replace(small, pair=True))
+
+
+def test_frequent_words_get_short_vectors(folder):
+    written(folder / "train.tsv", "text\tlabel", "a b\tx", "a c\ty", "a a\tx")
+    written(folder / "dev.tsv", "text\tlabel", "c c\tx")
+    vectors = written(folder / "v.txt", "a 1 2", "b 3 4", "c 5 6", "d 7 8")
+    settings = ("own_vectors=false", "extra_words=4", "missing_vectors=zero", "test_fraction=0")
+    plain = prepare(recipe_of("text", *settings), folder, vectors)
+    weighted = prepare(recipe_of("text", *settings, "word_weights=0.25"), folder, vectors)
+    # a has 4 of 6 words in the training texts; d is not in them, and dev does not count
+    shares = {"a": 4 / 6, "b": 1 / 6, "c": 1 / 6, "d": 0}
+    for word, share in shares.items():
+        row = plain.tokenizer.token_to_id(word)
+        expected = plain.vectors[row] * 0.25 / (0.25 + share)
+        np.testing.assert_allclose(weighted.vectors[row], expected, rtol=1e-6)
+    assert weighted.fingerprint() != plain.fingerprint()
+
+
+def test_pairs_of_a_premise_stay_in_one_split(folder):
+    lines = [
+        json.dumps({"gold_label": label, "sentence1": f"w{i} a", "sentence2": f"w{i} {label}"})
+        for i in range(40)
+        for label in ("entailment", "contradiction")
+    ]
+    path = written(folder / "pairs.jsonl", *lines)
+    recipe = recipe_of("embed", "hidden_dim=2", "dev_fraction=0.2", "test_fraction=0.1")
+    prepared = prepare(recipe, path)
+    assert sizes(prepared) == {"train": 56, "dev": 16, "test": 8}
+    for split in prepared.splits.values():
+        kinds, groups = split.labels.T
+        assert sorted(kinds.tolist()) == [0] * (len(kinds) // 2) + [1] * (len(kinds) // 2)
+        assert set(np.bincount(groups).tolist()) <= {0, 2}

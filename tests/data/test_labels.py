@@ -25,18 +25,19 @@ def remarks(labels):
         # repeated, but still no classes
         (MEASURED[:40] * 10, "40 distinct labels in 400 rows, all numbers from 0.1 to 0.49"),
         ([str(number) for number in range(100)], "100 distinct labels in 100 rows, all numbers"),
+        ([str(number) for number in range(900)] * 3, "900 distinct labels in 2,700 rows, all numb"),
     ],
-    ids=["all", "repeated", "whole"],
+    ids=["all", "repeated", "whole", "many whole"],
 )
 def test_rejects_measurements(labels, words):
     with pytest.raises(ValueError, match=words) as error:
         check_classes(labels, print)
-    assert "--target number" in str(error.value)
+    assert '--target number, or target="number" in Python,' in str(error.value)
     assert "any_labels=true" in str(error.value)
 
 
 def test_rejects_texts_as_labels():
-    with pytest.raises(ValueError, match=r"do not look like classes: 30 .*'text 0'.*--label"):
+    with pytest.raises(ValueError, match=r"do not look like classes: 30 .*'text 0'.*label column"):
         check_classes([f"text {number}" for number in range(30)], print)
 
 
@@ -50,16 +51,25 @@ def test_rejects_texts_as_labels():
         ["a", "b", "c"],
         [f"intent {number}" for number in range(150)] * 2,
         ["inf", "-inf"] * 20,
+        [str(year) for year in range(2001, 2021)] * 2,
     ],
 )
-def test_accepts_classes(labels):
+def test_accepts_classes(labels, caplog):
     assert remarks(labels) == []
+    assert caplog.messages == []
 
 
-def test_mentions_many_whole_numbers_and_spellings():
-    (said,) = remarks([str(number) for number in range(77)] * 5)
-    assert "77 distinct labels in 385 rows, all numbers from 0 to 76" in said
+@pytest.mark.parametrize(("distinct", "rows"), [(77, 385), (150, 1500)])
+def test_warns_of_many_whole_numbers(distinct, rows, caplog):
+    # a warning, which --quiet does not hide
+    labels = [str(number) for number in range(distinct)]
+    assert remarks(labels * (rows // distinct)) == []
+    (said,) = caplog.messages
+    assert f"{distinct} distinct labels in {rows:,} rows, all numbers from 0 to" in said
     assert "--target number" in said
+
+
+def test_mentions_spellings():
     (said,) = remarks(["Good", "bad", "good"] * 10)
     assert "'Good' and 'good' are different classes" in said
 
@@ -69,8 +79,9 @@ def test_mentions_labels_with_a_single_example():
     assert "single example, which cannot be learned: 'fair'" in said
 
 
-def test_mentions_labels_that_stand_for_missing_ones():
-    (message,) = remarks(["good", "bad", "NaN"] * 10)
+def test_warns_of_labels_that_stand_for_missing_ones(caplog):
+    assert remarks(["good", "bad", "NaN"] * 10) == []
+    (message,) = caplog.messages
     assert "10 rows have the label 'NaN'" in message
 
 

@@ -1,5 +1,7 @@
 """Splits of ids and their batches."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -158,6 +160,35 @@ def test_shuffle_is_the_same_in_all_versions():
     split = split_of([[n % 5 + 1] for n in range(12)])
     batches = [[11, 3, 8, 4], [10, 1, 7, 2], [0, 5, 6, 9]]
     assert as_lists(shuffled(split, 4, 1, 2, pool=2)) == batches
+
+
+@given(columns(60, 9), st.integers(1, 8), st.integers(0, 2**31), st.integers(1, 4))
+def test_grouped_batches_keep_first_sentences_together(lengths, batch_size, seed, pool):
+    split = split_of(lengths)
+    numbers = np.random.default_rng(seed).integers(0, 7, len(split)).astype(np.int32)
+    numbers = np.minimum(numbers, len(split.starts) - 2)
+    sentences = split.sentences.copy()
+    sentences[:, 0] = numbers
+    split = dataclasses.replace(split, sentences=sentences)
+    batches = shuffled(split, batch_size, seed, 0, pool=pool, grouped=True)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(split)))
+    for number in set(numbers.tolist()):
+        # a group is divided only where a batch, or the examples sorted together, end
+        parts = [rows for rows in batches if number in numbers[rows]]
+        size = int((numbers == number).sum())
+        assert len(parts) <= 2 + -(-size // batch_size)
+
+
+def test_grouped_batches_by_hand():
+    # three examples of each of four first sentences, which are next to each other in a batch
+    split = split_of([[2, 3]] * 12)
+    sentences = split.sentences.copy()
+    sentences[:, 0] = np.arange(12) % 4
+    split = dataclasses.replace(split, sentences=sentences)
+    batches = shuffled(split, 6, 0, 0, grouped=True)
+    for rows in batches:
+        assert sorted(np.bincount(sentences[rows, 0], minlength=4).tolist()) == [0, 0, 3, 3]
+    assert as_lists(batches) != as_lists(shuffled(split, 6, 0, 1, grouped=True))
 
 
 def test_shuffle_needs_little_padding():

@@ -28,18 +28,28 @@ def evaluate(
     task: Annotated[
         str | None,
         typer.Option(
-            help="snli, sst2, sst5, listops, logic, sick, sick_relatedness, demo or table; "
-            "default: as in training.",
+            help="snli, snli_similarity, sst2, sst5, listops, logic, sick, sick_relatedness, demo "
+            "or table; default: as in training.",
             autocompletion=completion.tasks,
         ),
     ] = None,
     text: Text = None,
     text2: Text2 = None,
     label: Label = None,
+    sts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder or file with sentence similarities (columns sent1, sent2, score), to rank "
+            "pairs by the cosine of their vectors instead of evaluating labels."
+        ),
+    ] = None,
     as_json: Json = False,
     predictions: Annotated[
         Path | None,
-        typer.Option(help="TSV file for the gold label, predicted label and text of each example."),
+        typer.Option(
+            help="File for the gold label, predicted label and text of each example: .csv, or "
+            "separated by tabs."
+        ),
     ] = None,
     confusion: Annotated[
         Path | None,
@@ -76,6 +86,8 @@ def evaluate(
 
     gumbeltree evaluate demo
 
+    gumbeltree evaluate snli-100d --sts sts
+
     gumbeltree evaluate runs/listops --data test.tsv --data test-200-300.tsv --plot lengths.png
     """
     from gumbeltree.cli import by_size, scores, tables
@@ -86,6 +98,14 @@ def evaluate(
     from gumbeltree.model import load
     from gumbeltree.text.ids import TextCounts
 
+    if sts is not None:
+        others = {"--data": data, "--split": split, "--task": task, "--predictions": predictions}
+        others |= {"--text": text, "--text2": text2, "--label": label}
+        others |= {"--confusion": confusion, "--plot": plot}
+        if unused := [name for name, value in others.items() if value]:
+            raise ValueError(f"--sts evaluates similarities; omit {unused[0]}")
+        _evaluate_similarity(model, sts, device, skip_bad, as_json, quiet)
+        return
     for file in (predictions, confusion, plot):
         streams.check_out(file)
     if confusion is not None:
@@ -135,8 +155,14 @@ def evaluate(
         rows = zip(examples.labels, evaluation.answers(), examples.texts(), strict=True)
         table = [("gold", "predicted", *columns)]
         table += [(gold, guess, *texts) for gold, guess, texts in rows]
-        lines = ("\t".join(map(streams.one_line, row)) for row in table)
-        streams.write_lines(predictions, lines)
+        comma = predictions.suffix.lower() == ".csv"
+        streams.write_lines(
+            predictions,
+            (
+                streams.table_row(row, ",") if comma else "\t".join(map(streams.one_line, row))
+                for row in table
+            ),
+        )
     if confusion is not None:
         write_confusion(confusion, evaluation)
     if plot is not None:
@@ -153,3 +179,31 @@ def evaluate(
         tables.print_results([evaluation.summary(), *shown])
     for result in results:
         streams.say(result.note, quiet)
+
+
+def _evaluate_similarity(
+    model: str, folder: Path, device: str, skip_bad: bool, as_json: bool, quiet: bool
+) -> None:
+    """Compare the cosines of sentence vectors with the similarities in a folder or file."""
+    from gumbeltree.analysis.similarity import (
+        english_mean,
+        evaluate_similarity,
+        find_pairs,
+        similarity_table,
+    )
+    from gumbeltree.cli import tables
+    from gumbeltree.runtimes import load_for_use
+
+    paths = find_pairs(folder)
+    loaded = load_for_use(model, device)
+    results = []
+    with streams.progress(quiet) as advance:
+        for result in evaluate_similarity(loaded, paths, skip_bad=skip_bad):
+            results.append(result)
+            advance(result.pairs)
+    if as_json:
+        sets = [result._asdict() for result in results]
+        about = {"model": model, "sets": sets, "english_mean": english_mean(results)}
+        typer.echo(json.dumps(about, indent=2, ensure_ascii=False))
+    else:
+        tables.print_results([similarity_table(results)])

@@ -18,7 +18,7 @@ from gumbeltree.data.labels import check_classes
 from gumbeltree.data.own_vectors import own_vectors
 from gumbeltree.data.prepared import Prepared, Say
 from gumbeltree.data.split import Split
-from gumbeltree.parts import HEADS
+from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import suggest
 from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.checks import split_tags
@@ -78,6 +78,12 @@ def prepare(
             raise FileNotFoundError(f"{path} does not exist; check the path")
     task = make_task(recipe)
     examples = read_splits(task, recipe, data, dev, test, skip_bad, say)
+    for name, part in examples.items() if task.trees else ():
+        if not part.orders:
+            raise ValueError(
+                f"{name}: the encoder needs gold trees, but these {task.name} data have none; use "
+                "data with trees, such as listops or logic, or another encoder"
+            )
     say("building the vocabulary")
     sources = ["train"] if settings.vocabulary == "train" else list(examples)
     texts = [text for name in sources for text in examples[name].sentences]
@@ -94,7 +100,7 @@ def prepare(
     trained = set(examples["train"].texts())
     for name, part in examples.items():
         reader = TextReader(tokenizer, recipe.model.max_words)
-        split = splits[name] = part.split(reader, target, kind)
+        split = splits[name] = part.split(reader, target, kind, task.trees)
         unknown = np.add.reduceat(split.words == reader.unknown, split.starts[:-1])
         reports[name] = {
             "examples": len(split),
@@ -119,6 +125,11 @@ def prepare(
         matrix, report["vectors"] = _word_vectors(
             recipe, Path(vectors), second, [*words, *extra], counts, say
         )
+        if settings.word_weights:
+            shares = _count([splits["train"]], len(matrix))
+            shares = shares / max(1, shares.sum())
+            weights = settings.word_weights / (settings.word_weights + shares)
+            matrix *= weights[:, None].astype(np.float32)
     elif settings.own_vectors:
         say("computing word vectors from the training texts")
         size, dim = tokenizer.get_vocab_size(), recipe.model.encoder.embedding_dim
@@ -178,7 +189,7 @@ def _targets(recipe: Recipe, task: Task) -> tuple[Callable[[str], Any], Any]:
 
 
 def make_task(recipe: Recipe) -> Task:
-    """Create the task of a recipe."""
+    """Create the task of a recipe; it reads gold trees only if the encoder needs them."""
     settings, head = recipe.data, recipe.model.head
     if settings.task == "table":
         names = ("text", "text2", "label") if HEADS[head.kind].sentences == 2 else ("text", "label")
@@ -199,11 +210,18 @@ def make_task(recipe: Recipe) -> Task:
             predicts,
             getattr(head, "tag_separator", "|"),
         )
+        table.trees = needs_trees(recipe)
         return table
     task: Task = TASKS[settings.task]()
-    # trees are only needed for analysis
-    task.trees = False
+    task.trees = needs_trees(recipe)
     return task
+
+
+def needs_trees(recipe: Recipe) -> bool:
+    """Return whether the encoder of a recipe follows the trees of the data."""
+    encoder = recipe.model.encoder
+    gold = getattr(encoder, "trees", "") == "gold"
+    return gold or "order" in ENCODERS[encoder.kind].needs
 
 
 def read_splits(
@@ -252,7 +270,7 @@ def read_splits(
         )
     if "train" not in files and not isinstance(data, Examples):
         splits["train"] = _without_held_out(splits)
-    splits = _divide(splits, recipe.data)
+    splits = _divide(splits, recipe.data, HEADS[recipe.model.head.kind].grouped)
     if "dev" not in splits:
         raise FileNotFoundError(
             f"{source}: there is no {task.name} development file; pass one with --dev, or split "
@@ -286,7 +304,7 @@ def _check_labels(
 def read_file(task: Task, path: Path, split: str, skip_bad: bool) -> Examples:
     """Read the examples of one file, at least one; see `Task.read`."""
     report = Report()
-    examples = Examples(task.read(path, split, report, skip_bad), report)
+    examples = Examples(task.read(path, split, report, skip_bad), report, task.trees)
     if not examples.rows:
         raise ValueError(f"{path} contains no usable examples: {report}")
     return examples
@@ -304,7 +322,8 @@ def _generate(task: Task, settings: DataConfig, data: Path | None, say: Say) -> 
             "with --data"
         )
     say(f"generating {settings.generate:,} examples")
-    return Examples(task.generate(settings.generate, settings.split_seed))
+    examples = task.generate(settings.generate, settings.split_seed)
+    return Examples(examples, trees=task.trees)
 
 
 def _without_held_out(splits: dict[str, Examples]) -> Examples:
@@ -318,8 +337,16 @@ def _without_held_out(splits: dict[str, Examples]) -> Examples:
     return kept
 
 
-def _divide(splits: dict[str, Examples], settings: DataConfig) -> dict[str, Examples]:
-    """Take splits without a file from the training data, in the configured fractions."""
+def _divide(
+    splits: dict[str, Examples], settings: DataConfig, grouped: bool
+) -> dict[str, Examples]:
+    """Take splits without a file from the training data, in the configured fractions.
+
+    Args:
+        splits: the splits that were read.
+        settings: fractions and seed.
+        grouped: whether examples with the same first sentence stay in one split.
+    """
     fractions = {"dev": settings.dev_fraction, "test": settings.test_fraction}
     shares = {name: x for name, x in fractions.items() if x > 0 and name not in splits}
     if not shares:
@@ -331,14 +358,19 @@ def _divide(splits: dict[str, Examples], settings: DataConfig) -> dict[str, Exam
         )
     whole = splits["train"]
     shares = {"train": 1 - sum(shares.values()), **shares}
-    parts = divide(len(whole.rows), list(shares.values()), settings.split_seed)
+    groups: dict[int, list[int]] = {}
+    for i, row in enumerate(whole.rows):
+        groups.setdefault(row[0] if grouped else i, []).append(i)
+    members = list(groups.values())
+    divided_groups = divide(len(members), list(shares.values()), settings.split_seed)
+    parts = [[i for group in part for i in members[group]] for part in divided_groups]
     divided = dict(splits)
     for name, rows in zip(shares, parts, strict=True):
         if not rows:
             raise ValueError(
                 f"{counted(len(whole.rows), 'example')} cannot be split: nothing is left for "
-                f"{name}, a fraction of {shares[name]:g}; pass more data, your own splits with "
-                "--dev and --test, or other fractions with --set dev_fraction and test_fraction"
+                f"{name}, a fraction of {shares[name]:g}; pass more data, your own splits (--dev "
+                "and --test), or other settings dev_fraction and test_fraction"
             )
         divided[name] = whole.subset(rows)
     divided["train"].report = whole.report
@@ -402,7 +434,7 @@ def _word_vectors(
     if found.dim != dim:
         raise ValueError(
             f"{path} has vectors of width {found.dim}, but embedding_dim is {dim}; use another "
-            f"file, or --set embedding_dim={found.dim}"
+            f"file, or the setting embedding_dim={found.dim}"
         )
     if not len(found):
         raise ValueError(

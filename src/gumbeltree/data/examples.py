@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gumbeltree.data.split import Split
 from gumbeltree.tasks.task import Example
 from gumbeltree.text.batches import chunks
-from gumbeltree.text.files import Report
+from gumbeltree.text.files import Report, counted, shown
 from gumbeltree.text.ids import TextReader
 
 
@@ -21,21 +21,34 @@ class Examples:
         sentences: index of each distinct sentence.
         rows: indices of the sentences of each example.
         labels: label of each example.
+        orders: merges of the gold tree of each distinct sentence that has one, by its index.
         report: counts of examples read, dropped and skipped.
+
+    Args:
+        examples: the examples.
+        report: counts so far.
+        trees: whether to keep gold trees; a repeated sentence keeps its first one.
     """
 
-    def __init__(self, examples: Iterable[Example] = (), report: Report | None = None) -> None:
+    def __init__(
+        self, examples: Iterable[Example] = (), report: Report | None = None, trees: bool = False
+    ) -> None:
         self.sentences: dict[str, int] = {}
         self.rows: list[tuple[int, ...]] = []
         self.labels: list[str] = []
+        self.orders: dict[int, NDArray[np.uint32]] = {}
         self.report = Report() if report is None else report
         for example in examples:
-            self._add(example.texts, example.label)
+            row = self._add(example.texts, example.label)
+            for index, tree in zip(row, example.trees if trees else (), strict=False):
+                if tree is not None and index not in self.orders:
+                    self.orders[index] = np.array(tree.order, dtype=np.uint32)
 
-    def _add(self, texts: Iterable[str], label: str) -> None:
-        row = (self.sentences.setdefault(text, len(self.sentences)) for text in texts)
-        self.rows.append(tuple(row))
+    def _add(self, texts: Iterable[str], label: str) -> tuple[int, ...]:
+        row = tuple(self.sentences.setdefault(text, len(self.sentences)) for text in texts)
+        self.rows.append(row)
         self.labels.append(label)
+        return row
 
     def texts(self) -> list[tuple[str, ...]]:
         """Return the texts of each example."""
@@ -46,17 +59,23 @@ class Examples:
         """Return the examples of `rows`, with a new report."""
         subset, texts = Examples(), self.texts()
         for row in rows:
-            subset._add(texts[row], self.labels[row])
+            added = subset._add(texts[row], self.labels[row])
+            for old, new in zip(self.rows[row], added, strict=True):
+                if old in self.orders:
+                    subset.orders[new] = self.orders[old]
         subset.report.examples = len(rows)
         return subset
 
-    def split(self, reader: TextReader, target: Callable[[str], Any], dtype: Any) -> Split:
+    def split(
+        self, reader: TextReader, target: Callable[[str], Any], dtype: Any, trees: bool = False
+    ) -> Split:
         """Convert sentences to ids and labels to targets.
 
         Args:
             reader: tokenises and truncates the sentences.
             target: returns the target of a label, a number or an array, or raises ValueError.
             dtype: dtype of the targets.
+            trees: whether to include the gold trees, if there are any.
         """
         texts = list(self.sentences)
         kind = np.uint16 if reader.tokenizer.get_vocab_size() <= 2**16 else np.uint32
@@ -71,7 +90,30 @@ class Examples:
             np.cumsum(lengths, dtype=np.int64),
             np.array(self.rows, dtype=np.int32).reshape(len(self.rows), -1 if self.rows else 1),
             self._targets(target, dtype),
+            self._merges(lengths[1:], reader.max_words) if trees and self.orders else None,
         )
+
+    def _merges(self, lengths: Sequence[int], max_words: int) -> NDArray[np.unsignedinteger]:
+        """Return the concatenated merges of all sentences, given their numbers of words."""
+        for index, (text, words) in enumerate(zip(self.sentences, lengths, strict=True)):
+            order = self.orders.get(index)
+            if order is None:
+                raise ValueError(f"{shown(text)} has no gold tree; remove it, or add its tree")
+            if len(order) + 1 > max_words:
+                raise ValueError(
+                    f"{shown(text)} has {len(order) + 1:,} words, but model.max_words is "
+                    f"{max_words:,}; a truncated text has no gold tree: remove it, or train with "
+                    "--set max_words"
+                )
+            if len(order) + 1 != words:
+                raise ValueError(
+                    f"the gold tree of {shown(text)} has {counted(len(order) + 1, 'word')}, but "
+                    f"the tokenizer finds {words:,} in the text; use data whose texts consist of "
+                    "the words of their trees"
+                )
+        kind = np.uint16 if max(lengths) <= 2**16 else np.uint32
+        merges = [self.orders[index] for index in range(len(lengths))]
+        return np.concatenate([np.empty(0, kind), *merges]).astype(kind)
 
     def _targets(self, target: Callable[[str], Any], dtype: Any) -> NDArray[Any]:
         targets = {}

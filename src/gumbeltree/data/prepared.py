@@ -229,5 +229,5 @@ def check_fit(prepared: Prepared, recipe: Recipe) -> None:
     if prepared.vectors is not None and prepared.vectors.shape[1] != dim:
         raise ValueError(
             f"the word vectors have width {prepared.vectors.shape[1]}, but embedding_dim is {dim}; "
-            f"use another vector file, or --set embedding_dim={prepared.vectors.shape[1]}"
+            f"use another vector file, or the setting embedding_dim={prepared.vectors.shape[1]}"
         )

@@ -108,7 +108,13 @@ def by_length(split: Split, words: int, examples: int = 1024) -> Iterator[NDArra
 
 
 def shuffled(
-    split: Split, batch_size: int, seed: int, epoch: int, least: int = 1, pool: int = 100
+    split: Split,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    least: int = 1,
+    pool: int = 100,
+    grouped: bool = False,
 ) -> list[NDArray[np.int64]]:
     """Return the rows of a split in random batches of similar length.
 
@@ -123,10 +129,19 @@ def shuffled(
         epoch: epoch number.
         least: minimum number of examples per batch; a smaller remainder joins another batch.
         pool: maximum number of batches sorted together.
+        grouped: keep examples with the same first sentence together, except where a batch ends.
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch]))
     longest = split.lengths.max(axis=1, initial=1)
-    order = generator.permutation(len(split))
+    if grouped:
+        _, groups = np.unique(split.sentences[:, 0], return_inverse=True)
+        # all examples of a group count as long as the longest of them
+        of_group = np.zeros(groups.max(initial=-1) + 1, dtype=np.int64)
+        np.maximum.at(of_group, groups, longest)
+        places = generator.permutation(len(of_group))
+        longest, order = of_group[groups], np.argsort(places[groups], kind="stable")
+    else:
+        order = generator.permutation(len(split))
     batches: list[NDArray[np.int64]] = []
     pool = max(1, min(pool, len(split) // (4 * batch_size)))
     for start in range(0, len(order), batch_size * pool):

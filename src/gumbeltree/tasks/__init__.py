@@ -6,6 +6,7 @@ TASKS = Registry(
     "task",
     {
         "snli": "gumbeltree.tasks.snli:SNLI",
+        "snli_similarity": "gumbeltree.tasks.snli:SNLISimilarity",
         "sst2": "gumbeltree.tasks.sst:SST2",
         "sst5": "gumbeltree.tasks.sst:SST5",
         "listops": "gumbeltree.tasks.listops:ListOps",

@@ -54,12 +54,38 @@ class SNLI(Task):
         if fields["gold_label"] == "-":
             report.dropped["without a gold label"] += 1
             return []
-        label = checked_label(fields["gold_label"], self.labels)
+        label = checked_label(fields["gold_label"], SNLI.labels)
         first, second = (checked_text(fields[name], name) for name in _FIELDS[1:])
         trees: tuple[Tree | None, ...] = (None, None)
         if self.trees:
             trees = (_tree(fields, "sentence1"), _tree(fields, "sentence2"))
         return [Example((first, second), label, trees)]
+
+
+class SNLISimilarity(SNLI):
+    """Premises with similar and different sentences: those that they entail and contradict.
+
+    Neutral pairs are dropped. A label is the kind of a pair and the number of its premise, by which
+    pairs form triplets.
+    """
+
+    name = "snli_similarity"
+    labels = None  # type: ignore[assignment]
+    kinds: ClassVar[dict[str, str]] = {"entailment": "similar", "contradiction": "different"}
+
+    def __init__(self) -> None:
+        self.premises: dict[str, int] = {}
+
+    def parse_fields(self, fields: dict[str, Any], report: Report) -> list[Example]:
+        """Read one pair; see `Task.parse_fields`."""
+        pairs = []
+        for texts, label, trees in super().parse_fields(fields, report):
+            if label not in self.kinds:
+                report.dropped["neutral"] += 1
+                continue
+            number = self.premises.setdefault(texts[0], len(self.premises))
+            pairs.append(Example(texts, f"{self.kinds[label]} {number}", trees))
+        return pairs
 
 
 def _tree(fields: dict[str, Any], sentence: str) -> Tree | None:

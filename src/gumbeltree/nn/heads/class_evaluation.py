@@ -66,6 +66,11 @@ class ClassEvaluation:
         return self.correct / self.count if self.count else math.nan
 
     @property
+    def majority(self) -> float:
+        """Fraction of examples in the most frequent class, NaN without examples."""
+        return int(self.confusion.sum(1).max()) / self.count if self.count else math.nan
+
+    @property
     def scores(self) -> LabelScores:
         """Precision, recall and F1 of each class."""
         confusion = self.confusion

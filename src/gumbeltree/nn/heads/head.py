@@ -122,6 +122,8 @@ class Head(nn.Module, ABC):
     capturable: ClassVar[bool] = False
     """Whether forward pass and loss can be captured as a CUDA graph: they read nothing back from
     the device. Every subclass must set it; inherited values do not count."""
+    grouped: ClassVar[bool] = False
+    """Whether training batches keep examples with the same first sentence together."""
     predicts: ClassVar[str] = ""
     """classes, number or tags, which determines how labels in tables are checked; empty for any
     others."""
@@ -160,6 +162,9 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def check_targets(self, targets: NDArray[Any]) -> None:
         """Raise ValueError if the targets do not fit this head."""
+
+    def check_selection(self, targets: NDArray[Any], metric: str) -> None:
+        """Raise ValueError if a metric of the development targets cannot select the best model."""
 
     @abstractmethod
     def evaluation(self, part: Part) -> Evaluation:
