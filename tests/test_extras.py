@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gumbeltree import extras
 from gumbeltree.extras import install_command, pip_command
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -113,6 +114,28 @@ def test_pipx(environment, tmp_path):
     environment(None, "bin/pip", pipx_metadata_dot_json="{}")
     name = shlex.quote(tmp_path.name)
     assert install_command("web") == f"pipx runpip {name} install 'gumbeltree[web]'"
+
+
+@pytest.mark.parametrize(
+    ("platform", "torch", "driver", "cpu_build"),
+    [
+        ("linux", False, False, True),
+        ("linux", False, True, False),
+        ("linux", True, False, False),
+        ("darwin", False, False, False),
+    ],
+)
+def test_torch_without_cuda(environment, monkeypatch, platform, torch, driver, cpu_build):
+    environment(None, "bin/pip")
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(extras, "has_torch", lambda: torch)
+    monkeypatch.setattr(extras, "has_nvidia_driver", lambda: driver)
+    first = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    before = f"{first} && " if cpu_build else ""
+    assert install_command("torch") == f"{before}pip install 'gumbeltree[torch]'"
+    assert install_command("web") == "pip install 'gumbeltree[web]'"
+    page = Path(__file__).parents[1] / "docs" / "install.md"
+    assert f"\n{first}\n" in page.read_text(encoding="utf-8")
 
 
 def test_other_packages(environment):

@@ -310,6 +310,21 @@ def test_stops_reading_at_the_known_size(server, home, monkeypatch):
     assert names(home / "data" / "glove.6B") == []
 
 
+def test_downloads_of_unknown_size_are_bounded(server, home, monkeypatch):
+    monkeypatch.setattr(fetch, "MOST_BYTES", 10_000)
+    url = OFFICIAL["listops"].files[0].url
+    server.files[urlsplit(url).path] = b"x" * 1_000_000
+    read = []
+    message = "more than 10,000 bytes, the limit for files of unknown size; put a correct copy at"
+    with pytest.raises(ValueError, match=message):
+        fetch.get("listops", progress=lambda name, done, total: read.append(done))
+    assert 10_000 < read[-1] <= 10_000 + fetch.BLOCK
+    assert names(home / "data" / "listops") == []
+    # a copy that the user put there can have any size
+    (home / "data" / "listops" / "train_d20s.tsv").write_bytes(b"x" * 20_000)
+    fetch.get("listops")
+
+
 def test_rejects_redirects_to_local_files(server):
     server.answers = ["file:///etc/hostname"]
     with pytest.raises(OSError, match="file:///etc/hostname"):

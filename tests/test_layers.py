@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent / "src" / "gumbeltree"
 # from bottom to top; a layer may import itself and those before it
 LAYERS = (
     ("plugins",),
-    ("answers", "encoded", "extras"),
+    ("answers", "encoded", "extras", "generators"),
     ("atomic", "array_file", "code_version", "registry", "signals", "drawing", "picture"),
     ("threads",),
     ("tree",),
@@ -25,7 +25,10 @@ LAYERS = (
     ("store",),
     ("fit",),
     ("text_model",),
+    ("sharded",),
+    ("ray_engine",),
     ("light",),
+    ("onnx",),
     ("tasks", "fetch"),
     ("device", "noise", "weights"),
     ("layout", "states"),
@@ -41,7 +44,7 @@ LAYERS = (
     ("plots",),
     ("analysis",),
     ("training",),
-    ("bench", "demo", "web"),
+    ("bench", "demo", "web", "sklearn", "sentence_transformers"),
     ("cli",),
     ("__main__",),
 )
@@ -54,8 +57,12 @@ WITHOUT_TORCH = (
     *(
         "answers",
         "encoded",
+        "generators",
         "text_model",
+        "sharded",
+        "ray_engine",
         "runtimes",
+        "sklearn",
         "describe",
         "analysis.trace",
         "analysis.samples",
@@ -64,6 +71,7 @@ WITHOUT_TORCH = (
         "analysis.figure",
     ),
     *("settings", "parts", "migrate", "config", "packaged", "hub", "store", "fit", "fixed_orders"),
+    "onnx",
     *("light.network", "light.trees", "light.baselines", "light.heads", "light.leaves"),
     *(
         "text.batches",

@@ -284,8 +284,8 @@ def test_accepts_any_iterable_of_strings(wrap):
     ("texts", "message"),
     [
         ("the dog", r"one string; pass \['the dog'\]"),
+        (None, "expected a list of strings, got None"),
         ({"text": TEXTS}, "dict; pass one of its columns"),
-        (None, "NoneType"),
     ],
 )
 def test_rejects_anything_but_a_list(use, texts, message):
@@ -324,7 +324,7 @@ def test_missing_texts_are_named_by_their_row(missing):
     for pairs in ((TEXTS[:3], texts), (list(zip(TEXTS[:3], texts, strict=True)),)):
         with pytest.raises(TypeError, match="the second text of row 2 is missing"):
             PAIR.predict(*pairs)
-    with pytest.raises(ValueError, match=r"classifies pairs: .*item 1 is"):
+    with pytest.raises(ValueError, match=r"reads pairs: .*item 1 is"):
         PAIR.predict([("now", "then"), missing])
 
 
@@ -358,7 +358,7 @@ def test_rejects_batch_sizes_below_one(batch_size):
     ],
 )
 def test_predict_rejects_anything_but_pairs(arguments):
-    with pytest.raises(ValueError, match="classifies pairs"):
+    with pytest.raises(ValueError, match="reads pairs"):
         PAIR.predict(*arguments)
 
 

@@ -13,6 +13,7 @@ import gumbeltree
 from gumbeltree import plugins
 from gumbeltree.parts import CELLS, ENCODERS, ESTIMATORS, HEADS, LEAVES
 from gumbeltree.plugins import load_plugin
+from gumbeltree.settings import settings_of
 from gumbeltree.tasks import TASKS
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from tests.commands import run
@@ -145,6 +146,19 @@ def test_installed_plugins_are_found_when_a_name_is_unknown(tmp_path, monkeypatc
     install(monkeypatch)
     message = run("parse", tmp_path / "run", "w1 w2").refused()
     assert "install own-package, or pass --plugin own_parts" in message
+
+
+def test_settings_of_installed_plugins_need_no_torch(tmp_path, monkeypatch):
+    text = (
+        "from gumbeltree.parts import ENCODERS\n"
+        # a module that cannot be imported, as without torch
+        'ENCODERS.table["max"] = "own_missing:MaxEncoder"\n'
+        'ENCODERS.settings["max"] = "gumbeltree.config:BagConfig"\n'
+    )
+    (tmp_path / "own_parts.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    install(monkeypatch, ("own-package", "mine", "own_parts"))
+    assert settings_of(ENCODERS, "max").__name__ == "BagConfig"
 
 
 def test_a_broken_installed_plugin_does_not_hide_others(tmp_path, monkeypatch, caplog):

@@ -292,7 +292,7 @@ def test_load_rejects_pickled_weights(folder, tmp_path):
 )
 def test_load_rejects_damaged_tokenizers(folder, content):
     (folder / "tokenizer.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"tokenizer\.json is (not a tokenizer|refused: .* x,)"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is (not a tokenizer|refused: .* 'x',)"):
         load(folder)
 
 
@@ -318,6 +318,9 @@ def test_load_rejects_ids_beyond_the_word_vectors(folder):
     # as many words as vectors, but one id is out of range
     edit(folder / "tokenizer.json", lambda data: data["model"]["vocab"].update(dog=99))
     with pytest.raises(ValueError, match=r"tokenizer\.json.*99"):
+        load(folder)
+    edit(folder / "tokenizer.json", lambda data: data["model"]["vocab"].update({"x" * 9999: 9999}))
+    with pytest.raises(ValueError, match=r"tokenizer\.json.*9999 to 'x{60}'\.\.\.$"):
         load(folder)
 
 

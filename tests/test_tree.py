@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gumbeltree.tree
+from gumbeltree.drawing import clean
 from gumbeltree.tree import Tree
 
 SENTENCE = (
@@ -423,9 +424,9 @@ def test_svg_is_safe_and_accessible():
     assert "\x1b" not in text
     root = ElementTree.fromstring(text)
     assert root.get("role") == "img"
-    assert root.find("{*}title").text == str(tree).replace("\x1b", "\ufffd")
+    assert root.find("{*}title").text == str(tree).replace("\x1b", "\u241b")
     words = [element.text for element in root.iterfind(".//{*}text")]
-    assert words == ["<b>", "AT&T", "(", "\ufffd[31m", "w" * 23 + "…"]
+    assert words == ["<b>", "AT&T", "(", "\u241b[31m", "w" * 23 + "…"]
     assert "currentColor" in text
     assert "prefers-color-scheme:dark" in text
 
@@ -456,3 +457,22 @@ def test_svg_turns_the_words_of_long_sentences():
     assert "rotate(90" not in short.svg()
     assert long.svg().count("rotate(90") == 60
     assert float(ElementTree.fromstring(long.svg()).get("width")) < 1200
+
+
+def test_invisible_characters_are_shown_as_marks():
+    shown = {
+        "a\x07b\x7f": "a\u2407b\u2421",
+        "\x85": "<U+0085>",
+        "\u202egood\u200b": "<U+202E>good<U+200B>",
+        "\ud800\ufffe\u3164\U000e0061": "<U+D800><U+FFFE><U+3164><U+E0061>",
+        # a joiner between letters or emoji belongs to them
+        "\u0644\u200c\u0627": "\u0644\u200c\u0627",
+        "\U0001f469\u200d\U0001f4bb": "\U0001f469\u200d\U0001f4bb",
+        "a\u200d": "a<U+200D>",
+        # the flag of England
+        "\U0001f3f4\U000e0067\U000e0062\U000e007f": "\U0001f3f4\U000e0067\U000e0062\U000e007f",
+        "caf\u00e9 \u4e2d": "caf\u00e9 \u4e2d",
+    }
+    assert {text: clean(text) for text in shown} == shown
+    drawn = Tree(["\u202ea", "b"], [0]).draw(80)
+    assert drawn.splitlines()[-1] == "<U+202E>a b"

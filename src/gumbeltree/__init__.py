@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from gumbeltree.layout import Sentences
     from gumbeltree.model import ModelOutput, SentenceModel, save
     from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
+    from gumbeltree.nn.encoders.padded import PaddedEncoder
     from gumbeltree.packaged import pretrained_models
     from gumbeltree.runtimes import load
+    from gumbeltree.sharded import open_vectors
     from gumbeltree.states import Draw, Encoding, NodeState
     from gumbeltree.threads import get_threads, set_threads
     from gumbeltree.training.loop import train
@@ -33,6 +35,7 @@ _MODULES = {
     "ModelConfig": "config",
     "ModelOutput": "model",
     "NodeState": "states",
+    "PaddedEncoder": "nn.encoders.padded",
     "Prediction": "answers",
     "SentenceModel": "model",
     "Sentences": "layout",
@@ -41,6 +44,7 @@ _MODULES = {
     "get_threads": "threads",
     "load": "runtimes",
     "load_recipe": "config",
+    "open_vectors": "sharded",
     "prepare": "data.compile",
     "pretrained_models": "packaged",
     "save": "model",
@@ -60,6 +64,7 @@ __all__ = [
     "ModelConfig",
     "ModelOutput",
     "NodeState",
+    "PaddedEncoder",
     "Prediction",
     "SentenceModel",
     "Sentences",
@@ -69,6 +74,7 @@ __all__ = [
     "get_threads",
     "load",
     "load_recipe",
+    "open_vectors",
     "prepare",
     "pretrained_models",
     "save",

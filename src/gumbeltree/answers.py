@@ -131,6 +131,18 @@ def number_answers(
     return [NumberPrediction(value) for value in values.tolist()]
 
 
+def cosines(output: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the cosine `[B]` of pairs of unit vectors `[B, 2, D]`, within -1 and 1."""
+    found = (output[:, 0].astype(np.float64) * output[:, 1]).sum(-1)
+    bounded: NDArray[np.float64] = np.clip(found, -1.0, 1.0)
+    return bounded
+
+
+def similarity_answers(output: NDArray[np.floating]) -> list[NumberPrediction]:
+    """Return the cosine of each pair of unit vectors, `[B, 2, D]`."""
+    return [NumberPrediction(value) for value in cosines(output).tolist()]
+
+
 def bin_positions(bins: int, low: float, high: float) -> NDArray[np.float64]:
     """Return the positions of equidistant bins, `[bins]`."""
     return np.linspace(low, high, bins, dtype=np.float64)

@@ -16,6 +16,7 @@ ANSWERS = {
     "classes": "label and probabilities",
     "number": "value",
     "tags": "labels and probabilities",
+    "similarity": "cosine",
 }
 # identifiers of licences and languages on the Hub
 IDENTIFIER = re.compile(r"[a-z0-9][A-Za-z0-9.-]*")
@@ -25,14 +26,14 @@ LEARNED = f"""This model is a {PAPER}. It turns a sentence into
 a binary tree and a vector by repeatedly merging two adjacent words or phrases. It has learned from
 the task alone, without parse trees, which pair to merge."""
 FIXED = f"""This model is a baseline for the {PAPER}. It
-composes the words of a sentence along a binary tree of fixed shape ({{shape}})."""
+composes the words of a sentence along a binary tree that is not learned ({{shape}})."""
 BASELINE = f"""This model is a baseline for the {PAPER}. Its
 encoder, `{{kind}}`, turns a sentence into a vector without building a tree."""
 
 LIMITS = """- All out-of-vocabulary words share one vector.
 - Sentences are truncated to {words:,} words.
-- Predictions reflect the errors and biases of the training data.
-- Probabilities are not calibrated."""
+- Predictions reflect the errors and biases of the training data."""
+UNCALIBRATED = "\n- Probabilities are not calibrated."
 TREE_LIMIT = "\n- The trees serve the task and need not agree with linguistic analyses."
 
 CITATION = """```bibtex
@@ -71,6 +72,8 @@ def model_card(
         # the card shows the results of this model, not those of the paper
         training["recipe"] = {**recipe, "description": without_published(recipe["description"])}
     limits = LIMITS.format(words=model.config.max_words)
+    if model.head.predicts in ("classes", "tags"):
+        limits += UNCALIBRATED
     sections = {
         "Use": _use(model, name),
         "Labels": "\n".join(

@@ -5,6 +5,8 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,17 @@ from typing import Any
 NAME = "gumbeltree"
 TORCH_PACKAGES = ("torch", "lightning_fabric")
 """Packages of the extra `torch`, by the names of their modules."""
+CPU_TORCH = ("torch", "--index-url", "https://download.pytorch.org/whl/cpu")
+"""Arguments of pip that install PyTorch without CUDA; see docs/install.md."""
 
 
 def install_command(extra: str) -> str:
     """Return a shell command that adds an extra, such as `"torch"`, to this installation."""
-    return pip_command(*_requirements(extra))
+    command = pip_command(*_requirements(extra))
+    if extra == "torch" and sys.platform == "linux" and not (has_torch() or has_nvidia_driver()):
+        # otherwise, pip downloads gigabytes of CUDA libraries
+        return f"{pip_command(*CPU_TORCH)} && {command}"
+    return command
 
 
 def has_torch() -> bool:
@@ -24,9 +32,43 @@ def has_torch() -> bool:
     return util.find_spec("torch") is not None
 
 
+def has_nvidia_driver() -> bool:
+    """Return whether a driver of NVIDIA GPUs is installed."""
+    import ctypes
+
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def torch_is_missing(what: str) -> str:
     """Return the error message of something that needs torch, which is not installed."""
-    return f"{what} needs PyTorch, which is not installed; run: {install_command('torch')}"
+    return is_missing(what, "PyTorch", "torch")
+
+
+@contextmanager
+def needs(what: str, package: str, extra: str, *modules: str) -> Iterator[None]:
+    """Replace the error of a missing package by one that names the command to install it.
+
+    Args:
+        what: what imports the package in this context.
+        package: name of the package, for the message.
+        extra: extra that installs it.
+        modules: top-level modules that the extra installs.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in modules:
+            raise
+        raise ImportError(is_missing(what, package, extra)) from error
+
+
+def is_missing(what: str, package: str, extra: str) -> str:
+    """Return the error message of something that needs a package of an extra."""
+    return f"{what} needs {package}, which is not installed; run: {install_command(extra)}"
 
 
 def pip_command(*arguments: str) -> str:

@@ -31,6 +31,8 @@ Progress: TypeAlias = Callable[[str, int, int | None], None]
 WAITS: Sequence[float] = (1, 2, 4)
 TIMEOUT = 30.0
 BLOCK = 1 << 18
+MOST_BYTES = 1 << 28
+"""Maximum size of a download whose size is not known; GitHub stores files of up to 100 MB."""
 NETWORK_ERRORS = urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException
 
 
@@ -208,7 +210,7 @@ def _get_file(file: File, folder: Path, force: bool, say: Say, progress: Progres
     else:
         _download(file, part, say, progress)
     content = target if by_hand else part
-    if problem := _problem(content, file):
+    if problem := _problem(content, file, None if by_hand else MOST_BYTES):
         part.unlink(missing_ok=True)
         raise ValueError(
             f"{content if by_hand else address(file.url)}: {problem}; put a correct copy at "
@@ -222,9 +224,17 @@ def _get_file(file: File, folder: Path, force: bool, say: Say, progress: Progres
         os.replace(part, target)
 
 
-def _problem(path: Path, file: File) -> str:
-    """Return how a file differs from the published one, or an empty string."""
+def _problem(path: Path, file: File, most: int | None) -> str:
+    """Return how a file differs from the published one, or an empty string.
+
+    Args:
+        path: the file.
+        file: the published one.
+        most: maximum number of bytes if the size is not known.
+    """
     size = path.stat().st_size
+    if file.size is None and most is not None and size > most:
+        return f"the file has more than {most:,} bytes, the limit for files of unknown size"
     if file.size is not None and size != file.size:
         found = f"more than {file.size:,}" if size > file.size else f"{size:,}"
         return f"the file has {found} bytes instead of {file.size:,}"
@@ -284,13 +294,14 @@ def _transfer(file: File, url: str, part: Path, progress: Progress) -> None:
         done = start if response.status == 206 else 0
         length = response.headers["Content-Length"]
         total = done + int(length) if length else None
+        most = MOST_BYTES if file.size is None else file.size
         with open(part, "ab" if done else "wb") as stream:
             progress(file.name, done, total)
             # read1 returns bytes as they arrive, so that none are lost when the connection breaks
             while block := response.read1(BLOCK):
                 done += stream.write(block)
                 progress(file.name, done, total)
-                if file.size is not None and done > file.size:
+                if done > most:
                     # not the published file; `_problem` reports it
                     return
     if total is not None and done != total:

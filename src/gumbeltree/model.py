@@ -1,7 +1,8 @@
 """The complete model, which encodes, parses and classifies text."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -17,7 +18,8 @@ from gumbeltree.atomic import replace_file
 from gumbeltree.captured import CapturedEncoder
 from gumbeltree.card import generated, model_card
 from gumbeltree.config import ModelConfig
-from gumbeltree.encoded import VECTORS, Encoded, Keep
+from gumbeltree.encoded import VECTORS, BestTrees, Encoded, Keep
+from gumbeltree.generators import each_within
 from gumbeltree.hub import CARD, PREFIX, check_id, fetch, upload
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
@@ -52,6 +54,8 @@ class ModelOutput(NamedTuple):
     """Entropy of the choices, `[B]`, if the estimator needs it."""
     losses: dict[str, Tensor] = {}  # noqa: RUF012
     """Additional losses of the encoder, `[B]` each, by name."""
+    order: Tensor | None = None
+    """Merges of all sentences, if the estimator needs their log-probability."""
 
 
 class SentenceModel(TextModel, nn.Module):
@@ -120,7 +124,9 @@ class SentenceModel(TextModel, nn.Module):
         encoding: Encoding = self.encoder(self.embed(sentences), draw=draw, keep=keep)
         return encoding
 
-    def forward(self, sentences: Sentences, draw: Draw | None = None) -> ModelOutput:
+    def forward(
+        self, sentences: Sentences, draw: Draw | None = None, head: bool = True
+    ) -> ModelOutput:
         """Return the output of the head for B examples.
 
         Args:
@@ -128,6 +134,8 @@ class SentenceModel(TextModel, nn.Module):
                 second ones.
             draw: how to choose merges. By default, sample with new keys in training and take the
                 highest score otherwise.
+            head: whether to run the head. Otherwise the output is empty, and the encoder computes
+                only log-probabilities and entropies.
         """
         if not isinstance(sentences, Sentences):
             raise TypeError(
@@ -140,8 +148,12 @@ class SentenceModel(TextModel, nn.Module):
                 f"{type(self.head).__name__} reads {count} sentences per example, got "
                 f"{len(sentences)}; pass the first ones of all examples, then the second ones"
             )
-        encoding = self.encode_batch(sentences, draw, self.head.keep)
-        output: Tensor = self.head(*self._head_input(encoding).chunk(count))
+        if head:
+            encoding = self.encode_batch(sentences, draw, self.head.keep)
+            output: Tensor = self.head(*self._head_input(encoding).chunk(count))
+        else:
+            encoding = self.encoder.score(self.embed(sentences), draw or Draw())
+            output = encoding.vector[:0]
 
         def per_example(x: Tensor) -> Tensor:
             return x.view(count, -1).sum(0)
@@ -150,7 +162,8 @@ class SentenceModel(TextModel, nn.Module):
             None if x is None else per_example(x) for x in (encoding.log_prob, encoding.entropy)
         )
         losses = {name: per_example(x) for name, x in encoding.losses.items()}
-        return ModelOutput(output, log_prob, entropy, losses)
+        order = None if log_prob is None else encoding.order
+        return ModelOutput(output, log_prob, entropy, losses, order)
 
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why the forward pass cannot be captured as a CUDA graph, or None if it can.
@@ -162,8 +175,8 @@ class SentenceModel(TextModel, nn.Module):
             return f"{type(self.head).__name__} does not declare itself capturable"
         if not isinstance(self.encoder, Encoder):
             return f"{type(self.encoder).__name__} is not an Encoder"
-        if self.encoder.needs:
-            return f"{type(self.encoder).__name__} needs inputs besides words, which graphs lack"
+        if others := sorted(self.encoder.needs - {"order"}):
+            return f"{type(self.encoder).__name__} needs {', '.join(others)}, which graphs lack"
         reason: str | None = self.encoder.why_not_captured(sample)
         return reason
 
@@ -202,6 +215,19 @@ class SentenceModel(TextModel, nn.Module):
         drawn = None if noise is None else torch.from_numpy(noise).to(device)
         return model.encode_batch(Sentences.of(ids, device), Draw(drawn), keep)
 
+    def beam_steps(self, ids: Sequence[int], beams: int) -> Generator[None, None, BestTrees]:
+        """Search for trees in short steps; see `TextModel.beam_steps`."""
+        # on a GPU, the search is part of a captured graph, which runs as a whole
+        if not (self.parallel and own(self.encoder, "beam_steps")):
+            return (yield from super().beam_steps(ids, beams))
+        model = in_evaluation_mode(self)
+
+        def steps() -> Generator[None, None, BestTrees]:
+            found = yield from model.encoder.beam_steps(model.embed(Sentences.of([ids])), beams)
+            return BestTrees(*(x.numpy() for x in found))
+
+        return (yield from each_within(_inference, steps()))
+
     @torch.inference_mode()
     def joined(self, encodings: Sequence[Encoding], rows: NDArray[np.int64]) -> Encoding:
         """Concatenate encodings; see `TextModel.joined`."""
@@ -216,7 +242,13 @@ class SentenceModel(TextModel, nn.Module):
             return None if x is None else (x if x.dtype.itemsize > 2 else x.float()).cpu().numpy()
 
         nodes = None if encoding.nodes is None else encoding.nodes.h
-        return Encoded(*map(array, (encoding.vector, encoding.order, nodes, encoding.scores)))
+        return Encoded(
+            vector=array(encoding.vector),
+            order=array(encoding.order),
+            nodes=array(nodes),
+            scores=array(encoding.scores),
+            beams=encoding.beams and BestTrees(*map(array, encoding.beams)),
+        )
 
     @torch.inference_mode()
     @limited(1)
@@ -331,7 +363,15 @@ class SentenceModel(TextModel, nn.Module):
     def _is_captured(self) -> bool:
         """Return whether sentences are encoded by captured CUDA graphs."""
         device = self.embedding.weight.device
-        return device.type == "cuda" and self.why_not_captured(sample=False) is None
+        # graphs of plain text read words alone
+        known = not self.encoder.needs
+        return device.type == "cuda" and known and self.why_not_captured(sample=False) is None
+
+
+@contextmanager
+def _inference() -> Iterator[None]:
+    with torch.inference_mode(), limited(1):
+        yield
 
 
 def save(

@@ -1,12 +1,10 @@
 """Load a model with a runtime: torch, or NumPy, which is smaller and starts faster."""
 
-import ctypes
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gumbeltree.extras import has_torch, torch_is_missing
+from gumbeltree.extras import has_nvidia_driver, has_torch, torch_is_missing
 
 if TYPE_CHECKING:
     from gumbeltree.text_model import TextModel
@@ -18,7 +16,8 @@ def load(folder: str | Path, device: str | None = None, runtime: str = "auto") -
     """Load a model in evaluation mode.
 
     With torch installed, the model is a `SentenceModel`, a torch module. Without it, the NumPy
-    runtime provides `encode`, `parse` and `predict` with the same results.
+    runtime provides `encode`, `parse` and `predict` with the same results. It computes models in
+    half precision in float32; `load(folder).float()` does the same with torch.
 
     Args:
         folder: a folder written by `save`, the folder of a run, the name of a packaged model, or
@@ -62,7 +61,7 @@ def load_for_use(name: str, device: str = "auto", runtime: str = "auto") -> "Tex
     from gumbeltree.store import find_model, model_config
 
     if runtime == "auto":
-        on_cpu = device == "cpu" or (device == "auto" and not _may_have_cuda())
+        on_cpu = device == "cpu" or (device == "auto" and not (has_torch() and has_nvidia_driver()))
         if on_cpu and (not has_torch() or is_light(model_config(find_model(name)))):
             return load_light(name)
     elif runtime == "numpy":
@@ -85,14 +84,3 @@ def check_runtime(runtime: str) -> None:
     """Raise unless a runtime has this name."""
     if runtime not in RUNTIMES:
         raise ValueError(f"the runtime must be one of {', '.join(RUNTIMES)}, got {runtime!r}")
-
-
-def _may_have_cuda() -> bool:
-    """Return whether torch and an NVIDIA driver are installed, without importing torch."""
-    if not has_torch():
-        return False
-    try:
-        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return False
-    return True

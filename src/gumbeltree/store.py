@@ -18,6 +18,7 @@ from gumbeltree.packaged import packaged_folder, packaged_hint
 from gumbeltree.plugins import plugin_of
 from gumbeltree.registry import Registry, UnknownNameError, suggest
 from gumbeltree.settings import from_dict
+from gumbeltree.text.files import shown
 from gumbeltree.text.tokenizer_file import MOST_BYTES, check_description, parse_tokenizer
 
 log = logging.getLogger(__name__)
@@ -236,8 +237,8 @@ def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
         last = max(words, key=words.__getitem__)
         raise ValueError(
             f"{path} must assign ids 0..{len(words) - 1} to its {len(words)} words, but assigns "
-            f"{words[last]} to {last!r}"
+            f"{words[last]} to {shown(last)}"
         )
     unknown = getattr(tokenizer.model, "unk_token", None)
     if not words or (unknown is not None and unknown not in words):
-        raise ValueError(f"{path} does not contain its unknown token, {unknown!r}")
+        raise ValueError(f"{path} does not contain its unknown token, {shown(unknown)}")

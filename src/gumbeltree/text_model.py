@@ -1,16 +1,18 @@
 """Base class of models that read text: encode, parse and predict, whatever computes them."""
 
 import logging
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from gumbeltree.answers import softmax
 from gumbeltree.config import ModelConfig
-from gumbeltree.encoded import VECTORS, Encoded, Keep
+from gumbeltree.encoded import VECTORS, BestTrees, Encoded, Keep
 from gumbeltree.text.batches import ahead, as_list, as_texts, batches, chunks
 from gumbeltree.text.files import shown
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader
@@ -18,6 +20,34 @@ from gumbeltree.threads import in_threads, share
 from gumbeltree.tree import Tree
 
 logger = logging.getLogger(__name__)
+
+MOST_BEAMS = 100
+"""Largest number of trees that `best_trees` returns for a text."""
+
+
+class ProbableTree(NamedTuple):
+    """One of the most probable trees of a sentence."""
+
+    tree: Tree
+    """The tree, with its order of merges."""
+    probability: float
+    """Its share among the trees found; these shares add up to 1."""
+    log_prob: float
+    """Log-probability of its merges, in their order."""
+
+
+def ranked_trees(sentence: Sentence, order: Any, log_prob: Any) -> list[ProbableTree]:
+    """Return the trees of one sentence, given their merges `[k, T-1]` and log-probabilities `[k]`.
+
+    Entries past the end of the sentence, and trees with the probability 0, do not exist.
+    """
+    merges = order[:, : len(sentence.ids) - 1].tolist()
+    rows = zip(merges, softmax(log_prob).tolist(), log_prob.tolist(), strict=True)
+    return [
+        ProbableTree(Tree(sentence.words, row), share, log_prob)
+        for row, share, log_prob in rows
+        if log_prob > -math.inf
+    ]
 
 
 class TextModel(ABC):
@@ -149,6 +179,58 @@ class TextModel(ABC):
                 trees.append(Tree(sentence.words, order[: len(sentence.ids) - 1]))
         return trees
 
+    def best_trees(
+        self,
+        texts: Iterable[str],
+        beams: int = 5,
+        batch_size: int = 256,
+        *,
+        pretokenized: bool = False,
+        counts: TextCounts | None = None,
+    ) -> list[list[ProbableTree]]:
+        """Return the most probable trees of each text that beam search finds, best first.
+
+        Short texts may have fewer than `beams` trees. The trees differ: of several orders of merges
+        that lead to the same nodes, the search continues the most probable one.
+
+        Args:
+            texts: see `encode`.
+            beams: number of trees per text.
+            batch_size: see `encode`; smaller batches are used for many beams.
+            pretokenized: see `encode`.
+            counts: see `encode`.
+        """
+        self.check_has_beams(beams)
+        columns, keep = [as_texts(texts)], Keep(beams=beams)
+        # each beam takes the memory of a sentence
+        fits = isinstance(batch_size, int) and batch_size > 0
+        most = max(1, batch_size // beams) if fits else batch_size
+        found: list[list[ProbableTree]] = []
+        for _, (sentences,), (encoding,) in self._encode(
+            columns, most, pretokenized, counts, keep, offsets=True
+        ):
+            found += map(ranked_trees, sentences, *self._beams_of(encoding))
+        return found
+
+    def beam_steps(self, ids: Sequence[int], beams: int) -> Generator[None, None, BestTrees]:
+        """Return the most probable trees of one sentence, given as word ids, in short steps.
+
+        The caller can do something else between steps. Encoders whose class does not define
+        `beam_steps` itself take a single step.
+
+        Args:
+            ids: word ids of the sentence.
+            beams: number of trees.
+        """
+        yield from ()
+        return self._beams_of(self.encode_ids([ids], Keep(beams=beams)))
+
+    def _beams_of(self, encoding: Any) -> BestTrees:
+        best = self.as_numpy(encoding).beams
+        if best is None:
+            raise ValueError(f"{type(self.encoder).__name__}.encode ignores `keep.beams`")
+        return best
+
     def predict(
         self,
         texts: Iterable[str] | Iterable[tuple[str, str]],
@@ -185,6 +267,22 @@ class TextModel(ABC):
                 "with another encoder, such as 'gumbel_tree'"
             )
 
+    def check_has_beams(self, beams: int, name: str = "this model") -> None:
+        """Raise a ValueError unless beam search can find this many trees of the model.
+
+        Args:
+            beams: number of trees per text.
+            name: name of the model in the error message.
+        """
+        if not isinstance(beams, int) or not 1 <= beams <= MOST_BEAMS:
+            raise ValueError(f"`beams` must be a whole number in 1..{MOST_BEAMS}, got {beams!r}")
+        reason = self.encoder.why_no_beams()
+        if reason is not None:
+            raise ValueError(
+                f"{name} has no most probable trees: its encoder is {self.config.encoder.kind!r}, "
+                f"and {reason}; use a model with learned trees, such as 'gumbel_tree'"
+            )
+
     def _columns(
         self, texts: Iterable[str] | Iterable[tuple[str, str]], second: Iterable[str] | None
     ) -> list[list[str]]:
@@ -192,21 +290,21 @@ class TextModel(ABC):
         first: list[Any] = as_list(texts)
         if self.head.sentences == 1:
             if second is not None or any(isinstance(x, tuple | list) for x in first):
-                raise ValueError("this model classifies single sentences: pass a list of strings")
+                raise ValueError("this model reads single sentences: pass a list of strings")
             return [as_texts(first)]
         names = ("first text", "second text")
         if second is None:
             for row, pair in enumerate(first):
                 if not isinstance(pair, tuple | list) or len(pair) != 2:
                     raise ValueError(
-                        "this model classifies pairs: pass (first, second) tuples, or two lists of "
+                        "this model reads pairs: pass (first, second) tuples, or two lists of "
                         f"strings; item {row} is {shown(pair)}"
                     )
             return [as_texts((x[i] for x in first), name) for i, name in enumerate(names)]
         columns = [as_texts(*column) for column in zip((first, second), names, strict=True)]
         if len(columns[0]) != len(columns[1]):
             raise ValueError(
-                "this model classifies pairs: pass two lists of equal length, got "
+                "this model reads pairs: pass two lists of equal length, got "
                 f"{len(columns[0])} and {len(columns[1])} texts"
             )
         return columns

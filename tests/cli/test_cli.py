@@ -36,6 +36,7 @@ COMMANDS = {
     "demo": ["--out"],
     "bench": ["--device", "--json", "--plot", "--quick", "Example"],
     "push": ["--private", "--dry-run"],
+    "export": ["--out", "Example"],
     "data": ["get", "prepare"],
     "draw": ["--out", "--film", "--seed", "Example"],
     "trees": ["--data", "--gold", "--plot", "--json", "Example"],
@@ -117,6 +118,13 @@ def test_info_of_a_model_folder(cli, model):
     assert (code, err) == (0, "")
     assert f"{total:,}" in out
     assert "neutral, entailment, contradiction" in out
+
+
+def test_info_of_a_parser_and_composer(cli, tmp_path):
+    save(tiny_model("single", encoder="parser_composer", parser={"leaf": "affine"}), tmp_path, {})
+    code, out, err = cli("info", tmp_path)
+    assert (code, err) == (0, "")
+    assert "parser leaf affine cell treelstm" in " ".join(out.split())
 
 
 RECORDED = {

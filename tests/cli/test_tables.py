@@ -147,6 +147,14 @@ def test_predict_writes_texts_to_a_table(models, tmp_path):
     assert out.read_text("utf-8") == "id,review,predicted,probability\n"
 
 
+@pytest.mark.parametrize(("name", "content"), [("a.csv", ""), ("a.csv", "\n\n"), ("a.json", "[]")])
+def test_rejects_empty_tables(models, tmp_path, name, content):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    message = run("predict", models / "single", "--input", tmp_path / name).refused()
+    assert f"{name} is empty" in message
+    assert message.count("\n") == 1
+
+
 def test_rejects_or_skips_bad_rows(models, tmp_path):
     path = tmp_path / "a.csv"
     lines = ["id,review", '1,"the', 'dog"', "2,", "3,one,dog", "4,now"]
@@ -190,6 +198,59 @@ def test_rejects_columns_of_what_is_no_table(models, tmp_path, source, place):
     assert "--text names a column of a table" in message
     assert place in message
     assert ".csv" in message
+
+
+@pytest.mark.parametrize("name", ["a.csv", "b.CSV", "c.tsv.gz"])
+def test_rejects_a_table_that_is_read_line_by_line(models, tmp_path, name):
+    content = gzip.decompress(FILES[name]) if name.endswith(".gz") else FILES[name]
+    (tmp_path / "texts.txt").write_bytes(content)
+    columns = "looks like a table with the columns 'id', 'review', 'stars'"
+    for options, place, fix in (
+        ([], "standard input", "save it to a file and pass --input FILE.csv --text COLUMN"),
+        (
+            ["--input", tmp_path / "texts.txt"],
+            "texts.txt",
+            "ends in .csv and pass --input FILE.csv",
+        ),
+    ):
+        result = run("predict", models / "single", *options, stdin=content)
+        message = result.refused()
+        assert f"{place} {columns}" in message
+        assert fix in message
+        assert message.count("\n") == 1
+        assert result.out == ""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Yes, sir", "No, sir", "Never, sir"],
+        ["yes , sir", "no , sir", "never , sir"],
+        ["I came, I saw, I won.", "It rains, it pours, it ends.", "We ate, we left, we slept."],
+        ["Well; no.", "Fine; yes.", "Good; perhaps."],
+        ["1,000", "2,500", "3,000"],
+        # too few lines to tell
+        ["id,review", "1,the dog"],
+        # other rows have other numbers of fields
+        ["dog,cat", "one,two,three", "now,then"],
+        ["a dog", "the night", "now"],
+    ],
+)
+def test_prose_is_no_table(models, lines):
+    result = run("predict", models / "plain", stdin="\n".join(lines).encode())
+    assert result.code == 0, result.err
+    assert len(result.out.splitlines()) == len(lines)
+
+
+def test_a_minus_stands_for_standard_input(models):
+    (result,) = {run("predict", models / "plain", *x, stdin=b"now") for x in ([], ["--input", "-"])}
+    assert result.code == 0
+
+
+def test_rejects_texts_beside_a_file(models, table):
+    options = ["--input", table, "--text", "review"]
+    message = run("predict", models / "plain", "the dog", *options).refused()
+    assert f"both --input {table} and the text 'the dog' were given" in message
 
 
 def test_rejects_a_file_as_a_text(models, table):

@@ -300,13 +300,29 @@ def test_an_interrupted_run_ends_with_the_status_of_the_signal(run, monkeypatch)
     assert "--resume" in result.err
 
 
-@pytest.mark.parametrize("option", ["data", "vectors", "more-vectors", "dev", "test"])
-def test_rejects_missing_files_before_importing_torch(option):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(
+            (("text", f"--{option}", "no"), "no does not exist; check the path\n")
+            for option in ("data", "vectors", "more-vectors", "dev", "test")
+        ),
+        (("txt",), "unknown recipe 'txt'"),
+        (("text", "--set", "epocs=2"), "unknown key 'epocs'"),
+        (("text", "--out", "run"), "run already holds a training run"),
+        (("text", "--data", "x.csv", "--text", "t", "--label", "no"), "expected a column 'no'"),
+    ],
+)
+def test_rejects_arguments_before_importing_torch(arguments, message, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "x.csv").write_text("t,l\na dog,good\n", encoding="utf-8")
     code = "import sys; sys.modules['torch'] = None; from gumbeltree.cli import main; main()"
-    command = [sys.executable, "-c", code, "train", "text", f"--{option}", "no"]
+    command = [sys.executable, "-c", code, "train", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert result.stderr == "gumbeltree: error: no does not exist; check the path\n"
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_names_the_settings_that_split_the_data(run, tmp_path):
@@ -316,7 +332,7 @@ def test_names_the_settings_that_split_the_data(run, tmp_path):
     default = [f"{split}_fraction=0.1" for split in ("dev", "test")]
     result = run("text", "--data", "few.csv", *TEXT, "--out", "few", settings=default)
     assert "7 examples cannot be split: nothing is left for dev" in result.err
-    for name in ("--dev", "--test", "--set dev_fraction", "test_fraction"):
+    for name in ("--dev", "--test", "settings dev_fraction", "test_fraction"):
         assert name in result.err.splitlines()[-1]
     result = run("text", "--data", "enough.csv", *TEXT, "--out", "enough", settings=default)
     assert result.code == 0

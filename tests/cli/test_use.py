@@ -1,5 +1,6 @@
 """The commands that use a model: parse, predict, encode, evaluate."""
 
+import csv
 import dataclasses
 import gzip
 import io
@@ -264,6 +265,59 @@ def test_parse_rejects_several_trees_in_one_svg(models, tmp_path, monkeypatch, a
     assert list(tmp_path.iterdir()) == []
 
 
+def test_parse_prints_the_most_probable_trees(models):
+    command = ["parse", models / "single", *TEXTS, "--beams", "3"]
+    found = SINGLE.best_trees(TEXTS, beams=3)
+    expected = "\n".join(
+        "".join(f"{p:.4f}\t{log_prob:.4f}\t{tree}\n" for tree, p, log_prob in best)
+        for best in found
+    )
+    # by default NumPy, whose rounding errors differ
+    assert run(*command, "--runtime", "torch", "--batch-size", "4") == (0, expected, SUMMARY)
+    result = run(*command, "--format", "json")
+    for text, best, line in zip(TEXTS, found, result.out.splitlines(), strict=True):
+        about = json.loads(line)
+        assert (about["text"], tuple(about["words"])) == (text, best[0].tree.words)
+        for probable, shown in zip(best, about["beams"], strict=True):
+            assert shown["brackets"] == str(probable.tree)
+            assert shown["order"] == list(probable.tree.order)
+            assert shown["spans"] == [list(span) for span in probable.tree.spans]
+            assert shown["probability"] == pytest.approx(probable.probability, abs=1e-4)
+            assert shown["log_prob"] == pytest.approx(probable.log_prob, abs=1e-4)
+    drawn = run("parse", models / "single", TEXTS[4], "--beams", "2", "--draw").out
+    for probable in SINGLE.best_trees([TEXTS[4]], beams=2)[0]:
+        assert probable.tree.draw(width=100) in drawn
+
+
+@pytest.mark.parametrize("beams", ["0", "-1", "101"])
+def test_parse_rejects_a_wrong_number_of_beams(models, beams):
+    message = run("parse", models / "single", "a b", "--beams", beams).refused()
+    assert f"`beams` must be a whole number in 1..100, got {beams}" in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"encoder": "bag"}, "builds no tree: its encoder is 'bag'"),
+        ({"trees": "left"}, "its encoder is 'fixed_tree', and it does not score merges"),
+    ],
+    ids=["bag", "fixed"],
+)
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+def test_parse_rejects_beams_without_learned_trees(tmp_path, settings, reason, runtime):
+    gumbeltree.save(tiny_model("single", **settings), tmp_path / "model")
+    command = ["parse", tmp_path / "model", "a b", "--runtime", runtime]
+    message = run(*command, "--beams", "2").refused()
+    assert reason in message
+    assert "'gumbel_tree'" in message
+    assert len(message.splitlines()) == 1
+
+
+def test_parse_rejects_beams_as_images(models):
+    message = run("parse", models / "single", "a", "--beams", "2", "--format", "svg").refused()
+    assert "--beams and --format svg" in message
+
+
 def test_parse_rejects_contradictory_and_unknown_formats(models):
     message = run("parse", models / "pair", "a", "--draw", "--format", "json").refused()
     assert "--format json" in message
@@ -453,6 +507,18 @@ def test_evaluate_writes_predictions(models, table):
     columns = ["--text", "text", "--label", "predicted"]
     again = run("evaluate", models / "single", "--data", path, *columns, "--json")
     assert json.loads(again.out)["accuracy"] == 1
+
+
+def test_evaluate_writes_predictions_as_csv(models, tmp_path):
+    source, path = tmp_path / "films.jsonl", tmp_path / "out.csv"
+    text = 'a dog, "now"\tone'
+    source.write_text(json.dumps({"text": text, "label": GOLD[0]}) + "\n", encoding="utf-8")
+    columns = ["--text", "text", "--label", "label"]
+    data = ["--task", "table", "--data", source, *columns, "--predictions", path]
+    result = run("evaluate", models / "single", *data)
+    assert result.code == 0, result.err
+    rows = list(csv.reader(path.read_text("utf-8").splitlines()))
+    assert rows == [["gold", "predicted", "text"], [GOLD[0], SINGLE.predict([text])[0].label, text]]
 
 
 def test_evaluate_pairs_of_another_task(models, tmp_path):

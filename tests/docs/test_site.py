@@ -44,6 +44,10 @@ HUB = "needs an account or a model on the Hub"
 PLUGIN = "run with the files of the page on parts"
 ONLY_PARSED = {
     "train snli-": SNLI,
+    "train embed": SNLI,
+    "predict runs/embed": SNLI,
+    "encode runs/embed": SNLI,
+    "evaluate runs/embed": SNLI,
     "train sst2": SST,
     "train sst5": SST,
     "train sick-relatedness": "needs SICK and GloVe, and trains for long",
@@ -54,6 +58,9 @@ ONLY_PARSED = {
     "data get glove.6B": NETWORK,
     "data get glove.840B": NETWORK,
     "encode runs/snli-300d --device cuda": "needs a CUDA device",
+    "encode sst2-100d --input sentences.txt --out vectors --engine ray": (
+        "starts Ray; tests/test_ray_engine.py runs such commands"
+    ),
     "bench --device cpu": "takes minutes",
     "bench --device cuda": "needs a CUDA device",
     "push runs/sst2 ORG/NAME --license mit --language en": HUB,
@@ -61,6 +68,8 @@ ONLY_PARSED = {
     "info hub:": HUB,
     "import-reference CHECKPOINT": "needs a checkpoint of the authors",
     "parse FOLDER": "needs a checkpoint of the authors",
+    "train demo --out runs/demo --logger": "needs an experiment tracker",
+    "train demo --out runs/logged --logger": "needs an experiment tracker",
     "train text --plugin": PLUGIN,
     "predict runs/text --plugin": PLUGIN,
 }
@@ -85,6 +94,7 @@ OTHER_COMMANDS = {
     "mkdir",
     "pip",
     "pipx",
+    "ray",
     "source",
     "tensorboard",
     "uv",
@@ -305,6 +315,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small() -> list[str]:
     """Return settings that make a training short."""
     sizes = ("epochs=1", "embedding_dim=8", "encoder.hidden_dim=8", "head.hidden_dim=8")
+    sizes += ("generate=300",)
     return [word for size in sizes for word in ("--set", size)]
 
 

@@ -59,11 +59,31 @@ def check_bad_line(task, path, number, match, good):
 
 def test_names_of_tasks():
     assert list(TASKS) == [
-        *("snli", "sst2", "sst5", "listops", "logic", "sick", "sick_relatedness", "demo", "table")
+        *("snli", "snli_similarity", "sst2", "sst5", "listops", "logic"),
+        *("sick", "sick_relatedness", "demo", "table"),
     ]
     assert [TASKS[name].name for name in TASKS] == list(TASKS)
     with pytest.raises(ValueError, match="unknown task 'sst'"):
         TASKS["sst"]
+
+
+def test_snli_similarity_numbers_the_premises(write):
+    pairs = [
+        ("entailment", "A cat sat.", "An animal sat."),
+        ("neutral", "A cat sat.", "It slept."),
+        ("contradiction", "A dog ran.", "Nobody ran."),
+        ("contradiction", "A cat sat.", "A cat ran."),
+        ("-", "A cat sat.", "A cat."),
+    ]
+    fields = ("gold_label", "sentence1", "sentence2")
+    lines = [json.dumps(dict(zip(fields, pair, strict=True))) for pair in pairs]
+    examples, report = read("snli_similarity", write("a.jsonl", *lines))
+    assert [(e.label, e.texts[1]) for e in examples] == [
+        ("similar 0", "An animal sat."),
+        ("different 1", "Nobody ran."),
+        ("different 0", "A cat ran."),
+    ]
+    assert report.dropped == {"neutral": 1, "without a gold label": 1}
 
 
 @pytest.mark.parametrize("module", [table, listops])
@@ -607,6 +627,8 @@ def test_table_lists_of_json_objects(write):
     ("content", "match"),
     [
         ('{"text": {"0": "a"}, "label": {"0": "b"}}', "a list of objects.*orient='records'"),
+        ('{"data": [{"text": "a", "label": "b"}]}', "a list of objects.*orient='records'"),
+        ('{"txt": "a", "label": "b"}', "row 1: .*'text', got columns 'txt', 'label'"),
         ("3", "a list of objects, one per row, got 3"),
         ('[{"text": "a",', r"a\.json is not valid JSON: .*line 1"),
         ('[{"text": "a", "label": "b"}, 4]', r"a\.json, row 2: expected an object, got 4"),

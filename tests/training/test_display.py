@@ -13,6 +13,7 @@ def test_train_shows_progress_unless_quiet(demo, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
+    assert lines.pop().startswith("The model is no better on the development split")
     assert len(lines) == 3
     assert all("examples/s" in line and "dev loss" in line for line in lines)
     train(small("epochs=1"), demo, tmp_path / "quiet", quiet=True)

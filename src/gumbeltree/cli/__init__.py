@@ -7,7 +7,8 @@ import sys
 from gumbeltree.cli import train, parse, predict, encode, evaluate  # noqa: F401
 from gumbeltree.cli import data_get, data_make, data_prepare  # noqa: F401
 from gumbeltree.cli import draw, trees, index, neighbours, plot, serve, explore  # noqa: F401
-from gumbeltree.cli import info, recipes, models, import_reference, demo, bench, push  # noqa: F401
+from gumbeltree.cli import info, recipes, models, import_reference, demo, bench  # noqa: F401
+from gumbeltree.cli import push, export  # noqa: F401
 
 # isort: on
 from gumbeltree.cli.app import app

@@ -78,15 +78,18 @@ def _settings(part: dict[str, Any], *omit: str) -> str:
     for name, value in part.items():
         if name in (*omit, "kind") or value is None:
             continue
-        if isinstance(value, dict):
-            entries = (f"{key} {x:g}" for key, x in value.items() if "kind" not in value)
-            value = value.get("kind") or " ".join(entries)
-        elif isinstance(value, list | tuple):
-            value = ", ".join(value)
-        elif isinstance(value, float):
-            value = f"{value:g}"
-        shown.append(f"{name.replace('_', ' ')} {value}")
+        shown.append(f"{name.replace('_', ' ')} {_shown(value)}")
     return ", ".join([part["kind"], *shown])
+
+
+def _shown(value: Any) -> str:
+    """Return the value of a setting in words."""
+    if isinstance(value, dict):
+        entries = (f"{key} {_shown(x)}" for key, x in value.items() if x is not None)
+        return value.get("kind") or " ".join(entries)
+    if isinstance(value, list | tuple):
+        return ", ".join(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def result_of(found: dict[str, Any]) -> str:

@@ -102,7 +102,7 @@ def _json_line(query: str, rows: list[int], scores: list[float], texts: list[str
 
 
 def _table(query: str, rows: list[int], scores: list[float], texts: list[str]) -> str:
-    from gumbeltree.picture import clean
+    from gumbeltree.drawing import clean
 
     # control characters in a text must not reach the terminal
     cells = [clean(streams.one_line(text)) for text in (query, *texts)]

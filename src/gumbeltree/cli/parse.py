@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from gumbeltree.cli.app import app
 
 if TYPE_CHECKING:
     from gumbeltree.text.lines import Line
+    from gumbeltree.text_model import ProbableTree
     from gumbeltree.tree import Tree
 
 Format = StrEnum("Format", ["brackets", "draw", "json", "svg"])
@@ -32,6 +33,14 @@ def parse(
         ),
     ] = Format.brackets,
     draw: Annotated[bool, typer.Option("--draw", help="Short for --format draw.")] = False,
+    beams: Annotated[
+        int | None,
+        typer.Option(
+            "--beams",
+            metavar="K",
+            help="Print the K most probable trees of each sentence with their probabilities.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -49,6 +58,9 @@ def parse(
 ) -> None:
     """Print the tree of each sentence.
 
+    With `--beams`, one line per tree has its probability among the trees found, the log-probability
+    of its merges, and its brackets, tab-separated; an empty line separates the sentences.
+
     Examples (after running `gumbeltree demo`):
 
     gumbeltree parse demo/model --draw "i love this very much ."
@@ -56,22 +68,43 @@ def parse(
     gumbeltree parse demo/model --input texts.txt --format json --out trees.jsonl
 
     gumbeltree parse demo/model --format svg --out tree.svg "i love this very much ."
+
+    gumbeltree parse demo/model --beams 5 "i love this very much ."
     """
     from gumbeltree.runtimes import load_for_use
 
     if draw and form not in (Format.brackets, Format.draw):
         raise ValueError(f"--draw and --format {form} cannot be combined; pass only one of them")
     form = Format.draw if draw else form
+    if beams is not None and form == Format.svg:
+        raise ValueError(
+            "--beams and --format svg cannot be combined, since an SVG image shows one tree; use "
+            "--format draw"
+        )
     folder = out if form == Format.svg and out is not None and out.suffix != ".svg" else None
     if folder is None:
         streams.check_out(out)
     loaded = load_for_use(model, device, runtime)
     loaded.check_builds_trees(model)
+    if beams is not None:
+        loaded.check_has_beams(beams, model)
     columns = streams.columns_of(loaded, text_column)
     with streams.open_texts(
         text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns
     ) as source:
         chunks = source.chunks()
+        if beams is not None:
+            found = (
+                _beam_lines(line, best, form)
+                for chunk in chunks
+                for line, best in zip(
+                    chunk,
+                    loaded.best_trees(streams.singles(chunk), beams, **source.options),
+                    strict=True,
+                )
+            )
+            streams.write_lines(out, found if form == Format.json else streams.separated(found))
+            return
         if form == Format.svg and folder is None:
             chunks = _single(chunks)
 
@@ -90,15 +123,30 @@ def parse(
 
 def _line(line: "Line", tree: "Tree", form: Format) -> str:
     if form == Format.json:
-        fields = {
-            "text": line.texts[0],
-            "words": tree.words,
-            "order": tree.order,
-            "spans": tree.spans,
-            "brackets": str(tree),
-        }
+        fields = {"text": line.texts[0], "words": tree.words, **_fields(tree)}
         return json.dumps(fields, ensure_ascii=False)
     return tree.svg() if form == Format.svg else str(tree)
+
+
+def _beam_lines(line: "Line", best: "list[ProbableTree]", form: Format) -> str:
+    """Return the most probable trees of a sentence, one after the other."""
+    if form == Format.json:
+        trees = [
+            {"probability": share, "log_prob": log_prob, **_fields(tree)}
+            for tree, share, log_prob in best
+        ]
+        fields = {"text": line.texts[0], "words": best[0].tree.words, "beams": trees}
+        return json.dumps(fields, ensure_ascii=False)
+    if form == Format.draw:
+        return "\n".join(
+            f"{share:.4f} (log-probability {log_prob:.4f})\n{tree.draw()}"
+            for tree, share, log_prob in best
+        )
+    return "\n".join(f"{share:.4f}\t{log_prob:.4f}\t{tree}" for tree, share, log_prob in best)
+
+
+def _fields(tree: "Tree") -> dict[str, Any]:
+    return {"order": tree.order, "spans": tree.spans, "brackets": str(tree)}
 
 
 def _single(chunks: Iterator[list["Line"]]) -> Iterator[list["Line"]]:

@@ -1,9 +1,7 @@
 """The command `predict`: classify sentences or pairs."""
 
-import csv
-import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +69,7 @@ def predict(
     loaded = load_for_use(model, device, runtime)
     pair = loaded.head.sentences == 2
     if text2_column is not None and not pair:
-        raise ValueError("this model classifies single sentences; omit --text2")
+        raise ValueError("this model reads single sentences; omit --text2")
     show = _json_line if as_json or _suffix(out) == ".jsonl" else _text_line
     columns = streams.columns_of(loaded, text_column, text2_column)
     with streams.open_texts(
@@ -102,10 +100,10 @@ def _table(
     count = 0
     for count, (line, answer) in enumerate(answers, 1):
         if count == 1:
-            yield _row(_header(source, len(answer.cells())), separator)
-        yield _row([*(line.cells or line.texts), *answer.cells()], separator)
+            yield streams.table_row(_header(source, len(answer.cells())), separator)
+        yield streams.table_row([*(line.cells or line.texts), *answer.cells()], separator)
     if not count:
-        yield _row(_header(source, len(ANSWER_COLUMNS)), separator)
+        yield streams.table_row(_header(source, len(ANSWER_COLUMNS)), separator)
 
 
 def _header(source: streams.TextSource, count: int) -> list[str]:
@@ -116,13 +114,6 @@ def _header(source: streams.TextSource, count: int) -> list[str]:
             name = f"new_{name}"
         header.append(name)
     return header
-
-
-def _row(cells: Sequence[Any], separator: str) -> str:
-    file = io.StringIO()
-    # fields are quoted if they contain a character of the line ending
-    csv.writer(file, delimiter=separator, lineterminator="\r\n").writerow(cells)
-    return file.getvalue().removesuffix("\r\n")
 
 
 def _text_line(line: "Line", answer: "Answer") -> str:

@@ -57,6 +57,11 @@ def check_fit(model: "SentenceModel", task: Task) -> None:
             f"the model predicts numbers, but the task {task.name} has the labels "
             f"{', '.join(task.labels)}; pass another model or --task"
         )
+    if task.labels and model.head.predicts == "similarity":
+        raise ValueError(
+            f"the model predicts similarities, but the task {task.name} has the labels "
+            f"{', '.join(task.labels)}; pass --task snli_similarity, or --sts"
+        )
     if model.head.predicts != "tags" and not set(task.labels or ()) <= set(model.labels):
         raise ValueError(
             f"the task {task.name} has the labels {', '.join(task.labels or ())}, but the model "

@@ -1,8 +1,10 @@
 """Options, input, output and progress shared by the commands that use a model."""
 
+import csv
+import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +18,7 @@ from gumbeltree.cli import completion
 
 if TYPE_CHECKING:
     from gumbeltree.text.files import Report
+    from gumbeltree.text.ids import TextCounts
     from gumbeltree.text.lines import Line
     from gumbeltree.text_model import TextModel
 
@@ -35,7 +38,7 @@ Input = Annotated[
     typer.Option(
         "--input",
         help="Text file with one sentence per line, or table (.csv, .tsv, .jsonl, .json, "
-        ".parquet); UTF-8, plain or .gz. Standard input is always read line by line.",
+        ".parquet); UTF-8, plain or .gz. Standard input (-) is always read line by line.",
     ),
 ]
 TextColumn = Annotated[
@@ -187,7 +190,15 @@ class TextSource:
     def chunks(self, pair: bool = False) -> Iterator[list["Line"]]:
         """Yield the texts chunk by chunk, as they arrive; with `pair`, two texts per line."""
         from gumbeltree.tasks.table_file import ENDINGS, table_ending
+        from gumbeltree.text.files import shown
 
+        if self.texts and self.path is not None:
+            raise ValueError(
+                f"both --input {self.path} and the text {shown(self.texts[0])} were given; pass "
+                "texts either as arguments or with --input, not both"
+            )
+        if self.path == Path("-"):
+            self.path = None
         self.header = ["text", "text2"][: 1 + pair]
         is_table = not self.texts and self.path is not None and bool(table_ending(self.path))
         if self.columns.given and not is_table:
@@ -214,14 +225,14 @@ class TextSource:
         for chunk in chunked(table.texts(self.report, self.skip_bad)):
             self.header = table.header
             yield chunk
+        if not table.header and not self.report.bad:
+            raise ValueError(f"{self.path} is empty; check that it is the right file")
         self.header = table.header or self.header
 
     def _arguments(self, texts: list[str], pair: bool) -> Iterator[list["Line"]]:
         from gumbeltree.tasks.table_file import ENDINGS
         from gumbeltree.text.lines import Line
 
-        if self.path is not None:
-            raise ValueError("pass texts either as arguments or with --input, not both")
         for text in texts:
             # a sentence with such an ending is unlikely to be the name of a file
             if text.lower().endswith((*ENDINGS, ".gz", ".txt")) and os.path.isfile(text):
@@ -229,19 +240,35 @@ class TextSource:
         size = 2 if pair else 1
         if len(texts) % size:
             raise ValueError(
-                f"this model classifies pairs, but got {len(texts)} texts; pass two texts per "
+                f"this model reads pairs, but got {len(texts)} texts; pass two texts per "
                 "pair, each in quotes"
             )
         starts = range(0, len(texts), size)
         yield [Line(start // size + 1, tuple(texts[start : start + size])) for start in starts]
 
     def _lines(self, pair: bool) -> Iterator[list["Line"]]:
+        from gumbeltree.tasks.table_file import apparent_header
+        from gumbeltree.text.files import shown
         from gumbeltree.text.lines import read_texts
 
         if self.path is None and sys.stdin is not None and sys.stdin.isatty():
             items = "one tab-separated pair" if pair else "one sentence"
             typer.echo(f"Type {items} per line; end with Ctrl-D.", err=True)
-        return read_texts(self.path, self.report, pair=pair, skip_bad=self.skip_bad)
+        first = True
+        for chunk in read_texts(self.path, self.report, pair=pair, skip_bad=self.skip_bad):
+            # the lines of pairs are tables themselves
+            header = apparent_header(singles(chunk)) if first and not pair else []
+            if header:
+                place, fix = "standard input", "save it to a file"
+                if self.path is not None:
+                    place, fix = str(self.path), "give it a name that ends in .csv"
+                raise ValueError(
+                    f"{place} looks like a table with the columns "
+                    f"{', '.join(map(shown, header[:10]))}, but it is read line by line; {fix} and "
+                    "pass --input FILE.csv --text COLUMN"
+                )
+            first = False
+            yield chunk
 
 
 @contextmanager
@@ -260,7 +287,7 @@ def open_texts(
     The arguments are the options of the command; without `out`, results go to standard output.
     `columns` tells how to read a table.
     """
-    from gumbeltree.text.files import Report, counted
+    from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 
     counts, report = TextCounts(), Report()
@@ -269,6 +296,13 @@ def open_texts(
     visible = out is not None or sys.stdout is None or not sys.stdout.isatty()
     with progress(quiet or not visible) as advance:
         yield TextSource(texts, path, columns, skip_bad, advance, options, report)
+    say_counts(counts, report, quiet)
+
+
+def say_counts(counts: "TextCounts", report: "Report", quiet: bool) -> None:
+    """Print how many texts and words were read, and how many lines were skipped."""
+    from gumbeltree.text.files import counted
+
     say(str(counts), quiet)
     if report.bad:
         skipped = f"{counted(report.bad, 'bad line')} skipped:"
@@ -315,6 +349,14 @@ def write_lines(path: Path | None, lines: Iterable[str]) -> None:
 def _write_file(path: Path, lines: Iterable[str]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
+
+
+def table_row(cells: Sequence[Any], separator: str) -> str:
+    """Return the line of a row of a table, with quotes around fields that need them."""
+    file = io.StringIO()
+    # fields are quoted if they contain a character of the line ending
+    csv.writer(file, delimiter=separator, lineterminator="\r\n").writerow(cells)
+    return file.getvalue().removesuffix("\r\n")
 
 
 def separated(texts: Iterable[str]) -> Iterator[str]:

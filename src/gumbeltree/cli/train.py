@@ -82,6 +82,24 @@ Set = Annotated[
         "`gumbeltree info RECIPE --json` lists all settings.",
     ),
 ]
+
+
+class LoggerName(StrEnum):
+    """Where to log the metrics of a run."""
+
+    tensorboard = "tensorboard"
+    mlflow = "mlflow"
+    wandb = "wandb"
+
+
+Loggers = Annotated[
+    list[LoggerName] | None,
+    typer.Option(
+        "--logger",
+        help="Log metrics to an experiment tracker. Can be repeated. TensorBoard is always used if "
+        "it is installed.",
+    ),
+]
 Pretokenized = Annotated[
     bool,
     typer.Option("--pretokenized", help="Split the texts of your own file at white space only."),
@@ -136,6 +154,7 @@ def train(
             autocompletion=completion.one_of("32", "tf32", "bf16", "64"),
         ),
     ] = None,
+    logger: Loggers = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -170,19 +189,13 @@ def train(
         if prepared is None and path is not None and not path.exists():
             raise FileNotFoundError(f"{path} does not exist; check the path")
     from gumbeltree.config import load_recipe
-    from gumbeltree.data.compile import prepare
-    from gumbeltree.data.prepared import load_prepared
-    from gumbeltree.training.candidates import (
-        candidate_recipes,
-        comparison,
-        train_candidates,
-    )
-    from gumbeltree.training.display import Display
     from gumbeltree.training.folder import check_free
-    from gumbeltree.training.loop import train as train_run
-    from gumbeltree.training.seeds import train_seeds
-    from gumbeltree.training.start import known_words, leave_processes, start_from
 
+    loggers = [name.value for name in logger or ()]
+    if loggers:
+        from gumbeltree.training.loggers import check_loggers
+
+        check_loggers(loggers)
     settings = list(settings or ())
     settings += [] if precision is None else [f"training.precision='{precision}'"]
     settings += [] if seed is None else [f"training.seed={seed}"]
@@ -191,11 +204,14 @@ def train(
         return chosen_recipe(recipe, settings, text, text2, label, pretokenized, encoder, target)
 
     auto = encoder == "auto"
-    recipes = candidate_recipes(with_encoder) if auto else {}
+    recipes = {}
+    if auto:
+        from gumbeltree.training.candidates import candidate_recipes
+
+        recipes = candidate_recipes(with_encoder)
     # the candidates share their data
     encoder = "tree" if auto else encoder
     chosen, plain = with_encoder(encoder), load_recipe(recipe, encoder)
-    pick_device(device)
     if auto and seeds > 1:
         raise ValueError("--encoder auto compares encoders with one seed; omit --seeds")
     if encoder is not None and init is not None:
@@ -204,8 +220,18 @@ def train(
     folder = Path("runs", name) if out is None else out
     first = os.environ.get("RANK", "0") == "0"
     if seeds == 1 and first:
-        # fail before reading the data, which can take minutes
         check_free(folder, resume)
+    if prepared is None and data is not None:
+        check_header(chosen, data)
+    from gumbeltree.data.compile import prepare
+    from gumbeltree.data.prepared import load_prepared
+    from gumbeltree.training.candidates import comparison, train_candidates
+    from gumbeltree.training.display import Display
+    from gumbeltree.training.loop import train as train_run
+    from gumbeltree.training.seeds import train_seeds
+    from gumbeltree.training.start import known_words, leave_processes, start_from
+
+    pick_device(device)
     display = Display(quiet=quiet or not first)
     start = None
     if init is not None:
@@ -254,6 +280,7 @@ def train(
             device=device,
             init=start,
             display=display,
+            loggers=loggers,
         )
 
     try:
@@ -266,6 +293,7 @@ def train(
                 resume=resume,
                 device=device,
                 display=display,
+                loggers=loggers,
             )
         elif seeds == 1:
             result = train_one(chosen, folder)
@@ -309,9 +337,24 @@ def chosen_recipe(
         raise ValueError(f"recipe {name} takes single texts; for --text2 use the recipe text-pair")
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **changes))
     recipe = with_settings(with_target(recipe, target) if target else recipe, settings or [])
-    # fail before reading the data, which can take minutes
-    HEADS[recipe.model.head.kind].metric(recipe.training.best_by)
+    if recipe.training.best_by:
+        # fail before reading the data, which can take minutes
+        HEADS[recipe.model.head.kind].metric(recipe.training.best_by)
     return recipe
+
+
+def check_header(recipe: "Recipe", path: Path) -> None:
+    """Raise if a file of the user lacks a column of the recipe."""
+    from gumbeltree.tasks.table_file import TableFile
+    from gumbeltree.text.files import Report
+
+    data = recipe.data
+    names = {role: getattr(data, role) for role in ("text", "text2", "label")}
+    columns = {role: name for role, name in names.items() if name}
+    if data.task == "table" and columns and path.is_file():
+        table = TableFile(path, columns, data.separator, data.quotes)
+        # other errors are reported when the whole file is read
+        next(table.rows(Report(), skip_bad=True), None)
 
 
 def check_unchanged(option: str, asked: Settings, plain: Settings, actual: Settings) -> None:

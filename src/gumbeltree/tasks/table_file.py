@@ -1,6 +1,7 @@
 """Read columns of a table: CSV, TSV, JSON Lines, a JSON list or Parquet."""
 
 import csv
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,8 @@ SEPARATORS = (",", "\t", ";", "|")
 """Separators that are recognised in the first line of a TSV or CSV file."""
 SAMPLE_LINES = 10
 """Number of lines that decide about the separator of a file without a header."""
+COLUMN_NAME = re.compile(r"(?=.{1,40}$)\w+(?: \w+)?")
+"""What a column of a file that is not declared to be a table is called."""
 SEPARATOR_NAMES = {"tab": "\t", "\\t": "\t"}
 
 
@@ -37,6 +40,30 @@ def table_ending(path: Path | str) -> str:
     if name.endswith(SPREADSHEETS):
         raise ValueError(f"{path} is a spreadsheet; save it as CSV (UTF-8) and pass that file")
     return next((ending for ending in ENDINGS if name.endswith(ending)), "")
+
+
+def apparent_header(lines: Sequence[str]) -> list[str]:
+    """Return the columns of lines that look like a CSV or TSV file with a header, or no columns.
+
+    In prose, commas and semicolons are followed by spaces, which names of columns do not begin
+    with.
+
+    Args:
+        lines: the first lines of a file, or more of them.
+    """
+    for separator in (",", "\t", ";"):
+        # a field can contain line breaks
+        sample = (f"{line}\n" for line in lines)
+        try:
+            rows = csv.reader(sample, delimiter=separator, strict=True)
+            header, *others = itertools.islice(rows, SAMPLE_LINES)
+        except (csv.Error, ValueError):
+            continue
+        names = [name for name in header if COLUMN_NAME.fullmatch(name) and not name.isdecimal()]
+        distinct = len({name.casefold() for name in names}) == len(header) > 1
+        if distinct and len(others) > 1 and all(len(row) == len(header) for row in others):
+            return header
+    return []
 
 
 class TableRow(NamedTuple):
@@ -164,10 +191,10 @@ class TableFile:
                 return self._json_lines(iter(lines), report, skip_bad)
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise ValueError(f"{self.path} is not valid JSON: {reason}") from error
-        if isinstance(content, dict) and not any(
-            isinstance(content.get(name), dict | list) for name in self.columns.values()
-        ):
-            content = [content]
+        if isinstance(content, dict):
+            asked = [content[name] for name in self.columns.values() if name in content]
+            if not any(isinstance(value, dict | list) for value in asked or content.values()):
+                content = [content]
         if not isinstance(content, list):
             raise ValueError(
                 f"{self.path} must be a list of objects, one per row, got {shown(content)}; with "

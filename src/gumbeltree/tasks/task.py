@@ -19,8 +19,7 @@ class Example(NamedTuple):
     Attributes:
         texts: One text or two. The words of pretokenized texts are joined by single spaces.
         label: The gold label.
-        trees: The gold tree of each text, or None. For analysis only: its words may differ from
-            those of the text.
+        trees: The gold tree of each text, or None. Its words may differ from those of the text.
     """
 
     texts: tuple[str, ...]
@@ -40,7 +39,7 @@ class Task(ABC):
         pair: Whether an example has two texts.
         pretokenized: Whether texts are words joined by single spaces.
         file_names: File names of each split; gzipped files, with `.gz` appended, are found as well.
-        trees: Whether to read gold trees needed only for analysis; SNLI is faster to read without.
+        trees: Whether to read gold trees; SNLI is faster to read without.
         size_name: What `size_of` counts, such as levels; empty if the task has no such size.
     """
 

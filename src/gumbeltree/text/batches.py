@@ -26,6 +26,8 @@ def as_list(items: Iterable[Item]) -> list[Item]:
     if isinstance(items, Mapping) or hasattr(items, "columns") or hasattr(items, "column_names"):
         kind = type(items).__name__
         raise TypeError(f"expected a list of strings, got {kind}; pass one of its columns")
+    if not (hasattr(items, "__iter__") or hasattr(items, "__getitem__")):
+        raise TypeError(f"expected a list of strings, got {items!r}")
     return list(items)
 
 

@@ -31,6 +31,12 @@ class TextCounts:
     max_words: int = 0
     cut_characters: int = 0
 
+    def add(self, other: "TextCounts") -> None:
+        """Add the counts of other texts of the same model."""
+        for name in ("texts", "words", "unknown", "cut", "cut_characters"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.max_words = max(self.max_words, other.max_words)
+
     def __str__(self) -> str:
         parts = [counted(self.texts, "text")]
         if self.words:

@@ -1,12 +1,12 @@
 """Train a model on labelled texts in memory, in one call."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from gumbeltree.config import Recipe, load_recipe, with_settings, with_target
+from gumbeltree.config import Recipe, assignments, load_recipe, with_settings, with_target
 from gumbeltree.data.columns import examples_of
 from gumbeltree.data.compile import prepare
 from gumbeltree.data.examples import Examples
@@ -31,7 +31,7 @@ def train_text(
     test: Sequence[Iterable[Any]] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    settings: Iterable[str] = (),
+    settings: Iterable[str] | Mapping[str, Any] = (),
     seed: int = 0,
     device: str = "auto",
     quiet: bool = False,
@@ -65,7 +65,7 @@ def train_text(
             tenth of the examples.
         out: run folder to keep. By default, nothing is left on the disk.
         resume: continue the run in `out`, if there is one.
-        settings: changes to the recipe, each "key=value"; see `with_settings`.
+        settings: changes to the recipe, such as {"epochs": 5} or ["epochs=5"]; see `with_settings`.
         seed: seed of the training.
         device: auto, cpu, cuda or cuda:N.
         quiet: show no progress.
@@ -74,13 +74,10 @@ def train_text(
         The best model on the development split, in evaluation mode on the CPU. Its metrics are in
         `model.provenance["metrics"]`.
     """
-    if isinstance(settings, str):
-        raise TypeError(
-            f"`settings` must be a list of strings, got one string; pass [{settings!r}]"
-        )
     if resume and out is None:
         raise ValueError("there is no run to resume without a run folder; pass `out`")
-    name, changes = "text" if second is None else "text-pair", [*settings, f"training.seed={seed}"]
+    name = "text" if second is None else "text-pair"
+    changes = [*assignments(settings), f"training.seed={seed}"]
 
     def with_encoder(encoder: str) -> Recipe:
         return with_settings(with_target(load_recipe(name, encoder), target), changes)
