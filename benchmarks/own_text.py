@@ -47,7 +47,8 @@ METHODS = (*OURS, "bilstm", "tfidf", "fasttext")
 
 BEFORE = (
     *("embedding.dropout=0.2", "head.dropout=0.2", "head.hidden_dim=200", "label_smoothing=0"),
-    *("leaf.init=orthogonal", "cell.init=he", "score=dot", "pooling=root"),
+    *("leaf=lstm", "leaf.init=orthogonal", "cell.init=he", "cell.forget_offset=1"),
+    *("score=dot", "pooling=root"),
     *("own_vectors=false", "average=0"),
     *("learning_rate=1e-3", "pool=100", "epochs=20", "patience=6", "stop_after=20"),
 )

@@ -70,16 +70,16 @@ def accuracies(runs: list[Run], vectors: bool) -> str:
 
 
 def costs(runs: list[Run]) -> str:
-    """Return CPU time of training, size and rate of each method on SST-2, with vectors if any."""
+    """Return mean CPU time of training, size and rate on SST-2, with vectors if any."""
     lines = []
     for method, title in METHODS.items():
         own = select(runs, method=method, set="sst2", device="cpu", vectors=method != "tfidf")
         if own:
-            run = own[0]
-            lines.append([
-                title, f"{run['seconds']:,.0f}", f"{run['bytes'] / 1e6:,.1f}",
-                f"{run['texts_per_second']:,.0f}",
-            ])  # fmt: skip
+            seconds, size, rate = (
+                statistics.mean(run[name] for run in own)
+                for name in ("seconds", "bytes", "texts_per_second")
+            )
+            lines.append([title, f"{seconds:,.0f}", f"{size / 1e6:,.1f}", f"{rate:,.0f}"])
     return table(["method", "training, CPU seconds", "size, MB", "texts per second"], lines)
 
 
