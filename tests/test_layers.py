@@ -21,6 +21,7 @@ LAYERS = (
     ("parts",),
     ("migrate",),
     ("config", "packaged", "hub"),
+    ("peers",),
     ("text",),
     ("store",),
     ("fit",),

@@ -4,7 +4,14 @@ from importlib import resources
 
 import pytest
 
-from gumbeltree.config import EncoderConfig, HeadConfig, ModelConfig, load_recipe, recipe_names
+from gumbeltree.config import (
+    EncoderConfig,
+    HeadConfig,
+    LSTMConfig,
+    ModelConfig,
+    load_recipe,
+    recipe_names,
+)
 from gumbeltree.data.compile import make_task
 from gumbeltree.describe import count_parameters, describe
 from gumbeltree.model import SentenceModel
@@ -69,7 +76,10 @@ def test_recipe_fits_its_task(name):
 def test_recipe_states_every_setting(name):
     # a recipe must not depend on defaults, which may change
     folder = resources.files("gumbeltree") / "recipes"
-    content = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
+    content = {"base": name}
+    while base := content.get("base"):
+        # a recipe may leave settings to the recipe that it is based on
+        content = tomllib.loads((folder / f"{base}.toml").read_text(encoding="utf-8"))
     assert set(content["training"]) >= {
         *("optimizer", "learning_rate", "batch_size", "epochs", "clip"),
         *("evaluations", "patience", "stop_after"),
@@ -182,3 +192,44 @@ def test_implementation_fits_this_machine(tmp_path, trees):
     implementation = describe(str(path))["implementation"]
     assert implementation["name"] == "exact"
     assert "CUDA" in implementation["reason"]
+
+
+BASED = """
+description = "Based on another recipe"
+base = "{base}"
+[model.encoder]
+kind = "lstm"
+embedding_dim = 300
+hidden_dim = 20
+[training]
+epochs = 3
+"""
+
+
+def test_recipe_changes_settings_of_its_base(tmp_path):
+    (tmp_path / "mine.toml").write_text(BASED.format(base="snli-300d"))
+    mine, base = load_recipe(tmp_path / "mine.toml"), load_recipe("snli-300d")
+    assert mine.description == "Based on another recipe"
+    assert mine.data == base.data
+    assert mine.model.head == base.model.head
+    assert mine.training == dataclasses.replace(base.training, epochs=3)
+    # an encoder of another kind keeps no settings of the base's encoder
+    assert mine.model.encoder == LSTMConfig(hidden_dim=20)
+    again = tmp_path / "again.toml"
+    again.write_text(f'base = "{tmp_path}/mine.toml"\n[model.encoder]\nhidden_dim = 30\n')
+    assert load_recipe(again).model.encoder == LSTMConfig(hidden_dim=30)
+    assert load_recipe(again).training == mine.training
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("snli-30d", r"mine.toml: unknown recipe 'snli-30d'.*snli-300d"),
+        ("{path}", "which is based on this recipe itself"),
+    ],
+)
+def test_impossible_base_is_named(tmp_path, base, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(BASED.format(base=base.format(path=path)))
+    with pytest.raises(ValueError, match=message):
+        load_recipe(path)

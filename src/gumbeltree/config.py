@@ -632,6 +632,25 @@ def load_recipe(name: str | Path, encoder: str | None = None) -> Recipe:
         encoder: encoder to use instead of the recipe's: tree, lstm, bag or another kind. Settings
             that the recipe lists for it in the table `encoders` are applied as well.
     """
+    source, table = _read_recipe(name)
+    try:
+        changes = _encoder_changes(table.pop("encoders", {}))
+        recipe: Recipe = from_dict(Recipe, current_recipe(table))
+        if encoder is None:
+            return recipe
+        kind = ENCODER_KINDS.get(encoder, encoder)
+        return with_settings(recipe, [f"encoder.kind={kind}", *changes.get(encoder, [])])
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def _read_recipe(name: str | Path, derived: tuple[str, ...] = ()) -> tuple[str, dict[str, Any]]:
+    """Return where a recipe comes from and its table, which contains that of its `base`.
+
+    Args:
+        name: name or path of the recipe.
+        derived: recipes that are based on it.
+    """
     if isinstance(name, Path) or name.endswith(".toml"):
         source, content = str(name), Path(name).read_bytes()
     elif name in recipe_names():
@@ -646,14 +665,32 @@ def load_recipe(name: str | Path, encoder: str | None = None) -> Recipe:
         )
     try:
         table = tomllib.loads(content.decode("utf-8"))
-        changes = _encoder_changes(table.pop("encoders", {}))
-        recipe: Recipe = from_dict(Recipe, current_recipe(table))
-        if encoder is None:
-            return recipe
-        kind = ENCODER_KINDS.get(encoder, encoder)
-        return with_settings(recipe, [f"encoder.kind={kind}", *changes.get(encoder, [])])
+        base = table.pop("base", None)
+        if base is None:
+            return source, table
+        if not isinstance(base, str):
+            raise ValueError(f"`base` must be the name of a recipe, got {base!r}")
+        if base in (str(name), *derived):
+            raise ValueError(f"`base` is {base!r}, which is based on this recipe itself")
+        # settings for `--encoder` are not inherited
+        below = {**_read_recipe(base, (*derived, str(name)))[1], "encoders": {}}
+        return source, _merged(below, table)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a table with some entries replaced, and those of its tables in turn.
+
+    A part of another kind replaces the part as a whole, since it has other settings.
+    """
+    if changes.get("kind", base.get("kind")) != base.get("kind"):
+        return changes
+    both = dict(base)
+    for key, value in changes.items():
+        tables = isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = _merged(both[key], value) if tables else value
+    return both
 
 
 def _encoder_changes(table: Any) -> dict[str, list[str]]:
