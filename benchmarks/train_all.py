@@ -1,0 +1,186 @@
+"""Train the rows of a comparison side by side, and evaluate each of them on further files.
+
+    python benchmarks/train_all.py PLAN.toml --out FOLDER [--jobs 4] [--minutes 25]
+
+A plan lists the rows:
+
+    [[row]]
+    recipe = "listops-beams"
+    set = ["beams=3"]                          # as for `gumbeltree train --set`
+    seeds = 5
+    options = ["--prepared", "listops.st"]     # further options of `gumbeltree train`
+    evaluate = ["--data", "test-900-1000.tsv"] # options of `gumbeltree evaluate`
+
+Each run has its own process and folder, OUT/ROW/seed-N, with the evaluation in seed-N.json and all
+messages in seed-N.log beside it. `--jobs` of them run at a time. After `--minutes`, all runs save a
+checkpoint and stop; the same command resumes them. A failed run does not stop the others.
+`collect_runs.py` adds finished runs to the results.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+KEYS = {"recipe": str, "set": list, "seeds": int, "options": list, "evaluate": list}
+
+
+class Run(NamedTuple):
+    """One run of a row."""
+
+    row: str
+    folder: Path
+    train: list[str]
+    evaluate: list[str]
+
+    @property
+    def trained(self) -> bool:
+        return (self.folder / "result.json").is_file()
+
+    @property
+    def evaluated(self) -> bool:
+        return not self.evaluate or self.beside(".json").is_file()
+
+    def beside(self, ending: str) -> Path:
+        """Return a file beside the folder, which only `gumbeltree train` may fill."""
+        return self.folder.with_name(self.folder.name + ending)
+
+
+def read_plan(path: Path, out: Path) -> list[Run]:
+    """Return the runs of a plan, all rows with seed 0 first."""
+    plan = tomllib.loads(path.read_text(encoding="utf-8"))
+    rows = plan.get("row")
+    if plan.keys() != {"row"} or not isinstance(rows, list) or not rows:
+        raise ValueError(f"{path} must consist of tables [[row]], got {', '.join(plan) or 'none'}")
+    runs: list[tuple[int, Run]] = []
+    for number, row in enumerate(rows, 1):
+        for key, value in row.items():
+            if key not in KEYS or not isinstance(value, KEYS[key]):
+                raise ValueError(
+                    f"{path}, row {number}: unknown or invalid {key} = {value!r}; known keys are "
+                    f"{', '.join(f'{key} ({kind.__name__})' for key, kind in KEYS.items())}"
+                )
+        if "recipe" not in row:
+            raise ValueError(f"{path}, row {number} has no `recipe`")
+        changes = row.get("set", [])
+        name = " ".join([row["recipe"], *changes])
+        folder = out / re.sub(r"[^\w.=-]+", "_", name)
+        if any(folder == run.folder.parent for _, run in runs):
+            raise ValueError(f"{path}, row {number} repeats the row {name}")
+        for seed in range(row.get("seeds", 1)):
+            place = folder / f"seed-{seed}"
+            settings = [
+                x for change in (*changes, f"training.seed={seed}") for x in ("--set", change)
+            ]
+            train = ["train", row["recipe"], *settings, *row.get("options", [])]
+            evaluate = row.get("evaluate", [])
+            again = ["--out", str(place), "--resume"]
+            check = ["evaluate", str(place), *evaluate, "--json"] if evaluate else []
+            runs.append((seed, Run(name, place, [*train, *again], check)))
+    return [run for _, run in sorted(runs, key=lambda each: each[0])]
+
+
+class Work:
+    """Processes of runs, a limited number at a time."""
+
+    command = (sys.executable, "-m", "gumbeltree")
+
+    def __init__(
+        self, runs: list[Run], jobs: int, seconds: float, say: Callable[[str], None]
+    ) -> None:
+        self.waiting = [run for run in runs if not (run.trained and run.evaluated)]
+        self.jobs, self.say = jobs, say
+        self.end = time.monotonic() + seconds
+        self.running: dict[subprocess.Popen[bytes], Run] = {}
+        self.failed: list[Run] = []
+
+    def finish(self) -> None:
+        """Run everything, or as much as the time allows."""
+        try:
+            while (self.waiting or self.running) and time.monotonic() < self.end:
+                self.advance()
+        finally:
+            for process in self.running:
+                process.send_signal(signal.SIGINT)
+            for process, run in self.running.items():
+                process.wait()
+                self.say(f"stopped   {run.folder}")
+
+    def advance(self) -> None:
+        """Start what can run, and see what has ended."""
+        while self.waiting and len(self.running) < self.jobs:
+            self._start(self.waiting.pop(0))
+        self._collect()
+        time.sleep(0.05)
+
+    def _start(self, run: Run) -> None:
+        run.folder.parent.mkdir(parents=True, exist_ok=True)
+        arguments = run.evaluate if run.trained else run.train
+        command = [*self.command, *arguments]
+        with open(run.beside(".part"), "wb") as out, open(run.beside(".log"), "ab") as log:
+            process = subprocess.Popen(
+                command, stdout=out if run.trained else log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        self.running[process] = run
+        self.say(f"{'evaluate ' if run.trained else 'train    '} {run.folder}")
+
+    def _collect(self) -> None:
+        for process, run in [each for each in self.running.items() if each[0].poll() is not None]:
+            del self.running[process]
+            if process.returncode:
+                self.failed.append(run)
+                self.say(f"failed    {run.folder}, see {run.beside('.log')}")
+            elif run.beside(".part").stat().st_size:
+                os.replace(run.beside(".part"), run.beside(".json"))
+            elif not run.evaluated:
+                self.waiting.insert(0, run)
+
+
+def summary(runs: list[Run]) -> list[str]:
+    """Return a table with the finished seeds of each row."""
+    lines = []
+    for row in dict.fromkeys(run.row for run in runs):
+        of_row = [run for run in runs if run.row == row]
+        results = [json.loads((x.folder / "result.json").read_text()) for x in of_row if x.trained]
+        parts = [f"{len(results)}/{len(of_row)} seeds"]
+        for split in ("dev", "test"):
+            values = [value for x in results if (value := main_value(x, split)) is not None]
+            if values:
+                spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+                parts.append(f"{split} {statistics.fmean(values):.4f}{spread}")
+        lines.append(f"{row}: {', '.join(parts)}")
+    return lines
+
+
+def main_value(result: dict[str, Any], split: str) -> float | None:
+    return result.get(f"{split}_{result.get('measure', 'accuracy')}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("plan", type=Path, help="TOML file with the rows")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time")
+    given = parser.parse_args()
+    try:
+        runs = read_plan(given.plan, given.out)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    work = Work(runs, given.jobs, 60 * given.minutes, lambda text: print(text, file=sys.stderr))
+    work.finish()
+    print("\n".join(summary(runs)))
+    return 1 if work.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

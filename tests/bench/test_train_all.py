@@ -1,0 +1,99 @@
+"""benchmarks/train_all.py: a plan runs to its end, over several calls, past failed runs."""
+
+import json
+import sys
+
+import pytest
+from benchmarks.train_all import Work, read_plan, summary
+
+PLAN = """
+[[row]]
+recipe = "demo"
+set = ["generate=200", "epochs=1", "encoder.hidden_dim=8", "embedding_dim=8"]
+seeds = 2
+evaluate = ["--split", "dev"]
+
+[[row]]
+recipe = "demo"
+options = ["--data", "missing.txt"]
+"""
+# stands in for gumbeltree: fails without its data, and trains until its second start
+STAND_IN = """
+import json, pathlib, sys, time
+if "missing.txt" in sys.argv:
+    sys.exit("missing.txt does not exist")
+if sys.argv[1] == "evaluate":
+    print(json.dumps({"accuracy": 0.5, "folder": sys.argv[2]}))
+    sys.exit()
+folder = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+seed = int(next(x for x in sys.argv if x.startswith("training.seed="))[-1])
+if folder.exists():
+    result = {"seed": seed, "dev_accuracy": 0.25 + 0.5 * seed}
+    (folder / "result.json").write_text(json.dumps(result))
+    sys.exit()
+try:
+    folder.mkdir()
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def runs(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    return read_plan(tmp_path / "plan.toml", tmp_path / "runs")
+
+
+def test_interrupted_runs_resume_and_failed_ones_do_not_stop_others(runs, tmp_path, monkeypatch):
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    monkeypatch.setattr(Work, "command", (sys.executable, str(tmp_path / "stand_in.py")))
+    assert [run.folder.name for run in runs] == ["seed-0", "seed-0", "seed-1"]
+    said = []
+    work = Work(runs, 3, 0, said.append)
+    while not (work.failed and runs[0].folder.exists() and runs[2].folder.exists()):
+        work.advance()
+    # the time is over
+    work.finish()
+    assert [line.split()[0] for line in said] == [*["train"] * 3, "failed", *["stopped"] * 2]
+    assert summary(runs)[0].endswith("0/2 seeds")
+    work = Work(runs, 1, 600, said.append)
+    work.finish()
+    assert work.failed == [runs[1]]
+    assert "missing.txt does not exist" in runs[1].beside(".log").read_text()
+    assert "interrupted" in runs[0].beside(".log").read_text()
+    for run in (runs[0], runs[2]):
+        evaluation = json.loads(run.beside(".json").read_text())
+        assert evaluation == {"accuracy": 0.5, "folder": str(run.folder)}
+    assert summary(runs) == [
+        f"{runs[0].row}: 2/2 seeds, dev 0.5000 ± 0.3536",
+        "demo: 0/1 seeds",
+    ]
+    # finished runs are not repeated
+    said.clear()
+    Work([runs[0], runs[2]], 2, 600, said.append).finish()
+    assert said == []
+
+
+@pytest.mark.slow
+def test_a_real_run(runs):
+    work = Work(runs[:1], 1, 600, print)
+    work.finish()
+    assert not work.failed
+    assert json.loads((runs[0].folder / "result.json").read_text())["seed"] == 0
+    assert "accuracy" in json.loads(runs[0].beside(".json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"must consist of tables \[\[row\]\], got none"),
+        ("[[row]]\nseeds = 1", "row 1 has no `recipe`"),
+        ('[[row]]\nrecipe = "demo"\nseed = 1', "row 1: unknown or invalid seed = 1; known"),
+        ('[[row]]\nrecipe = "demo"\n' * 2, "row 2 repeats the row demo"),
+    ],
+)
+def test_impossible_plans_are_explained(tmp_path, text, message):
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_plan(tmp_path / "plan.toml", tmp_path)
