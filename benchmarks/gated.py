@@ -26,7 +26,7 @@ from gumbeltree.config import EncoderConfig, load_recipe
 from gumbeltree.data.split import Split
 from gumbeltree.model import SentenceModel
 from gumbeltree.text.tokenizer import whitespace_tokenizer
-from gumbeltree.training.loop import new_optimizer
+from gumbeltree.training.optimizers import new_optimizer
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import CapturedStep, Step, why_not_captured
 

@@ -47,7 +47,7 @@ def training(recipe: str, rows: int) -> tuple[int, Callable[[], object]]:
     from gumbeltree.data.split import Split
     from gumbeltree.model import SentenceModel
     from gumbeltree.text.tokenizer import whitespace_tokenizer
-    from gumbeltree.training.loop import new_optimizer
+    from gumbeltree.training.optimizers import new_optimizer
     from gumbeltree.training.start import start_fabric
     from gumbeltree.training.step import Step
 

@@ -34,7 +34,7 @@ from gumbeltree.parts import ENCODERS, ESTIMATORS, HEADS, LEAVES
 from gumbeltree.settings import PartConfig
 from gumbeltree.tasks.task import Example
 from gumbeltree.text.tokenizer import whitespace_tokenizer
-from gumbeltree.training.loop import new_optimizer
+from gumbeltree.training.optimizers import new_optimizer
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import Step
 from tests.commands import run

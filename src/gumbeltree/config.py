@@ -46,11 +46,17 @@ TARGETS = {
 }
 """Heads for single sentences and for pairs, by what they predict."""
 
-LSTM_INITS = ("orthogonal", "he", "uniform")
+LSTM_INITS = ("orthogonal", "he", "uniform", "xavier")
 """Initialisations of an LSTM; see `LSTMLeafConfig`."""
+
+OPTIMIZERS = ("adam", "adadelta", "rmsprop", "sgd", "adagrad")
+"""Optimizers; see `training.optimizers`."""
 
 BASELINES = ("none", "batch", "running", "self_critical", "rloo", "nvil")
 """What REINFORCE and PPO compare the loss of a drawn tree with."""
+
+DIFFERENCES = ("abs", "signed", "squared")
+"""Forms of the difference in the features of a pair; see `MLPSettings`."""
 
 POOLINGS = ("root", "max", "mean_max")
 """How the nodes of a tree become its vector."""
@@ -101,8 +107,10 @@ class LSTMLeafConfig(Settings):
     """An LSTM over the words (Eq. 13)."""
 
     init: str = setting("orthogonal", choices=LSTM_INITS)
-    """Initialisation: orthogonal W_hh and forget bias 1 (the authors' code), he (paper), or
-    uniform, as in `torch.nn.LSTM`."""
+    """Initialisation: orthogonal W_hh and forget bias 1 (the authors' code), he (paper), uniform,
+    as in `torch.nn.LSTM`, or xavier and forget bias 1 (Bowman et al. 2016)."""
+    biases: int = field(default=2, kw_only=True, metadata={"low": 1, "high": 2})
+    """Bias vectors: two, as in `torch.nn.LSTM`, whose sum is used, or one."""
     kind: str = kind_of("lstm")
 
 
@@ -354,6 +362,8 @@ class LSTMConfig(EncoderSettings):
 
     init: str = setting("orthogonal", choices=LSTM_INITS)
     """Initialisation; see `LSTMLeafConfig`."""
+    biases: int = field(default=2, kw_only=True, metadata={"low": 1, "high": 2})
+    """Bias vectors: two, as in `torch.nn.LSTM`, whose sum is used, or one."""
     impl: str = setting("auto", choices=("auto", "fused", "exact", "reference"))
     """Triton kernels where available (auto, fused), or torch operations (exact, reference)."""
     kind: str = kind_of("lstm")
@@ -368,11 +378,23 @@ class MLPSettings(Settings):
     hidden_layers: int = setting(1, low=1, high=100)
     """Number of hidden layers, each linear with ReLU."""
     batch_norm: bool = False
-    """Batch normalisation of the MLP's input and of its last hidden layer."""
+    """Batch normalisation of the places that `normalise` names."""
     dropout: float = setting(0.0, low=0, high=1)
-    """Dropout after the batch normalisation."""
+    """Dropout in the same places, after the batch normalisation."""
     output_range: float = setting(0.005, low=0)
     """Weights of the last layer are initialised uniformly in [-output_range, output_range]."""
+    normalise: str = field(default="ends", kw_only=True, metadata={"choices": ("ends", "every")})
+    """Places of batch normalisation and dropout: ends (the MLP's input and its last hidden layer,
+    after the ReLU) or every (its input and every hidden layer)."""
+    input_dropout: float | None = field(default=None, kw_only=True, metadata={"low": 0, "high": 1})
+    """Dropout of the MLP's input; by default `dropout`."""
+    difference: str = field(default="abs", kw_only=True, metadata={"choices": DIFFERENCES})
+    """Third feature of a pair u, v: abs, |u-v|, signed, u-v, or squared, (u-v)^2."""
+    skip: bool = field(default=False, kw_only=True)
+    """Hidden layers after the first one read the MLP's input as well."""
+    hidden_init: str = field(default="he", kw_only=True, metadata={"choices": ("he", "xavier")})
+    """Initialisation of the hidden layers: he (paper), normal with variance 2 / inputs, or xavier,
+    normal with variance 4 / (inputs + outputs)."""
 
 
 @dataclass(frozen=True)
@@ -380,14 +402,15 @@ class LabelSettings(Settings):
     """Kind and classes of a classifier, its first settings."""
 
     kind: str = "pair"
-    """pair: two sentences, [u; v; |u-v|; u*v] (Eqs. 14-16); single: one (Eqs. 17-18)."""
+    """pair: two sentences, [u; v; |u-v|; u*v] (Eqs. 14-16) or another difference; single: one
+    (Eqs. 17-18)."""
     labels: tuple[str, ...] = ("neutral", "entailment", "contradiction")
     """Names of the classes, in the order of the outputs; "?" takes them from the training data."""
 
 
 @dataclass(frozen=True)
-class HeadConfig(MLPSettings, LabelSettings):
-    """A classifier of sentence vectors."""
+class ClassLossSettings(Settings):
+    """Settings of the loss of a classifier."""
 
     class_weights: str | dict[str, float] = field(
         default="none", hash=False, metadata={"choices": ("none", "balanced")}
@@ -396,6 +419,11 @@ class HeadConfig(MLPSettings, LabelSettings):
     training examples), or a table of weights by label, 1 for labels that it omits."""
     label_smoothing: float = setting(0.0, low=0, high=1)
     """In training, share of the target probability that is spread over all classes."""
+
+
+@dataclass(frozen=True)
+class HeadConfig(ClassLossSettings, MLPSettings, LabelSettings):
+    """A classifier of sentence vectors."""
 
 
 @dataclass(frozen=True)
@@ -542,6 +570,8 @@ class DataConfig(Settings):
     split_seed: int = setting(0, low=0)
     """Seed of these splits, of generated data and of random word vectors; independent of the
     training seed."""
+    train_max_words: int = setting(0, low=0)
+    """Drop training examples with a sentence of more than this many words; 0 keeps all of them."""
     generate: int = setting(0, low=0, high=100_000_000)
     """Number of examples to generate if there is no training file (listops, demo)."""
 
@@ -550,10 +580,24 @@ class DataConfig(Settings):
 class TrainingConfig(Settings):
     """Optimisation, evaluation and checkpoints."""
 
-    optimizer: str = setting("adam", choices=("adam", "adadelta"))
-    """adam, or adadelta with rho 0.9 and eps 1e-6."""
+    optimizer: str = setting("adam", choices=OPTIMIZERS)
+    """adam, adadelta or rmsprop (rho 0.9), sgd without momentum, or adagrad."""
     learning_rate: float = setting(0.001, low=0)
-    """Initial learning rate; see `patience`."""
+    """Initial learning rate; see `patience`, `decay` and `halve_every`."""
+    eps: float | None = setting(None, low=0)
+    """Prevents division by zero: added under the root by adadelta and rmsprop (1e-6 by default),
+    to the root by adam (1e-8) and adagrad (1e-10)."""
+    accumulator: float = setting(0.0, low=0)
+    """Initial sum of squared gradients of adagrad."""
+    reset_every: int = setting(0, low=0)
+    """Return the sums of adagrad to `accumulator` every this many epochs; 0 never does."""
+    word_optimizer: str = setting("", choices=("", *OPTIMIZERS))
+    """Optimizer of the word vectors, without weight decay; by default `optimizer`, with it."""
+    word_rate: float | None = setting(None, low=0)
+    """Initial learning rate of the word vectors; by default `learning_rate`."""
+    word_accumulator: float | None = setting(None, low=0)
+    """Initial sum of adagrad for the word vectors; by default `accumulator`. Without `eps`, a
+    factor f of their gradients has the effect of dividing it by f^2."""
     parser_rate: float | None = setting(None, low=0)
     """Initial learning rate of the parser of a parser_composer; by default `learning_rate`."""
     weight_decay: float = setting(0.0, low=0)
@@ -573,7 +617,19 @@ class TrainingConfig(Settings):
     """Minimum number of steps between evaluations. In small data sets, they are several epochs
     apart."""
     patience: int = setting(10, low=0)
-    """Halve the learning rate after more than this many evaluations without improvement."""
+    """Halve the learning rate after more than this many evaluations without improvement. A number
+    that is never reached disables it."""
+    restore: bool = False
+    """Return to the best weights whenever the rate is halved for lack of improvement. The state of
+    the optimizer stays."""
+    stop_halvings: int = setting(0, low=0)
+    """Stop when the rate has been halved this many times for lack of improvement; 0 disables it."""
+    halve_every: int = setting(0, low=0)
+    """Halve the learning rate every this many epochs as well; 0 disables it."""
+    decay: float = setting(1.0, low=1e-6, high=1)
+    """Multiply the learning rate by decay^(step / decay_steps) as well, anew in every step."""
+    decay_steps: int = setting(10_000, low=1)
+    """Steps in which the learning rate falls by the factor `decay`."""
     best_by: str = ""
     """Metric on the development split that selects the best model and governs `patience` and
     `stop_after`, such as accuracy, macro_f1 or recall:LABEL; by default the head's main metric."""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import gumbeltree
 from gumbeltree import load
 from gumbeltree.code_version import code_version
-from gumbeltree.config import Recipe, TrainingConfig, load_recipe, with_settings
+from gumbeltree.config import OPTIMIZERS, Recipe, TrainingConfig, load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
 from gumbeltree.data.prepared import load_prepared
 from gumbeltree.evaluation import evaluate
@@ -26,8 +26,9 @@ from gumbeltree.states import Draw
 from gumbeltree.training import loop
 from gumbeltree.training import step as steps
 from gumbeltree.training.folder import RunFolder
-from gumbeltree.training.loop import evaluation_points, new_optimizer, train
+from gumbeltree.training.loop import evaluation_points, train
 from gumbeltree.training.noise import step_seed
+from gumbeltree.training.optimizers import new_optimizer
 from gumbeltree.training.seeds import summarize
 from gumbeltree.training.start import known_words, new_model, start_from
 from gumbeltree.training.text import train_text
@@ -622,7 +623,7 @@ def test_resumes_a_run_without_settings_that_are_newer(demo, straight, tmp_path)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_gpu_resumes_on_another_device(demo, tmp_path, optimizer):
     # a capturable optimizer keeps all of its state on the device
     for epochs, device in enumerate(["cpu", "cuda", "cpu", "cuda"], 1):

@@ -22,8 +22,9 @@ from gumbeltree.nn.estimators.ppo import PPO
 from gumbeltree.noise import mixed
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.training.folder import RunFolder
-from gumbeltree.training.loop import new_optimizer, train
+from gumbeltree.training.loop import train
 from gumbeltree.training.noise import example_keys, sample_keys
+from gumbeltree.training.optimizers import new_optimizer
 from gumbeltree.training.policy import Critic
 from gumbeltree.training.step import Step
 from tests.models import WORDS, encoder_settings, tiny_config
@@ -521,7 +522,7 @@ def test_rejects_trees_of_the_data():
         ("epsilon=0", "`model.encoder.estimator.epsilon` must be at least 1e-06, got 0.0"),
         ("epsilon=-0.2", "must be at least 1e-06, got -0.2"),
         ("updates=0", "`model.encoder.estimator.updates` must be at least 1, got 0"),
-        ("decay=1", "`model.encoder.estimator.decay` must be in 0..0.9999, got 1.0"),
+        ("estimator.decay=1", "`model.encoder.estimator.decay` must be in 0..0.9999, got 1.0"),
         ("baseline=greedy", "must be one of none, batch, running, self_critical, rloo, nvil"),
         ("encoder.kind=bag estimator=ppo", "the encoder 'bag' does not learn which"),
         ("encoder.kind=fixed_tree estimator.baseline=rloo", "'fixed_tree' does not learn"),

@@ -21,9 +21,9 @@ from gumbeltree.device.graphs import Graphs
 from gumbeltree.model import SentenceModel
 from gumbeltree.parts import HEADS
 from gumbeltree.registry import own
-from gumbeltree.training.loop import new_optimizer
+from gumbeltree.training.optimizers import make_state, new_optimizer
 from gumbeltree.training.start import start_fabric
-from gumbeltree.training.step import CapturedStep, Step, clip, make_state, why_not_captured
+from gumbeltree.training.step import CapturedStep, Step, clip, why_not_captured
 from tests.models import WORDS, tiny_model
 from tests.ops.test_fused_estimators import SETTINGS as ESTIMATORS
 
@@ -544,7 +544,8 @@ def cuda_steps(captured, batches, dropout=0.0, optimizer="adam", **encoder):
         for p in model.parameters():
             # tiny_model's weights are for 6 units
             p.mul_(0.3)
-    rate = 0.005 if optimizer == "adam" else 2.0
+    rates = {"adadelta": 2.0, "sgd": 0.5, "adagrad": 0.05}
+    rate = rates.get(optimizer, 0.005)
     config = TrainingConfig(seed=3, clip=1.0, learning_rate=rate, optimizer=optimizer)
     plain = new_optimizer(config, model, fabric.device)
     module, wrapped = fabric.setup(model, plain)
@@ -573,6 +574,9 @@ GPU_BATCHES = [np.arange(64), np.arange(64)[::-1].copy(), np.arange(64)] * 2
     [
         {"optimizer": "adam"},
         {"optimizer": "adadelta"},
+        {"optimizer": "rmsprop"},
+        {"optimizer": "sgd"},
+        {"optimizer": "adagrad"},
         {"optimizer": "adam", "cell": "gated", "leaf": "norm"},
         {"optimizer": "adam", "trees": "gold", "cell": "gated", "leaf": "norm"},
     ],

@@ -34,7 +34,7 @@ from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
 from gumbeltree.noise import gumbel_noise, new_keys
 from gumbeltree.states import Draw
 from gumbeltree.text.tokenizer import treebank_tokenizer
-from gumbeltree.training.loop import new_optimizer
+from gumbeltree.training.optimizers import new_optimizer
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import CapturedStep
 

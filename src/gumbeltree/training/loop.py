@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from gumbeltree import __version__
 from gumbeltree.code_version import CodeVersion, code_version
-from gumbeltree.config import Recipe, TrainingConfig
+from gumbeltree.config import Recipe
 from gumbeltree.data.compile import with_labels
 from gumbeltree.data.prepared import Prepared, check_fit
 from gumbeltree.data.split import shuffled
@@ -46,7 +46,9 @@ from gumbeltree.training.folder import (
     saving,
 )
 from gumbeltree.training.loggers import RunLoggers, check_loggers
+from gumbeltree.training.optimizers import new_optimizer
 from gumbeltree.training.policy import load_optimizer
+from gumbeltree.training.schedule import Schedule
 from gumbeltree.training.start import new_model, start_fabric
 from gumbeltree.training.step import CapturedStep, Step, why_not_captured
 from gumbeltree.training.stopping import InterruptedRunError
@@ -191,12 +193,7 @@ class _Run:
                 self.splits[name] = dataclasses.replace(split, orders=None)
         optimizer = new_optimizer(self.config, self.model, fabric.device)
         module, self.optimizer = fabric.setup(self.model, optimizer)
-        self.schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer,
-            "min" if self.metric.lower else "max",
-            factor=0.5,
-            patience=self.config.patience,
-        )
+        self.schedule = Schedule(optimizer, self.config, self.metric.lower)
         self.step = self._new_step(module, optimizer)
         self.average: WeightAverage | None = None
         if self.config.average:
@@ -286,6 +283,9 @@ class _Run:
         config, progress = self.config, self.progress
         if config.anneal_rate:
             self.model.encoder.temperature = annealed_temperature(progress.step, config.anneal_rate)
+        if config.reset_every and progress.batch == 0 and progress.epoch % config.reset_every == 0:
+            self.optimizer.reset()
+        self.schedule.begin(progress.epoch, progress.step)
         self.step(rows, progress.epoch, progress.step)
         progress.examples += len(rows)
         progress.batch += 1
@@ -324,7 +324,11 @@ class _Run:
         return total
 
     def _is_stale(self) -> bool:
-        return 0 < self.config.stop_after <= self.progress.worse
+        config = self.config
+        return (
+            0 < config.stop_after <= self.progress.worse
+            or 0 < config.stop_halvings <= self.schedule.halvings
+        )
 
     def _evaluate(self, batches: int) -> dict[str, Any]:
         """Evaluate, update the best model and the learning rate; return a metrics record."""
@@ -363,7 +367,8 @@ class _Run:
         }
         if self.config.anneal_rate:
             record["temperature"] = self.model.encoder.temperature
-        self.schedule.step(value)
+        if self.schedule.evaluated(value) and self.config.restore:
+            self._restore_best()
         self.step.loss.zero_()
         self.step.norm.zero_()
         progress.examples = 0
@@ -402,12 +407,21 @@ class _Run:
 
     def _remember_best(self) -> None:
         """Copy the model; the next checkpoint writes the copy to disk."""
-        if not self.fabric.is_global_zero:
+        if not (self.fabric.is_global_zero or self.config.restore):
             return
         if self.best is None:
             self.best = self._copy()
         self.best.load_state_dict(self._candidate().state_dict())
         self.best_is_saved = False
+
+    def _restore_best(self) -> None:
+        """Return to the weights of the best model, if there is one yet."""
+        if self.best is None:
+            return
+        # in place: captured graphs read them
+        self.model.load_state_dict(self.best.state_dict())
+        if self.average is not None:
+            self.average.model.load_state_dict(self.best.state_dict())
 
     def _save(self) -> None:
         """Write the best model and a checkpoint; raise if the loss or a weight is not finite."""
@@ -428,6 +442,8 @@ class _Run:
             }
             if self.average is not None:
                 state["average"] = self.average.model.state_dict()
+            if self.config.restore and self.best is not None:
+                state["best"] = self.best.state_dict()
             self.folder.save_checkpoint(state)
         self.saved_at = time.monotonic()
         self.fabric.barrier()
@@ -452,6 +468,9 @@ class _Run:
         self.schedule.load_state_dict(state["schedule"])
         if self.average is not None:
             self.average.model.load_state_dict(state["average"])
+        if "best" in state:
+            self.best = self._copy()
+            self.best.load_state_dict(state["best"])
         if self.fabric.is_global_zero:
             # the checkpoint stores the sum over all processes
             self.step.loss += progress.loss
@@ -527,30 +546,6 @@ class _Run:
             folder.write(RESULT, result)
         self.fabric.barrier()
         return result
-
-
-def new_optimizer(
-    config: TrainingConfig, model: nn.Module, device: torch.device
-) -> torch.optim.Optimizer:
-    """Return the configured optimizer for the trainable parameters."""
-    parameters: Any = [p for p in model.parameters() if p.requires_grad]
-    rate, cuda = config.learning_rate, device.type == "cuda"
-    if config.parser_rate is not None:
-        parser = getattr(getattr(model, "encoder", None), "parser", None)
-        if parser is None:
-            raise ValueError(
-                f"`training.parser_rate` is {config.parser_rate:g}, but the encoder has no parser; "
-                "use encoder.kind=parser_composer, or set only `learning_rate`"
-            )
-        own = set(parser.parameters())
-        parameters = [
-            {"params": [p for p in parameters if p not in own]},
-            {"params": [p for p in parameters if p in own], "lr": config.parser_rate},
-        ]
-    options: Any = {"lr": rate, "weight_decay": config.weight_decay, "capturable": cuda}
-    if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, fused=True, **options)
-    return torch.optim.Adadelta(parameters, rho=0.9, eps=1e-6, **options)
 
 
 def evaluation_points(batches: int, evaluations: int) -> set[int]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from gumbeltree.nn.evaluation_mode import in_evaluation_mode
 from gumbeltree.states import Draw
 from gumbeltree.threads import for_step, limited
 from gumbeltree.training.noise import example_keys, sample_keys, step_seed
+from gumbeltree.training.optimizers import learning_rates, make_state
 from gumbeltree.training.policy import Policy, check_policy
 
 
@@ -242,7 +243,7 @@ class CapturedStep(Step):
         try:
             self._set_gradients(gradients)
             self.norm += self._clip()
-            with _learning_rates(self.optimizer, [rate.tensor for rate in self.rates]):
+            with learning_rates(self.optimizer, [rate.tensor for rate in self.rates]):
                 self.optimizer.step()
         finally:
             for p in self.parameters:
@@ -287,46 +288,6 @@ class _Number:
         if value != self.value:
             self.tensor.fill_(value)
             self.value = value
-
-
-@contextlib.contextmanager
-def _learning_rates(
-    optimizer: torch.optim.Optimizer, rates: Sequence[float | Tensor]
-) -> Iterator[None]:
-    """Temporarily replace the learning rate of each parameter group."""
-    groups = optimizer.param_groups
-    former = [group["lr"] for group in groups]
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
-    try:
-        yield
-    finally:
-        for group, rate in zip(groups, former, strict=True):
-            group["lr"] = rate
-
-
-def make_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
-    """Create the optimizer state of parameters that it has not updated yet.
-
-    Optimizers create this state at a parameter's first update, which could be inside a graph. The
-    state must start at zero, as it does for Adam, Adadelta and SGD.
-    """
-    new = [p for p in parameters if p not in optimizer.state]
-    if not new:
-        return
-    try:
-        for p in new:
-            p.grad = torch.zeros_like(p)
-        with _learning_rates(optimizer, [0.0] * len(optimizer.param_groups)):
-            optimizer.step()
-        for p in new:
-            # with stateless optimizers, this lookup adds an empty entry, which marks p as seen
-            for x in optimizer.state[p].values():
-                if isinstance(x, Tensor):
-                    x.zero_()
-    finally:
-        for p in new:
-            p.grad = None
 
 
 def clip(model: nn.Module, limit: float) -> Tensor:
