@@ -63,10 +63,13 @@ def tiny_config(kind: str = "pair", **encoder: object) -> ModelConfig:
         "number": {"mean": 2.5, "deviation": 1.5},
         "bins": {"low": 1.0, "high": 5.0},
         "tags": {"tags": ("plot", "music", "cast")},
+        "maxout": {"labels": labels},
     }[kind.partition("_")[2]]
     sizes = {"hidden_dim": 7, "hidden_layers": 2, "batch_norm": True, "dropout": 0.3}
     if kind == "similarity":
         own, sizes = {}, {"scale": 20.0}
+    if kind == "single_maxout":
+        sizes = {"hidden_dims": [7, 5], "batch_norm": True, "dropouts": [0.3, 0.3, 0.3]}
     head = part_settings(HEADS, kind, {"kind": kind, **own, **sizes}, "head")
     return ModelConfig(encoder_settings(**encoder), head, EmbeddingConfig(dropout=0.3, tuned=True))
 

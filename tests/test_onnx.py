@@ -1,6 +1,7 @@
 """Test exported models in onnxruntime against the models themselves."""
 
 import copy
+import dataclasses
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 import gumbeltree
 import gumbeltree.onnx
 from gumbeltree import Keep
+from gumbeltree.model import SentenceModel
 from gumbeltree.text.tokenizer import UNKNOWN
 from tests.commands import run
 from tests.models import TEXTS, tiny_model
@@ -33,6 +35,8 @@ ENCODERS = [
     {"trees": "random"},
     {"encoder": "bag"},
     {"encoder": "lstm"},
+    {"encoder": "lstm", "biases": 1},
+    {"leaf": {"kind": "bilstm", "biases": 1}},
 ]
 
 
@@ -113,6 +117,26 @@ def test_pairs(settings, tmp_path):
     for lengths, others in (([3, 1, 8], [5, 2, 1]), ([1], [4]), ([6], [1])):
         columns = drawn(lengths), drawn(others)
         check(model, run_file(file, *columns), *columns)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"normalise": "every", "difference": "signed"},
+        {"normalise": "every", "difference": "squared", "skip": True},
+    ],
+    ids=str,
+)
+def test_variants_of_heads(settings, tmp_path):
+    base = tiny_model("pair")
+    head = dataclasses.replace(base.config.head, **settings)
+    model = SentenceModel(dataclasses.replace(base.config, head=head), base.tokenizer).eval()
+    for name, x in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            torch.nn.init.uniform_(x, 0.5, 1.5)
+    torch.nn.init.normal_(model.head.output.weight)
+    columns = drawn([3, 1, 8]), drawn([5, 2, 1])
+    check(model, run_file(session(model, tmp_path / "model.onnx"), *columns), *columns)
 
 
 def test_padding_has_no_effect(tmp_path):

@@ -34,6 +34,7 @@ OTHERS = (
     *("demo", "listops", "listops-beams", "sick", "snli-100d-reference", "sst2-100d"),
     *("text", "text-pair", "embed"),
     "sick-relatedness",
+    *("lstm", "lstm-matched"),
     *TUNED,
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience
@@ -158,6 +159,26 @@ def test_model_settings_match_the_paper(name):
         assert not head.batch_norm
     # the 100D models and those for SST tune their word vectors
     assert recipe.model.embedding.tuned == (encoder.hidden_dim == 100 or name.startswith("sst"))
+
+
+# totals as published, or as the equations give them
+PEERS = {"lstm": 3_010_195}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_counts_parameters_of_other_systems(name):
+    assert count_parameters(load_recipe(name).model)["total"] == PEERS[name]
+
+
+MATCHED = {"lstm-matched": "snli-300d"}
+
+
+@pytest.mark.parametrize("name", MATCHED)
+def test_matched_recipes_differ_in_the_encoder_alone(name):
+    recipe, base = load_recipe(name), load_recipe(MATCHED[name])
+    assert (recipe.data, recipe.training) == (base.data, base.training)
+    assert recipe.model.encoder != base.model.encoder
+    assert dataclasses.replace(recipe.model, encoder=base.model.encoder) == base.model
 
 
 def test_parameter_counts_add_up_to_the_model_without_word_vectors():

@@ -17,7 +17,8 @@ from gumbeltree.store import CONFIG, find_model, hub_hint, model_config, read_co
 
 PART_NAMES = {
     "cell": "composition", "hidden": "mlp",
-    "batch_norm_in": "batch_norm", "batch_norm_out": "batch_norm",
+    "batch_norm_in": "batch_norm", "batch_norm_between": "batch_norm",
+    "batch_norm_out": "batch_norm",
 }  # fmt: skip
 """Names of parts in descriptions, where they differ from those of the weights."""
 PUBLISHED = re.compile(r"\s*\((Table \d+: [^)]*)\)")

@@ -303,7 +303,9 @@ def _last_state(g: _Graph, words: str, lengths: str, weights: Mapping[str, Array
         i, f, c, o = np.split(weights[name], 4)
         return np.concatenate([i, o, f, c])[None]
 
-    bias = np.concatenate([gates("bias_ih"), gates("bias_hh")], axis=1)
+    first = gates("bias_ih")
+    second = gates("bias_hh") if "bias_hh" in weights else np.zeros_like(first)
+    bias = np.concatenate([first, second], axis=1)
     by_position = g("Transpose", words, perm=[1, 0, 2])
     short = g("Cast", lengths, to=_type("int32"))
     matrices = gates("weight_ih"), gates("weight_hh")
@@ -346,7 +348,7 @@ def _lstm(
     from onnx import helper
 
     D = weights["weight_hh"].shape[1]
-    inputs = g.linear(words, weights["weight_ih"], weights["bias_ih"] + weights["bias_hh"])
+    inputs = g.linear(words, weights["weight_ih"], weights["bias_ih"] + weights.get("bias_hh", 0))
     zero = g("ConstantOfShape", g("Concat", g.size(words, 0), _ints(D), axis=0))
     body = _Graph(g.shared)
     h, c, x = body.name("h"), body.name("c"), body.name("x")
@@ -590,13 +592,24 @@ def _head(
     x = vectors[0]
     if len(vectors) == 2:
         u, v = vectors
-        x = g("Concat", u, v, g("Abs", g("Sub", u, v)), g("Mul", u, v), axis=-1)
-    before, after = head.norms
-    if before is not None:
-        x = g("Add", g("Mul", x, before[0]), before[1])
-    for weight, bias in head.hidden:
-        x = g("Relu", g.linear(x, weight.T, bias))
-    if after is not None:
-        x = g("Add", g("Mul", x, after[0]), after[1])
+        apart = g("Sub", u, v)
+        apart = {
+            "abs": lambda: g("Abs", apart),
+            "signed": lambda: apart,
+            "squared": lambda: g("Mul", apart, apart),
+        }[config.head.difference]()
+        x = g("Concat", u, v, apart, g("Mul", u, v), axis=-1)
+
+    def normalized(x: str, name: str) -> str:
+        if name not in head.norms:
+            return x
+        factor, offset = head.norms[name]
+        return g("Add", g("Mul", x, factor), offset)
+
+    x = features = normalized(x, "batch_norm_in")
+    for i, (weight, bias) in enumerate(head.hidden):
+        if i and config.head.skip:
+            x = g("Concat", x, features, axis=-1)
+        x = normalized(g("Relu", g.linear(x, weight.T, bias)), f"batch_norm_between.{i}")
     weight, bias = head.last
-    return g.linear(x, weight.T, bias)
+    return g.linear(normalized(x, "batch_norm_out"), weight.T, bias)

@@ -115,6 +115,7 @@ HEADS = Registry(
         "pair_tags": "gumbeltree.nn.heads.tags:PairTagsHead",
         "single_tags": "gumbeltree.nn.heads.tags:SingleTagsHead",
         "similarity": "gumbeltree.nn.heads.similarity:SimilarityHead",
+        "single_maxout": "gumbeltree.nn.heads.maxout:SingleMaxoutHead",
     },
     {
         "pair": "gumbeltree.config:HeadConfig",
@@ -126,6 +127,7 @@ HEADS = Registry(
         "pair_tags": "gumbeltree.config:TagsConfig",
         "single_tags": "gumbeltree.config:TagsConfig",
         "similarity": "gumbeltree.config:SimilarityConfig",
+        "single_maxout": "gumbeltree.peers:MaxoutConfig",
     },
     {
         "pair": "gumbeltree.light.heads:LightPairHead",
@@ -137,5 +139,6 @@ HEADS = Registry(
         "pair_tags": "gumbeltree.light.heads:LightPairTagsHead",
         "single_tags": "gumbeltree.light.heads:LightSingleTagsHead",
         "similarity": "gumbeltree.light.heads:LightSimilarityHead",
+        "single_maxout": "gumbeltree.light.heads:LightMaxoutHead",
     },
 )

@@ -1,5 +1,10 @@
 """Settings of the systems that the paper compares itself with in Tables 1 and 2."""
 
+from dataclasses import dataclass
+
+from gumbeltree.config import WIDEST, ClassLossSettings, LabelSettings
+from gumbeltree.settings import setting
+
 # encoders of sequences
 
 # encoders that follow trees of the data, and fixed trees
@@ -7,3 +12,28 @@
 # encoders that find their own trees
 
 # heads
+
+
+@dataclass(frozen=True)
+class MaxoutConfig(ClassLossSettings, LabelSettings):
+    """A classifier of sentence vectors with maxout layers (McCann et al. 2017)."""
+
+    kind: str = "single_maxout"
+    """Classifies single sentences."""
+    hidden_dims: tuple[int, ...] = setting((1200, 600), low=1, high=WIDEST)
+    """Width of each hidden layer; the output is a further maxout layer."""
+    pieces: int = setting(4, low=1, high=1000)
+    """Linear maps of which each layer takes the maximum."""
+    batch_norm: bool = False
+    """Batch normalisation of the input of every layer."""
+    dropouts: tuple[float, ...] = setting((0.1, 0.2, 0.3), low=0, high=1)
+    """Dropout of the input of each layer, after the batch normalisation; one value per layer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layers = len(self.hidden_dims) + 1
+        if len(self.dropouts) != layers:
+            raise ValueError(
+                f"`head.dropouts` must have one value for each of the {layers} layers, got "
+                f"{list(self.dropouts)}; the last layer is the output"
+            )

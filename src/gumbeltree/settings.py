@@ -96,6 +96,11 @@ def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
         fitting = [x for x in members if typing.get_origin(x) is wanted and x is not types.NoneType]
         kind = (fitting or members)[0]
     if typing.get_origin(kind) is tuple:
+        element = typing.get_args(kind)[0]
+        if element is not str:
+            if not isinstance(value, list | tuple) or not value:
+                raise ValueError(f"`{path}` must be a list of numbers, got {value!r}")
+            return tuple(check(element, x, f"{path}[{i}]", limits) for i, x in enumerate(value))
         if not isinstance(value, list | tuple) or not all(isinstance(x, str) for x in value):
             raise ValueError(f"`{path}` must be a list of strings, got {value!r}")
         if not value or len(set(value)) < len(value):

@@ -100,6 +100,22 @@ def test_snli(snli):
         assert ids_of(prepared.splits["train"].batch([row]).sentences) == expected
 
 
+def test_long_training_examples_can_be_dropped(snli):
+    with (snli / "snli_1.0_train.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**SNLI_DEV, "sentence1": "A red ball.", "sentence2": "A ball."}))
+    whole = prepare(recipe_of("snli-100d"), snli)
+    for most, kept in ((5, [0, 1, 2]), (4, [2])):
+        prepared = prepare(recipe_of("snli-100d", f"train_max_words={most}"), snli)
+        assert words_of(prepared, "train") == [words_of(whole, "train")[row] for row in kept]
+        # other splits keep their examples
+        assert words_of(prepared, "dev") == words_of(whole, "dev")
+    about = prepared.report["splits"]["train"]
+    assert about["dropped"] == {"without a gold label": 1, "with more than 4 words": 2}
+    assert (about["examples"], about["labels"]) == (1, {"contradiction": 1})
+    with pytest.raises(ValueError, match=r"more than 2 words; increase `data\.train_max_words`"):
+        prepare(recipe_of("snli-100d", "train_max_words=2"), snli)
+
+
 def test_snli_with_capitals_and_compressed(snli):
     recipe = recipe_of("snli-100d", "lower=false")
     prepared = prepare(recipe, snli)

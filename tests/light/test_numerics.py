@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gumbeltree.config import HeadConfig
 from gumbeltree.describe import count_parameters
 from gumbeltree.layout import Sentences
 from gumbeltree.light.network import Network
@@ -35,7 +36,9 @@ SETTINGS = [
     {"cell": {"kind": "gated", "expansion": 2}, "trees": "balanced"},
     {"encoder": "bag"},
     {"encoder": "lstm"},
+    {"encoder": "lstm", "biases": 1},
     {"encoder": "parser_composer"},
+    *({"leaf": {"kind": leaf, "biases": 1}} for leaf in ("lstm", "bilstm")),
 ]
 BEAMS = [
     {"encoder": "gumbel_tree"},
@@ -68,7 +71,7 @@ def made(tmp_path, kind="single", dtype=torch.float32, half=False, few=None, **s
     """Return a torch model as saved and loaded, and its NumPy version."""
     if "encoder" in settings:
         model = tiny_model(kind)
-        model = rebuilt(model, encoder_settings(kind=settings["encoder"]))
+        model = rebuilt(model, encoder_settings(**settings))
     else:
         model = tiny_model(kind, **settings)
     return saved(tmp_path, model, dtype, half, few)
@@ -233,10 +236,30 @@ def test_half_precision_models_compute_in_float32(tmp_path, dtype):
 @pytest.mark.parametrize("batch_norm", [True, False], ids=["batch-norm", "plain"])
 @pytest.mark.parametrize("kind", HEADS)
 def test_heads_agree_with_torch(tmp_path, kind, batch_norm):
-    pair = made(tmp_path, kind)
-    config = pair.torch.config.head
+    config = made(tmp_path, kind).torch.config.head
     if hasattr(config, "batch_norm"):
         config = dataclasses.replace(config, batch_norm=batch_norm)
+    check_head(config)
+
+
+@pytest.mark.parametrize("batch_norm", [True, False], ids=["batch-norm", "plain"])
+@pytest.mark.parametrize("kind", ["single", "pair"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"normalise": "every"},
+        {"skip": True, "difference": "signed"},
+        {"normalise": "every", "skip": True, "difference": "squared", "input_dropout": 0.2},
+    ],
+    ids=name_of,
+)
+def test_variants_of_heads_agree_with_torch(kind, batch_norm, settings):
+    check_head(HeadConfig(kind, hidden_dim=5, hidden_layers=3, batch_norm=batch_norm, **settings))
+
+
+def check_head(config):
+    """Assert that both versions of a head agree."""
+    kind = config.kind
     head = HEADS[kind](config, 6).eval()
     with torch.no_grad():
         for name, x in [*head.named_parameters(), *head.named_buffers()]:

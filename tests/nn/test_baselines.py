@@ -61,6 +61,31 @@ def test_bag_is_the_mean_of_projected_words():
         torch.testing.assert_close(vector[row], expected)
 
 
+def test_lstm_with_one_bias_vector():
+    encoder, double = encoder_of("lstm", biases=1), encoder_of("lstm")
+    assert "bias_hh" not in dict(encoder.leaf.named_parameters())
+    embedded, lengths = words_of()
+    half = encoder.leaf.bias_ih.detach() / 2
+    double.load_state_dict({**encoder.state_dict(), "leaf.bias_ih": half, "leaf.bias_hh": half})
+    one, other = (x(embedded, lengths).vector for x in (encoder, double))
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    weights = torch.randn_like(one)
+    for vector in (one, other):
+        (vector * weights).sum().backward()
+    for name, p in encoder.named_parameters():
+        torch.testing.assert_close(p.grad, double.get_parameter(name).grad, rtol=1e-10, atol=1e-12)
+
+
+def test_initial_weights_of_bowman_et_al():
+    torch.manual_seed(0)
+    leaf = LSTMEncoder(LSTMConfig(100, 200, init="xavier", biases=1)).leaf
+    assert leaf.weight_ih.std().item() == pytest.approx((4 / 900) ** 0.5, rel=0.01)
+    assert leaf.weight_hh.std().item() == pytest.approx((4 / 1000) ** 0.5, rel=0.01)
+    i, f, g, o = leaf.bias_ih.detach().chunk(4)
+    assert torch.equal(f, torch.ones(200))
+    assert not torch.cat([i, g, o]).any()
+
+
 def test_lstm_is_the_last_state_of_torch_lstm():
     encoder = encoder_of("lstm")
     embedded, lengths = words_of()

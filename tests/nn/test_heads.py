@@ -180,6 +180,85 @@ def test_initial_weights_follow_the_supplement():
     assert torch.equal(head.batch_norm_out.bias, torch.zeros(400))
 
 
+@pytest.mark.parametrize(
+    ("difference", "expected"), [("signed", [-2.0, -6.0]), ("squared", [4.0, 36.0])]
+)
+def test_differences_by_hand(difference, expected):
+    config = HeadConfig("pair", hidden_dim=5, difference=difference)
+    u, v = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 4.0]])
+    _, (features, _) = inputs_of(head_of(config, 2), u, v)
+    assert features.tolist() == [[1.0, -2.0, 3.0, 4.0, *expected, 3.0, -8.0]]
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("skip", [False, True])
+def test_every_layer_is_normalised(batch_norm, skip):
+    """In float64, against the definition, with all gradients."""
+    config = HeadConfig(
+        "pair",
+        hidden_dim=5,
+        hidden_layers=3,
+        batch_norm=batch_norm,
+        normalise="every",
+        difference="signed",
+        skip=skip,
+    )
+    head = randomized(head_of(config, 3)).double()
+    assert [layer.weight.shape[1] for layer in head.hidden] == [12, *[5 + 12 * skip] * 2]
+    u, v = (torch.randn(6, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    norms = [head.batch_norm_in, *head.batch_norm_between, head.batch_norm_out]
+    assert len(norms) == 4
+
+    def normal(x, norm):
+        if not batch_norm:
+            return x
+        mean, variance = x.mean(0), x.var(0, correction=0)
+        return (x - mean) / torch.sqrt(variance + EPSILON) * norm.weight + norm.bias
+
+    features = x = normal(torch.cat([u, v, u - v, u * v], 1), norms[0])
+    for i, (layer, norm) in enumerate(zip(head.hidden, norms[1:], strict=True)):
+        read = torch.cat([x, features], 1) if i and skip else x
+        x = normal(torch.clamp(read @ layer.weight.T + layer.bias, min=0), norm)
+    expected = x @ head.output.weight.T + head.output.bias
+    scores = run(head, u, v)
+    torch.testing.assert_close(scores, expected, rtol=1e-11, atol=1e-11)
+    weights, leaves = torch.randn_like(scores), [u, v, *head.parameters()]
+    found = torch.autograd.grad((scores * weights).sum(), leaves, retain_graph=True)
+    wanted = torch.autograd.grad((expected * weights).sum(), leaves)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("normalise", ["ends", "every"])
+@pytest.mark.parametrize("own", [None, 0.0])
+def test_places_of_dropout(normalise, own):
+    torch.manual_seed(0)
+    config = HeadConfig(
+        "single",
+        hidden_dim=400,
+        hidden_layers=2,
+        dropout=0.5,
+        normalise=normalise,
+        input_dropout=own,
+    )
+    head = head_of(config, 400).train()
+    for layer in head.hidden:
+        nn.init.ones_(layer.bias)
+        nn.init.zeros_(layer.weight)
+    _, inputs = inputs_of(head, torch.ones(1, 400))
+    shares = [float((x == 0).float().mean()) for x in inputs]
+    wanted = [0.0 if own == 0 else 0.5, 0.5 if normalise == "every" else 0.0, 0.5]
+    assert shares == pytest.approx(wanted, abs=0.1)
+
+
+def test_initial_weights_of_xavier():
+    torch.manual_seed(0)
+    head = head_of(HeadConfig("pair", hidden_dim=400, hidden_layers=2, hidden_init="xavier"), 50)
+    first, second = (layer.weight.std().item() for layer in head.hidden)
+    assert first == pytest.approx(math.sqrt(4 / 600), rel=0.02)
+    assert second == pytest.approx(math.sqrt(4 / 800), rel=0.02)
+
+
 def test_rejects_the_wrong_number_of_sentences():
     x = torch.randn(2, 3)
     with pytest.raises(ValueError, match=r"PairHead .*2.* got 1"):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from tokenizers.trainers import WordLevelTrainer
 
 from gumbeltree.config import LABELS_FROM_DATA, DataConfig, Recipe
@@ -24,6 +25,7 @@ from gumbeltree.tasks import TASKS
 from gumbeltree.tasks.checks import split_tags
 from gumbeltree.tasks.table import split as divide
 from gumbeltree.tasks.task import Task
+from gumbeltree.text.batches import chunks
 from gumbeltree.text.files import Report, counted
 from gumbeltree.text.ids import TextReader
 from gumbeltree.text.missing_vectors import add_parts, borrow, parts
@@ -97,6 +99,8 @@ def prepare(
     tokenizer = splitter([*words, *extra], settings.lower)
     target, kind = _targets(recipe, task)
     splits, reports = {}, {}
+    if settings.train_max_words:
+        examples["train"] = _without_long(examples["train"], tokenizer, settings.train_max_words)
     trained = set(examples["train"].texts())
     for name, part in examples.items():
         reader = TextReader(tokenizer, recipe.model.max_words)
@@ -145,6 +149,28 @@ def prepare(
         recipe.model.max_words,
         report,
     )
+
+
+def _without_long(examples: Examples, tokenizer: Tokenizer, most: int) -> Examples:
+    """Return the examples whose sentences have at most `most` words, with counts of the others."""
+    texts, reader = list(examples.sentences), TextReader(tokenizer, most + 1)
+    short = [
+        len(sentence.ids) <= most
+        for rows in chunks([texts])
+        for sentence in reader.read(texts[rows], rows.start)
+    ]
+    kept = [i for i, row in enumerate(examples.rows) if all(short[x] for x in row)]
+    if not kept:
+        raise ValueError(
+            f"all training examples have a sentence of more than {counted(most, 'word')}; increase "
+            "`data.train_max_words`"
+        )
+    subset = examples.subset(kept)
+    subset.report = examples.report
+    long = len(examples.rows) - len(kept)
+    subset.report.dropped[f"with more than {counted(most, 'word')}"] += long
+    subset.report.examples -= long
+    return subset
 
 
 def has_classes(recipe: Recipe) -> bool:

@@ -62,13 +62,13 @@ class LightLSTM(LightEncoder):
     def __init__(self, config: LSTMConfig, weights: Weights) -> None:
         super().__init__(config, weights)
         sizes = config.embedding_dim, config.hidden_dim
-        self.leaf = LightLSTMLeaf(*sizes, None, within(weights, "leaf"))
+        self.leaf = LightLSTMLeaf(*sizes, config, within(weights, "leaf"))
 
     @staticmethod
     def shapes(config: LSTMConfig) -> Shapes:
         """Return the names and shapes of the weights."""
         sizes = config.embedding_dim, config.hidden_dim
-        return named(LightLSTMLeaf.shapes(*sizes, None), "leaf")
+        return named(LightLSTMLeaf.shapes(*sizes, config), "leaf")
 
     def encode(
         self,

@@ -1,7 +1,7 @@
 """NumPy versions of the heads: sentence vectors -> outputs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +22,14 @@ from gumbeltree.answers import (
 from gumbeltree.config import BinsConfig, HeadConfig, NumberConfig, TagsConfig
 from gumbeltree.encoded import VECTORS, Keep
 from gumbeltree.light.arrays import Array, Shapes, Weights, unit, within
+from gumbeltree.peers import MaxoutConfig
+
+_DIFFERENCES: dict[str, Callable[[Array], Array]] = {
+    "abs": np.abs,
+    "signed": lambda x: x,
+    "squared": np.square,
+}
+"""Functions of u - v, by name."""
 
 
 class LightHead(ABC):
@@ -87,27 +95,32 @@ class LightMLP(LightHead):
             for i in range(config.hidden_layers)
         ]
         self.last = weights["output.weight"].T, weights["output.bias"]
-        self.norms = [
-            _normalization(within(weights, name)) if config.batch_norm else None
-            for name in ("batch_norm_in", "batch_norm_out")
-        ]
+        self.norms = {
+            name: _normalization(within(weights, name)) for name in self.normalized(config)
+        }
 
     @classmethod
     @abstractmethod
     def outputs(cls, config: Any) -> int:
         """Return the width of the output."""
 
+    @staticmethod
+    def normalized(config: Any) -> list[str]:
+        """Return the names of the batch normalisations: of the input, then of hidden layers."""
+        if not config.batch_norm:
+            return []
+        places = config.hidden_layers - 1 if config.normalise == "every" else 0
+        between = [f"batch_norm_between.{i}" for i in range(places)]
+        return ["batch_norm_in", *between, "batch_norm_out"]
+
     @classmethod
     def shapes(cls, config: Any, vector_dim: int) -> Shapes:
         """Return the names and shapes of the weights."""
         width, inputs, shapes = config.hidden_dim, vector_dim * cls.parts, Shapes()
-        for name, size in {"batch_norm_in": inputs, "batch_norm_out": width}.items():
-            if config.batch_norm:
-                for vector in ("weight", "bias", "running_mean", "running_var"):
-                    shapes[f"{name}.{vector}"] = (size,)
-                shapes[f"{name}.num_batches_tracked"] = ()
+        for name in cls.normalized(config):
+            shapes |= _normalization_shapes(name, inputs if name == "batch_norm_in" else width)
         for i in range(config.hidden_layers):
-            shapes[f"hidden.{i}.weight"] = (width, width if i else inputs)
+            shapes[f"hidden.{i}.weight"] = (width, width + inputs * config.skip if i else inputs)
             shapes[f"hidden.{i}.bias"] = (width,)
         outputs = cls.outputs(config)
         return {**shapes, "output.weight": (outputs, width), "output.bias": (outputs,)}
@@ -118,16 +131,21 @@ class LightMLP(LightHead):
 
     def compute(self, *vectors: Array) -> Array:
         """Return the output of the MLP `[B, outputs]`."""
-        before, after = self.norms
-        x = self.features(*vectors)
-        if before is not None:
-            x = x * before[0] + before[1]
-        for weight, bias in self.hidden:
-            x = np.maximum(x @ weight + bias, 0)
-        if after is not None:
-            x = x * after[0] + after[1]
+        x = features = self._normalize(self.features(*vectors), "batch_norm_in")
+        for i, (weight, bias) in enumerate(self.hidden):
+            if i and self.config.skip:
+                x = np.concatenate([x, features], axis=-1)
+            x = self._normalize(np.maximum(x @ weight + bias, 0), f"batch_norm_between.{i}")
+        x = self._normalize(x, "batch_norm_out")
         scores: Array = x @ self.last[0] + self.last[1]
         return scores
+
+    def _normalize(self, x: Array, name: str) -> Array:
+        """Return normalised values; unchanged if there is no batch normalisation of this name."""
+        if name not in self.norms:
+            return x
+        factor, offset = self.norms[name]
+        return x * factor + offset
 
 
 class LightSentences(LightMLP):
@@ -145,9 +163,9 @@ class LightPairs(LightMLP):
     parts = 4
 
     def features(self, *vectors: Array) -> Array:
-        """Return [u; v; |u-v|; u*v]."""
+        """Return [u; v; |u-v|; u*v], or another difference."""
         u, v = vectors
-        return np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
+        return np.concatenate([u, v, _DIFFERENCES[self.config.difference](u - v), u * v], axis=-1)
 
 
 class LightClassHead(LightMLP):
@@ -255,6 +273,54 @@ class LightPairTagsHead(LightPairs, LightTagsHead):
     """Tags of sentence pairs."""
 
 
+class LightMaxoutHead(LightHead):
+    """Maxout layers; see `nn.heads.maxout.SingleMaxoutHead`.
+
+    Args:
+        config: settings of the head.
+        vector_dim: width of the sentence vectors.
+        weights: weights of the head.
+    """
+
+    config: MaxoutConfig
+
+    def __init__(self, config: MaxoutConfig, vector_dim: int, weights: Weights) -> None:
+        super().__init__(config, vector_dim, weights)
+        self.labels = config.labels
+        self.layers = []
+        for i in range(len(config.hidden_dims) + 1):
+            weight, bias = weights[f"layers.{i}.weight"], weights[f"layers.{i}.bias"]
+            if config.batch_norm:
+                factor, offset = _normalization(within(weights, f"batch_norms.{i}"))
+                weight, bias = weight * factor, bias + weight @ offset
+            self.layers.append((weight.T, bias))
+
+    @classmethod
+    def shapes(cls, config: MaxoutConfig, vector_dim: int) -> Shapes:
+        """Return the names and shapes of the weights."""
+        shapes, before = Shapes(), vector_dim
+        for i, width in enumerate((*config.hidden_dims, len(config.labels))):
+            if config.batch_norm:
+                shapes |= _normalization_shapes(f"batch_norms.{i}", before)
+            shapes[f"layers.{i}.weight"] = (width * config.pieces, before)
+            shapes[f"layers.{i}.bias"] = (width * config.pieces,)
+            before = width
+        if isinstance(config.class_weights, dict):
+            shapes["class_weights"] = (len(config.labels),)
+        return shapes
+
+    def compute(self, *vectors: Array) -> Array:
+        """Return the scores of the classes `[B, C]`."""
+        (x,) = vectors
+        for weight, bias in self.layers:
+            x = (x @ weight + bias).reshape(len(x), -1, self.config.pieces).max(-1)
+        return x
+
+    def answers(self, output: Array) -> list[Prediction]:
+        """Return the most probable class of each row, with all probabilities."""
+        return class_answers(output, self.labels)
+
+
 class LightSimilarityHead(LightHead):
     """Cosine of two sentences; see `nn.heads.similarity.SimilarityHead`."""
 
@@ -267,6 +333,13 @@ class LightSimilarityHead(LightHead):
     def answers(self, output: Array) -> list[NumberPrediction]:
         """Return the cosine of each pair."""
         return similarity_answers(output)
+
+
+def _normalization_shapes(name: str, width: int) -> Shapes:
+    """Return the names and shapes of the weights of batch normalisation."""
+    vectors = ("weight", "bias", "running_mean", "running_var")
+    shapes: Shapes = {f"{name}.{vector}": (width,) for vector in vectors}
+    return {**shapes, f"{name}.num_batches_tracked": ()}
 
 
 def _normalization(weights: Weights) -> tuple[Array, Array]:

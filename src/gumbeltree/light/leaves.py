@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from gumbeltree.config import LSTMLeafConfig
+from gumbeltree.config import LSTMConfig, LSTMLeafConfig
 from gumbeltree.light.arrays import (
     Array,
     Packed,
@@ -86,7 +86,7 @@ class LightLSTMLeaf:
         self,
         embedding_dim: int,
         hidden_dim: int,
-        config: LSTMLeafConfig | None,
+        config: LSTMLeafConfig | LSTMConfig,
         weights: Weights,
         reverse: bool = False,
     ) -> None:
@@ -94,18 +94,19 @@ class LightLSTMLeaf:
         order = (0, 1, 3, 2)
         self.weight_ih = np.ascontiguousarray(for_tanh(weights["weight_ih"], order).T)
         self.weight_hh = np.ascontiguousarray(for_tanh(weights["weight_hh"], order).T)
-        self.bias = for_tanh(weights["bias_ih"] + weights["bias_hh"], order)
+        self.bias = for_tanh(weights["bias_ih"] + weights.get("bias_hh", 0), order)
         self.reverse = reverse
 
     @staticmethod
     def shapes(embedding_dim: int, hidden_dim: int, config: Any) -> Shapes:
         """Return the names and shapes of the weights."""
         gates = 4 * hidden_dim
+        second: Shapes = {"bias_hh": (gates,)} if config.biases == 2 else {}
         return {
             "weight_ih": (gates, embedding_dim),
             "weight_hh": (gates, hidden_dim),
             "bias_ih": (gates,),
-            "bias_hh": (gates,),
+            **second,
         }
 
     def __call__(self, words: Array, batch: Packed) -> tuple[Array, Array]:

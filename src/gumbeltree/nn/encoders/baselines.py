@@ -48,7 +48,7 @@ class LSTMEncoder(Encoder):
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__(config)
         sizes = config.embedding_dim, config.hidden_dim
-        self.leaf = LSTMLeaf(*sizes, LSTMLeafConfig(config.init))
+        self.leaf = LSTMLeaf(*sizes, LSTMLeafConfig(config.init, biases=config.biases))
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the last state of each sentence `[B, D]`."""

@@ -149,7 +149,7 @@ class PaddedEncoder(nn.Module):
 
 def _lstm(leaf: LSTMLeaf, words: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Return h and c of an LSTM at every word of `[B, T, E]`, each `[B, T, D]`."""
-    inputs = F.linear(words, leaf.weight_ih, leaf.bias_ih + leaf.bias_hh)
+    inputs = F.linear(words, leaf.weight_ih, leaf.bias)
     B, T, D = words.shape[0], words.shape[1], leaf.weight_hh.shape[1]
 
     def step(t: Tensor, h: Tensor, c: Tensor, hs: Tensor, cs: Tensor) -> tuple[Tensor, ...]:

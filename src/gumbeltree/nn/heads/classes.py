@@ -1,7 +1,7 @@
 """Classifiers of single sentences and of pairs: an MLP over sentence vectors (Eqs. 14-18)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ class ClassHead(MLPHead):
         vector_dim: width of the sentence vectors.
     """
 
-    Config = HeadConfig
+    Config: ClassVar[Any] = HeadConfig
     predicts = "classes"
     measure = "accuracy"
     metrics = ("macro_f1", "macro_precision", "macro_recall")

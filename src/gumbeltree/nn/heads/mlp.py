@@ -1,8 +1,9 @@
 """The MLP over sentence vectors that all built-in heads share (Eqs. 14-18)."""
 
-import itertools
+import math
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from gumbeltree.nn.heads.head import Head
@@ -13,8 +14,8 @@ from gumbeltree.states import Encoding
 class MLPHead(Head):
     """MLP over features of the sentence vectors.
 
-    Batch normalisation and then dropout are applied to the input and the output of the MLP, not
-    between its hidden layers.
+    Batch normalisation and then dropout are applied to the input and the last hidden layer. With
+    `normalise` "every", they are applied to the other hidden layers as well.
 
     Args:
         config: see `MLPSettings`.
@@ -28,21 +29,33 @@ class MLPHead(Head):
     def __init__(self, config: Any, vector_dim: int, outputs: int) -> None:
         super().__init__()
         self.config = config
-        features = vector_dim * self.parts
-        widths = [features, *[config.hidden_dim] * config.hidden_layers]
+        self.build(vector_dim * self.parts, outputs)
+
+    def build(self, features: int, outputs: int) -> None:
+        """Create the layers, given the widths of input and output."""
+        config = self.config
+        width, later = config.hidden_dim, config.hidden_layers - 1
+        inputs = [features, *[width + features * config.skip] * later]
         normalize = nn.BatchNorm1d if config.batch_norm else lambda width: nn.Identity()
         self.batch_norm_in = normalize(features)
-        self.hidden = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(widths))
-        self.batch_norm_out = normalize(config.hidden_dim)
+        self.hidden = nn.ModuleList(nn.Linear(n, width) for n in inputs)
+        places = later if config.normalise == "every" else 0
+        self.batch_norm_between = nn.ModuleList(normalize(width) for _ in range(places))
+        self.batch_norm_out = normalize(width)
+        own = config.input_dropout
+        self.dropout_in = nn.Dropout(config.dropout if own is None else own)
         self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(config.hidden_dim, outputs)
+        self.output = nn.Linear(width, outputs)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise the weights as in the paper's supplement."""
+        """Initialise the weights, by default as in the paper's supplement."""
         for layer in self.hidden:
             assert isinstance(layer, nn.Linear)
-            nn.init.kaiming_normal_(layer.weight)
+            if self.config.hidden_init == "xavier":
+                nn.init.xavier_normal_(layer.weight, math.sqrt(2))
+            else:
+                nn.init.kaiming_normal_(layer.weight)
             nn.init.zeros_(layer.bias)
         nn.init.uniform_(self.output.weight, -self.config.output_range, self.config.output_range)
         nn.init.zeros_(self.output.bias)
@@ -62,9 +75,13 @@ class MLPHead(Head):
 
     def classify(self, features: Tensor) -> Tensor:
         """Return outputs `[B, outputs]` for inputs of the MLP."""
-        x = self.dropout(self.batch_norm_in(features))
-        for layer in self.hidden:
+        x = features = self.dropout_in(self.batch_norm_in(features))
+        for i, layer in enumerate(self.hidden):
+            if i and self.config.skip:
+                x = torch.cat([x, features], dim=-1)
             x = layer(x).relu()
+            if i < len(self.batch_norm_between):
+                x = self.dropout(self.batch_norm_between[i](x))
         scores: Tensor = self.output(self.dropout(self.batch_norm_out(x)))
         return scores
 
@@ -87,5 +104,6 @@ class OfPairs(MLPHead):
     parts = 4
 
     def features(self, *vectors: Tensor) -> Tensor:
-        """Return [u; v; |u-v|; u*v]."""
-        return pair_features(*vectors)
+        """Return [u; v; |u-v|; u*v], or another difference."""
+        u, v = vectors
+        return pair_features(u, v, self.config.difference)

@@ -15,7 +15,8 @@ from gumbeltree.ops.lstm import lstm
 class LSTMLeaf(nn.Module):
     """Compute r_i = LSTM(x_i, r_{i-1}).
 
-    Parameters have the names, shapes and gate order (i, f, g, o) of `torch.nn.LSTMCell`.
+    Parameters have the names, shapes and gate order (i, f, g, o) of `torch.nn.LSTMCell`; with one
+    bias vector, there is no `bias_hh`.
 
     Args:
         embedding_dim: width E of the word vectors.
@@ -23,12 +24,14 @@ class LSTMLeaf(nn.Module):
         config: initialisation. "orthogonal" follows the authors' code: W_ih He normal, W_hh
             orthogonal, biases zero except for ones in the forget part of b_ih. "he" follows the
             paper: both matrices He normal, biases zero. "uniform" is that of `torch.nn.LSTM`:
-            everything between -1/sqrt(D) and 1/sqrt(D).
+            everything between -1/sqrt(D) and 1/sqrt(D). "xavier" follows Bowman et al. (2016): both
+            matrices normal with variance 4 / (rows + columns), biases as for "orthogonal".
         reverse: whether to read from the last word to the first.
     """
 
     Config = LSTMLeafConfig
     capturable = True
+    bias_hh: nn.Parameter | None
 
     def __init__(
         self,
@@ -38,12 +41,14 @@ class LSTMLeaf(nn.Module):
         reverse: bool = False,
     ) -> None:
         super().__init__()
-        self.init = (config or LSTMLeafConfig()).init
+        config = config or LSTMLeafConfig()
+        self.init = config.init
         self.reverse = reverse
         self.weight_ih = nn.Parameter(torch.empty(4 * hidden_dim, embedding_dim))
         self.weight_hh = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
         self.bias_ih = nn.Parameter(torch.empty(4 * hidden_dim))
-        self.bias_hh = nn.Parameter(torch.empty(4 * hidden_dim))
+        second = nn.Parameter(torch.empty(4 * hidden_dim)) if config.biases == 2 else None
+        self.register_parameter("bias_hh", second)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -55,19 +60,28 @@ class LSTMLeaf(nn.Module):
             return
         nn.init.kaiming_normal_(self.weight_ih)
         nn.init.zeros_(self.bias_ih)
-        nn.init.zeros_(self.bias_hh)
+        if self.bias_hh is not None:
+            nn.init.zeros_(self.bias_hh)
         if self.init == "he":
             nn.init.kaiming_normal_(self.weight_hh)
             return
-        orthogonal_(self.weight_hh)
+        if self.init == "xavier":
+            for weight in (self.weight_ih, self.weight_hh):
+                nn.init.xavier_normal_(weight, math.sqrt(2))
+        else:
+            orthogonal_(self.weight_hh)
         nn.init.ones_(self.bias_ih[D : 2 * D])
+
+    @property
+    def bias(self) -> Tensor:
+        """Sum of the bias vectors `[4D]`."""
+        return self.bias_ih if self.bias_hh is None else self.bias_ih + self.bias_hh
 
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
         """Return the leaf states of `words`, `[rows, 2D]`."""
-        bias = self.bias_ih + self.bias_hh
         # no local variable: under autocast, a wider copy replaces the inputs, which are then freed
         return lstm(
-            F.linear(words, self.weight_ih, bias), self.weight_hh, layout, self.reverse, impl
+            F.linear(words, self.weight_ih, self.bias), self.weight_hh, layout, self.reverse, impl
         )
 
 

@@ -1,5 +1,6 @@
 """Features of a sentence pair (Eq. 16), with one kernel per pass on a CUDA device."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,11 +9,24 @@ from torch.autograd.function import Function
 
 from gumbeltree.device.triton_support import why_not
 
+DIFFERENCES: dict[str, Callable[[Tensor], Tensor]] = {
+    "abs": torch.abs,
+    "signed": lambda x: x,
+    "squared": torch.square,
+}
+"""Functions of u - v, by name."""
 
-def pair_features(u: Tensor, v: Tensor) -> Tensor:
-    """Return the features [u; v; |u-v|; u*v] `[B, 4D]` of vectors `[B, D]`."""
-    if u.dtype != v.dtype or why_not(u) is not None:
-        return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+
+def pair_features(u: Tensor, v: Tensor, difference: str = "abs") -> Tensor:
+    """Return the features [u; v; |u-v|; u*v] `[B, 4D]` of vectors `[B, D]`.
+
+    Args:
+        u: vectors of the first sentences `[B, D]`.
+        v: vectors of the second sentences `[B, D]`.
+        difference: third feature, a key of `DIFFERENCES`; only abs has a kernel.
+    """
+    if difference != "abs" or u.dtype != v.dtype or why_not(u) is not None:
+        return torch.cat([u, v, DIFFERENCES[difference](u - v), u * v], dim=-1)
     features: Tensor = PairFeatures.apply(u, v)
     return features
 
