@@ -21,7 +21,14 @@ from gumbeltree.device.graphs import Graphs
 from gumbeltree.model import SentenceModel
 from gumbeltree.parts import HEADS
 from gumbeltree.registry import own
-from gumbeltree.training.optimizers import make_state, new_optimizer
+from gumbeltree.training.optimizers import (
+    AdaGrad,
+    Descent,
+    RMSProp,
+    Several,
+    make_state,
+    new_optimizer,
+)
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import CapturedStep, Step, clip, why_not_captured
 from tests.models import WORDS, tiny_model
@@ -80,6 +87,15 @@ def adam(parameters):
 def fused_adam(parameters):
     # with this eps the updates depend on the size of the gradients
     return torch.optim.Adam(parameters, lr=RATE, eps=1.0, fused=True)
+
+
+def rmsprop(parameters):
+    return RMSProp(parameters, lr=RATE, eps=1e-3)
+
+
+def several(parameters):
+    words, *rest = parameters
+    return Several([AdaGrad(rest, RATE, eps=1e-3, accumulator=0.5), Descent([words], RATE / 2)])
 
 
 def adadelta(parameters):
@@ -340,6 +356,18 @@ def test_clips_in_the_optimizer(clip):
     both(BATCHES[1])
     assert float(both.captured.step.norm) / 2 > 0.05
     assert both.captured.optimizer.grad_scale is None
+
+
+@interpreted
+@pytest.mark.parametrize("optimizer", [rmsprop, several])
+def test_captured_equals_eager_for_own_optimizers(optimizer):
+    both = Both(optimizer=optimizer, clip=0.5, leaf="affine", trees="left")
+    for number, rows in enumerate(BATCHES[:2]):
+        for update in (both.eager, both.captured):
+            for group in update.optimizer.param_groups:
+                # schedules change the rates between the steps
+                group["lr"] = RATE / 2**number
+        both(rows)
 
 
 @interpreted

@@ -21,6 +21,7 @@ class SingleMaxoutHead(OfSentences, ClassHead):
     """
 
     Config = MaxoutConfig
+    capturable = True
 
     def build(self, features: int, outputs: int) -> None:
         """Create the layers, given the widths of input and output."""
