@@ -92,7 +92,11 @@ def test_names_of_set_of_version_1(prefix):
 
 def test_parts_of_another_kind_keep_what_both_have():
     recipe = with_settings(load_recipe("demo"), ["impl=exact", "leaf.init=he", "leaf=bilstm"])
-    assert dataclasses.asdict(recipe.model.encoder.leaf) == {"kind": "bilstm", "init": "he"}
+    assert dataclasses.asdict(recipe.model.encoder.leaf) == {
+        "kind": "bilstm",
+        "init": "he",
+        "biases": 2,
+    }
     encoder = with_settings(recipe, ["encoder.kind=lstm"]).model.encoder
     assert encoder == LSTMConfig(64, 64, impl="exact")
     assert with_settings(recipe, ["leaf=affine"]).model.encoder.leaf == AffineLeafConfig()

@@ -97,7 +97,7 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
     now = dict(encoder)
     kind = now.pop("kind")
     # version 1 did not know these settings
-    for name, former in (("pooling", "root"), ("add_words", False)):
+    for name, former in (("pooling", "root"), ("add_words", False), ("biases", 2)):
         if now.get(name) == former:
             del now[name]
     # a string names a part, a table also contains its settings
@@ -105,6 +105,8 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
         now.pop(name) if isinstance(now.get(name), Mapping) else {}
         for name in ("leaf", "cell", "estimator")
     )
+    if leaf.get("biases") == 2:
+        leaf = {name: x for name, x in leaf.items() if name != "biases"}
     leaf_init = now.pop("init") if kind == "lstm" else leaf.get("init", "orthogonal")
     return {
         "embedding_dim": now.pop("embedding_dim"),

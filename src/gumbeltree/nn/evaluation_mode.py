@@ -19,7 +19,11 @@ def in_evaluation_mode(module: Module) -> Module:
         original = getattr(original, "_orig_mod", original)
         if id(original) not in views:
             copy = views[id(original)] = object.__new__(type(original))
-            children = {name: child and view(child) for name, child in original._modules.items()}
+            children = {
+                # empty containers are false as well
+                name: None if child is None else view(child)
+                for name, child in original._modules.items()
+            }
             attributes = {
                 name: value
                 for name, value in original.__dict__.items()
