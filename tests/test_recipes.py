@@ -36,6 +36,7 @@ OTHERS = (
     "sick-relatedness",
     *("lstm", "lstm-matched"),
     *TUNED,
+    *("shortcut-stacked-matched", "residual-stacked-matched"),
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience
 TRAINING = {

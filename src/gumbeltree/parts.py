@@ -84,6 +84,7 @@ ENCODERS = Registry(
         "fixed_tree": "gumbeltree.nn.encoders.fixed_tree:FixedTreeEncoder",
         "bag": "gumbeltree.nn.encoders.baselines:BagEncoder",
         "lstm": "gumbeltree.nn.encoders.baselines:LSTMEncoder",
+        "stacked_bilstm": "gumbeltree.nn.encoders.stacked_bilstm:StackedBiLSTMEncoder",
     },
     {
         "gumbel_tree": "gumbeltree.config:EncoderConfig",
@@ -92,6 +93,7 @@ ENCODERS = Registry(
         "fixed_tree": "gumbeltree.config:FixedTreeConfig",
         "bag": "gumbeltree.config:BagConfig",
         "lstm": "gumbeltree.config:LSTMConfig",
+        "stacked_bilstm": "gumbeltree.peers:StackedBiLSTMConfig",
     },
     {
         "gumbel_tree": "gumbeltree.light.trees:LightGumbelTree",

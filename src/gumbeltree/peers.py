@@ -4,8 +4,28 @@ from dataclasses import dataclass
 
 from gumbeltree.config import WIDEST, ClassLossSettings, LabelSettings
 from gumbeltree.settings import setting
+from gumbeltree.config import EncoderSettings
+from gumbeltree.settings import kind_of, setting
 
 # encoders of sequences
+
+
+@dataclass(frozen=True)
+class StackedBiLSTMConfig(EncoderSettings):
+    """Stacked bidirectional LSTMs, pooled by their maximum (Nie and Bansal 2017).
+
+    `hidden_dim` is the width of the top layer, both directions together.
+    """
+
+    layers: int = setting(3, low=1, high=20)
+    """Number of layers."""
+    growth: int = setting(1, low=1, high=16)
+    """Width of a layer in multiples of the layer below."""
+    residual: bool = False
+    """Let layers read the sum of the outputs of all layers below, instead of all of them side by
+    side; needs `growth` 1."""
+    kind: str = kind_of("stacked_bilstm")
+
 
 # encoders that follow trees of the data, and fixed trees
 

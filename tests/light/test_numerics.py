@@ -301,7 +301,9 @@ def test_class_weights_are_read_and_not_used(tmp_path):
 )
 def test_every_part_has_a_numpy_version(registry):
     for name in registry:
-        assert registry.light_version(name)
+        # other systems are for comparison only
+        if not registry.settings[name].startswith("gumbeltree.peers:"):
+            assert registry.light_version(name)
 
 
 def test_a_part_without_a_numpy_version_is_refused_by_name(monkeypatch):
