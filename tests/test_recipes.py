@@ -37,6 +37,7 @@ OTHERS = (
     *("lstm", "lstm-matched"),
     *TUNED,
     *("shortcut-stacked-matched", "residual-stacked-matched"),
+    *("nse-matched", "nse-sst2-matched", "nse-sst5-matched"),
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience
 TRAINING = {

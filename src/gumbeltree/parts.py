@@ -85,6 +85,7 @@ ENCODERS = Registry(
         "bag": "gumbeltree.nn.encoders.baselines:BagEncoder",
         "lstm": "gumbeltree.nn.encoders.baselines:LSTMEncoder",
         "stacked_bilstm": "gumbeltree.nn.encoders.stacked_bilstm:StackedBiLSTMEncoder",
+        "nse": "gumbeltree.nn.encoders.nse:NSEEncoder",
     },
     {
         "gumbel_tree": "gumbeltree.config:EncoderConfig",
@@ -94,6 +95,7 @@ ENCODERS = Registry(
         "bag": "gumbeltree.config:BagConfig",
         "lstm": "gumbeltree.config:LSTMConfig",
         "stacked_bilstm": "gumbeltree.peers:StackedBiLSTMConfig",
+        "nse": "gumbeltree.peers:NSEConfig",
     },
     {
         "gumbel_tree": "gumbeltree.light.trees:LightGumbelTree",

@@ -27,6 +27,23 @@ class StackedBiLSTMConfig(EncoderSettings):
     kind: str = kind_of("stacked_bilstm")
 
 
+@dataclass(frozen=True)
+class NSEConfig(EncoderSettings):
+    """The Neural Semantic Encoder (Munkhdalai and Yu 2017).
+
+    `hidden_dim` must equal `embedding_dim`.
+    """
+
+    compose: bool = True
+    """Apply a linear layer to the output of the reader and the memory, as the authors' code does.
+    Without it, the model for SNLI has the 3.0M parameters of the paper."""
+    dropout: float = setting(0.0, low=0, high=1)
+    """Dropout on the inputs of both LSTMs."""
+    init_range: float = setting(0.1, low=0)
+    """Weights and biases are initialised uniformly in [-init_range, init_range]."""
+    kind: str = kind_of("nse")
+
+
 # encoders that follow trees of the data, and fixed trees
 
 # encoders that find their own trees

@@ -1,0 +1,76 @@
+"""The Neural Semantic Encoder, which reads and rewrites a memory of all words."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gumbeltree.layout import Sentences
+from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.nn.single_bias_lstm import SingleBiasLSTM
+from gumbeltree.peers import NSEConfig
+from gumbeltree.states import Draw, Encoding, Keep
+
+
+class NSEEncoder(Encoder):
+    """Encode a sentence as the last state that is written to its memory (Munkhdalai and Yu 2017).
+
+    The memory M starts as the word vectors, one slot j per word. For every word x:
+
+        o   = reader(x)                  an LSTM
+        z_j = softmax_j(o . M_j)
+        m   = sum_j z_j M_j
+        h   = writer(W [o; m] + b)       an LSTM
+        M_j = (1 - z_j) M_j + z_j h
+
+    Without `compose`, the writer reads [o; m] itself.
+
+    Args:
+        config: see `NSEConfig`.
+    """
+
+    Config = NSEConfig
+
+    def __init__(self, config: NSEConfig) -> None:
+        super().__init__(config)
+        D = config.hidden_dim
+        if config.embedding_dim != D:
+            raise ValueError(
+                "the memory of the encoder 'nse' holds word vectors and states, which must have "
+                f"the same width, but `embedding_dim` is {config.embedding_dim} and `hidden_dim` "
+                f"is {D}; set both to the width of the word vectors"
+            )
+        self.reader = SingleBiasLSTM(D, D)
+        self.compose = nn.Linear(2 * D, 2 * D) if config.compose else None
+        self.writer = SingleBiasLSTM(2 * D, D)
+        self.dropout = nn.Dropout(config.dropout)
+        for p in self.parameters():
+            nn.init.uniform_(p, -config.init_range, config.init_range)
+
+    def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
+        """Return the last state of each sentence `[B, D]`."""
+        words, layout, D = sentences.words, sentences.layout, self.config.hidden_dim
+        outside = ~layout.valid(layout.T)
+        memory = layout.padded(words)[layout.sentence]  # [B, T, D], longest first
+        read = self.reader(self.dropout(words), layout)
+        fed = read
+        if self.compose is not None:
+            # the half of the product that does not depend on the memory
+            fed = F.linear(read, self.compose.weight[:, :D], self.compose.bias)
+        h = c = words.new_zeros((layout.B, D))
+        states = []
+        steps = [x.split(list(layout.active)) for x in (read, fed)]
+        for n, o, part in zip(layout.active, *steps, strict=True):
+            memory = memory[:n]
+            scores = (memory @ o[..., None])[..., 0]  # [n, T]
+            z = scores.masked_fill(outside[:n], -torch.inf).softmax(-1)
+            m = (z[:, None] @ memory)[:, 0]  # [n, D]
+            if self.compose is None:
+                composed = torch.cat([o, m], dim=-1)
+            else:
+                composed = part + F.linear(m, self.compose.weight[:, D:])
+            h, c = self.writer.step(self.dropout(composed), h[:n], c[:n])
+            # (1 - z) M + z h
+            memory = memory.lerp(h[:, None], z[..., None])
+            states.append(h)
+        last = layout.start[layout.lengths - 1] + torch.arange(layout.B, device=words.device)
+        return Encoding(torch.cat(states)[last[layout.rank]])

@@ -1,0 +1,102 @@
+"""Test the Neural Semantic Encoder against plain loops over one sentence."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from gumbeltree.config import HeadConfig, ModelConfig
+from gumbeltree.describe import count_parameters
+from gumbeltree.nn.encoders.nse import NSEEncoder
+from gumbeltree.peers import NSEConfig
+from tests.nn.sequences import check_against, check_company, encoder_of, lstm
+
+both = pytest.mark.parametrize("compose", [True, False])
+
+
+def nse(**settings: object) -> NSEEncoder:
+    encoder = encoder_of("nse", hidden_dim=5, **settings)
+    assert isinstance(encoder, NSEEncoder)
+    return encoder
+
+
+def last_state(encoder: NSEEncoder, words: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Return the vector of one sentence `[T, D]` and its memory at the end."""
+    reader, writer, memory = encoder.reader, encoder.writer, list(words)
+    read = lstm(words, reader.weight_ih, reader.weight_hh, reader.bias)
+    h = c = words.new_zeros(words.shape[1])
+    for o in read:
+        weights = [torch.exp(o @ slot) for slot in memory]
+        z = [weight / sum(weights) for weight in weights]
+        m = sum((share * slot for share, slot in zip(z, memory, strict=True)), torch.zeros_like(o))
+        x = torch.cat([o, m])
+        if encoder.compose is not None:
+            x = encoder.compose.weight @ x + encoder.compose.bias
+        i, f, g, out = (writer.weight_ih @ x + writer.weight_hh @ h + writer.bias).chunk(4)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = out.sigmoid() * c.tanh()
+        memory = [(1 - share) * slot + share * h for share, slot in zip(z, memory, strict=True)]
+    return h, memory
+
+
+@both
+def test_equals_plain_loops(compose: bool) -> None:
+    encoder = nse(compose=compose)
+    check_against(encoder, lambda words: last_state(encoder, words)[0])
+
+
+@both
+def test_company_and_padding_have_no_effect(compose: bool) -> None:
+    check_company(nse(compose=compose))
+
+
+def test_a_single_word_replaces_its_slot_by_the_state() -> None:
+    # the softmax over one slot is 1, so the vector does not depend on what the reader compares
+    encoder = nse(compose=False)
+    word = torch.randn(1, 1, 5, dtype=torch.float64)
+    vector = encoder(word, torch.tensor([1])).vector[0]
+    h, (slot,) = last_state(encoder, word[0])
+    assert torch.equal(slot, h)
+    (o,) = lstm(word[0], encoder.reader.weight_ih, encoder.reader.weight_hh, encoder.reader.bias)
+    writer, x = encoder.writer, torch.cat([o, word[0, 0]])
+    (expected,) = lstm(x[None], writer.weight_ih, writer.weight_hh, writer.bias)
+    torch.testing.assert_close(vector, expected)
+
+
+def test_dropout_applies_to_both_lstms_and_spares_the_memory() -> None:
+    encoder, lengths = nse(dropout=0.5).train(), torch.tensor([4, 2])
+    words = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    dropped: list[torch.Size] = []
+
+    def drop(module: torch.nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        dropped.append(output.shape)
+        # the input of the reader
+        return torch.zeros_like(output) if len(dropped) == 1 else output
+
+    encoder.dropout.register_forward_hook(drop)
+    vector = encoder(words, lengths).vector
+    assert dropped == [(6, 5), (2, 10), (2, 10), (1, 10), (1, 10)]
+    # the reader sees zeros, but the memory still has the words
+    assert torch.autograd.grad(vector.sum(), words)[0].any()
+
+
+def test_initial_weights() -> None:
+    encoder = NSEEncoder(NSEConfig(50, 50, init_range=0.2))
+    for p in encoder.parameters():
+        assert 0.15 < p.max() <= 0.2
+        assert -0.2 <= p.min() < -0.15
+
+
+@pytest.mark.parametrize(
+    ("compose", "labels", "total"),
+    [(True, 3, 3_395_899), (False, 3, 3_035_299), (True, 2, 2_473_274), (True, 5, 2_476_349)],
+)
+def test_counts_parameters(compose: bool, labels: int, total: int) -> None:
+    # three labels: SNLI; two and five: SST
+    head = HeadConfig("pair" if labels == 3 else "single", tuple("abcde"[:labels]))
+    config = ModelConfig(NSEConfig(300, 300, compose=compose), head)
+    assert count_parameters(config)["total"] == total
+
+
+def test_rejects_states_of_another_width() -> None:
+    with pytest.raises(ValueError, match="`embedding_dim` is 5 and `hidden_dim` is 6; set both"):
+        encoder_of("nse", hidden_dim=6)
