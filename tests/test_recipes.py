@@ -38,6 +38,7 @@ OTHERS = (
     *TUNED,
     *("shortcut-stacked-matched", "residual-stacked-matched"),
     *("nse-matched", "nse-sst2-matched", "nse-sst5-matched"),
+    "gated-attention-matched",
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience
 TRAINING = {

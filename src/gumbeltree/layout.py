@@ -324,9 +324,15 @@ class Sentences:
         """
         return Sentences(self.words, self.layout, order, self.node_labels, self.extras)
 
-    def with_words(self, words: Tensor) -> "Sentences":
-        """Return the same sentences with other word data, such as vectors instead of ids."""
-        return Sentences(words, self.layout, self.order, self.node_labels, self.extras)
+    def with_words(self, words: Tensor, **extras: Tensor) -> "Sentences":
+        """Return the same sentences with other word data, such as vectors instead of ids.
+
+        Args:
+            words: Data of the words `[cap, ...]`.
+            extras: Additional inputs, by name.
+        """
+        both = {**self.extras, **extras}
+        return Sentences(words, self.layout, self.order, self.node_labels, both)
 
 
 def pack_numbers(*parts: NDArray[np.int64]) -> NDArray[np.int64]:

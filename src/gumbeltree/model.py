@@ -37,6 +37,7 @@ from gumbeltree.store import (
     read_model,
     write_folder,
 )
+from gumbeltree.text.characters import character_table
 from gumbeltree.text_model import TextModel
 from gumbeltree.threads import limited
 from gumbeltree.weights import check_fit, halved, read_weights, restored
@@ -88,6 +89,11 @@ class SentenceModel(TextModel, nn.Module):
                 f"the encoder {config.encoder.kind!r} is a {type(self.encoder).__name__}; derive "
                 "it from gumbeltree.nn.encoders.encoder.Encoder"
             )
+        self.characters: Tensor | None
+        characters = None
+        if self.encoder.reads_characters:
+            characters = torch.from_numpy(character_table(tokenizer))
+        self.register_buffer("characters", characters)
         self.head = HEADS[config.head.kind](config.head, self.encoder.vector_dim)
         """Head, which turns sentence vectors into predictions."""
         self.reset_embedding()
@@ -100,7 +106,10 @@ class SentenceModel(TextModel, nn.Module):
             self.embedding.weight[[i for i in special if i is not None]] = 0
 
     def embed(self, sentences: Sentences) -> Sentences:
-        """Replace word ids `[N]` by word vectors `[N, E]`, with dropout in training."""
+        """Replace word ids `[N]` by word vectors `[N, E]`, with dropout in training.
+
+        If the encoder reads characters, they are added to the sentences.
+        """
         ids, weight = sentences.words, self.embedding.weight
         tuned = weight.requires_grad and torch.is_grad_enabled()
         if tuned and ids.device.type == "cpu" and sentences.layout.known:
@@ -109,7 +118,8 @@ class SentenceModel(TextModel, nn.Module):
             vectors = self.embedding(ids[places]).index_select(0, places.argsort())
         else:
             vectors = self.embedding(ids)
-        return sentences.with_words(self.dropout(vectors))
+        extras = {} if self.characters is None else {"characters": self.characters[ids].long()}
+        return sentences.with_words(self.dropout(vectors), **extras)
 
     def encode_batch(
         self, sentences: Sentences, draw: Draw | None = None, keep: Keep = VECTORS

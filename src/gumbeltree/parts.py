@@ -86,6 +86,7 @@ ENCODERS = Registry(
         "lstm": "gumbeltree.nn.encoders.baselines:LSTMEncoder",
         "stacked_bilstm": "gumbeltree.nn.encoders.stacked_bilstm:StackedBiLSTMEncoder",
         "nse": "gumbeltree.nn.encoders.nse:NSEEncoder",
+        "gated_attention": "gumbeltree.nn.encoders.gated_attention:GatedAttentionEncoder",
     },
     {
         "gumbel_tree": "gumbeltree.config:EncoderConfig",
@@ -96,6 +97,7 @@ ENCODERS = Registry(
         "lstm": "gumbeltree.config:LSTMConfig",
         "stacked_bilstm": "gumbeltree.peers:StackedBiLSTMConfig",
         "nse": "gumbeltree.peers:NSEConfig",
+        "gated_attention": "gumbeltree.peers:GatedAttentionConfig",
     },
     {
         "gumbel_tree": "gumbeltree.light.trees:LightGumbelTree",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from gumbeltree.config import WIDEST, ClassLossSettings, LabelSettings
 from gumbeltree.settings import setting
 from gumbeltree.config import EncoderSettings
+from gumbeltree.config import WIDEST, EncoderSettings
 from gumbeltree.settings import kind_of, setting
 
 # encoders of sequences
@@ -42,6 +43,25 @@ class NSEConfig(EncoderSettings):
     init_range: float = setting(0.1, low=0)
     """Weights and biases are initialised uniformly in [-init_range, init_range]."""
     kind: str = kind_of("nse")
+
+
+@dataclass(frozen=True)
+class GatedAttentionConfig(EncoderSettings):
+    """Stacked bidirectional LSTMs with attention by input gates (Chen et al. 2017).
+
+    `hidden_dim` is the width of each layer, both directions together; sentence vectors are three
+    times as wide.
+    """
+
+    layers: int = setting(3, low=1, high=20)
+    """Number of layers."""
+    character_dim: int = setting(0, low=0, high=WIDEST)
+    """Width of the vectors that convolutions compute from the characters of each word; 0 reads no
+    characters. The character sets and the treatment of short and of out-of-vocabulary words, which
+    have no characters, are not those of the authors."""
+    dropout: float = setting(0.0, low=0, high=1)
+    """Dropout on the word vectors, including those of the characters."""
+    kind: str = kind_of("gated_attention")
 
 
 # encoders that follow trees of the data, and fixed trees

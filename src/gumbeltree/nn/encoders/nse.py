@@ -62,7 +62,8 @@ class NSEEncoder(Encoder):
         for n, o, part in zip(layout.active, *steps, strict=True):
             memory = memory[:n]
             scores = (memory @ o[..., None])[..., 0]  # [n, T]
-            z = scores.masked_fill(outside[:n], -torch.inf).softmax(-1)
+            # even under autocast, the memory keeps its precision
+            z = scores.masked_fill(outside[:n], -torch.inf).softmax(-1, dtype=memory.dtype)
             m = (z[:, None] @ memory)[:, 0]  # [n, D]
             if self.compose is None:
                 composed = torch.cat([o, m], dim=-1)
