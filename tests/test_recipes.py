@@ -37,7 +37,7 @@ OTHERS = (
     *("lstm", "lstm-matched"),
     *TUNED,
     *("shortcut-stacked-matched", "residual-stacked-matched"),
-    *("nse-matched", "nse-sst2-matched", "nse-sst5-matched"),
+    *("nse-matched", "nse-sst2", "nse-sst2-matched", "nse-sst5", "nse-sst5-matched"),
     "gated-attention-matched",
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience

@@ -440,4 +440,5 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> SentenceMode
     copies = {name: x.to(device, copy=True) for name, x in weights.items()}
     model.load_state_dict(copies, assign=True)
     model.provenance = provenance
-    return model.eval()
+    # moves nothing: cuDNN needs the weights of each `nn.LSTM` in one block of memory
+    return model.to(device).eval()
