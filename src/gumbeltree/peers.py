@@ -57,8 +57,8 @@ class GatedAttentionConfig(EncoderSettings):
     """Number of layers."""
     character_dim: int = setting(0, low=0, high=WIDEST)
     """Width of the vectors that convolutions compute from the characters of each word; 0 reads no
-    characters. The character sets and the treatment of short and of out-of-vocabulary words, which
-    have no characters, are not those of the authors."""
+    characters. Out-of-vocabulary words have none. The set of characters and the padding of short
+    words are our choice, not checked against the authors' code."""
     dropout: float = setting(0.0, low=0, high=1)
     """Dropout on the word vectors, including those of the characters."""
     kind: str = kind_of("gated_attention")

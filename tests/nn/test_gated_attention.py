@@ -173,6 +173,21 @@ def test_words_are_extended_by_their_characters() -> None:
         encoder(words, lengths)
 
 
+def test_dropout_applies_to_words_and_characters() -> None:
+    encoder = gated(character_dim=6, dropout=1.0).train()
+    sentences = Sentences.padded(*words_of())
+    vectors = [
+        encoder(
+            sentences.with_words(
+                torch.randn_like(sentences.words),
+                characters=torch.randint(0, 97, (len(sentences.words), 4)),
+            )
+        ).vector
+        for _ in range(2)
+    ]
+    assert torch.equal(*vectors)
+
+
 def test_models_know_the_characters_of_their_words() -> None:
     model = tiny_model("single", encoder="gated_attention", character_dim=6)
     spelled = model.embed(Sentences.of([[1, 2], [0]])).extras["characters"]

@@ -23,6 +23,8 @@ class GatedAttentionEncoder(Encoder):
 
         sum_t |i_t| H_t / sum_t |i_t|
 
+    Unlike the authors, it does not add words for the beginning and the end of a sentence.
+
     Args:
         config: see `GatedAttentionConfig`.
     """
