@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from gumbeltree.config import WIDEST, ClassLossSettings, LabelSettings
-from gumbeltree.settings import setting
-from gumbeltree.config import EncoderSettings
-from gumbeltree.config import WIDEST, EncoderSettings
+from gumbeltree.config import WIDEST, ClassLossSettings, EncoderSettings, LabelSettings
 from gumbeltree.settings import kind_of, setting
 
 # encoders of sequences
