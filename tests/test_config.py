@@ -191,7 +191,7 @@ def test_encoders_reject_invalid_settings(setting, pattern):
         ({"labels": ()}, r"labels?.*\(\)"),
         ({"labels": "abc"}, "labels.*'abc'"),
         ({"labels": ("good", "bad", "good")}, "labels.*'good'"),
-        ({"hidden_layers": 0}, "hidden_layers.*0"),
+        ({"hidden_layers": -1}, "hidden_layers.*-1"),
         ({"dropout": 1.5}, "dropout.*1.5"),
         ({"dropout": float("nan")}, "dropout.*nan"),
         ({"output_range": -1.0}, "output_range.*-1.0"),

@@ -102,6 +102,15 @@ def test_file_equals_model(settings, tmp_path):
         check(model, run_file(file, sentences), sentences)
 
 
+def test_head_without_hidden_layers(tmp_path):
+    plain = tiny_model("single", encoder="bag")
+    head = dataclasses.replace(plain.config.head, hidden_layers=0)
+    model = SentenceModel(dataclasses.replace(plain.config, head=head), plain.tokenizer).eval()
+    torch.nn.init.normal_(model.head.output.weight)
+    sentences = drawn([7, 1, 12])
+    check(model, run_file(session(model, tmp_path / "model.onnx"), sentences), sentences)
+
+
 def test_embeddings_have_no_classes(tmp_path):
     model = tiny_model("similarity", add_words=True, embedding_dim=6)
     sentences = drawn([3, 1, 7])

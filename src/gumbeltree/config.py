@@ -375,8 +375,8 @@ class MLPSettings(Settings):
 
     hidden_dim: int = setting(1024, low=1, high=WIDEST)
     """Width of each hidden layer."""
-    hidden_layers: int = setting(1, low=1, high=100)
-    """Number of hidden layers, each linear with ReLU."""
+    hidden_layers: int = setting(1, low=0, high=100)
+    """Number of hidden layers, each linear with ReLU; 0 for a linear classifier."""
     batch_norm: bool = False
     """Batch normalisation of the places that `normalise` names."""
     dropout: float = setting(0.0, low=0, high=1)

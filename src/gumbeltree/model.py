@@ -37,7 +37,7 @@ from gumbeltree.store import (
     read_model,
     write_folder,
 )
-from gumbeltree.text.characters import character_table
+from gumbeltree.text.spelling import SPELLINGS
 from gumbeltree.text_model import TextModel
 from gumbeltree.threads import limited
 from gumbeltree.weights import check_fit, halved, read_weights, restored
@@ -89,11 +89,9 @@ class SentenceModel(TextModel, nn.Module):
                 f"the encoder {config.encoder.kind!r} is a {type(self.encoder).__name__}; derive "
                 "it from gumbeltree.nn.encoders.encoder.Encoder"
             )
-        self.characters: Tensor | None
-        characters = None
-        if self.encoder.reads_characters:
-            characters = torch.from_numpy(character_table(tokenizer))
-        self.register_buffer("characters", characters)
+        self.spelling: Tensor | None
+        spell = SPELLINGS.get(self.encoder.spelling)
+        self.register_buffer("spelling", torch.from_numpy(spell(tokenizer)) if spell else None)
         self.head = HEADS[config.head.kind](config.head, self.encoder.vector_dim)
         """Head, which turns sentence vectors into predictions."""
         self.reset_embedding()
@@ -108,7 +106,7 @@ class SentenceModel(TextModel, nn.Module):
     def embed(self, sentences: Sentences) -> Sentences:
         """Replace word ids `[N]` by word vectors `[N, E]`, with dropout in training.
 
-        If the encoder reads characters, they are added to the sentences.
+        If the encoder reads the spelling of the words, it is added to the sentences.
         """
         ids, weight = sentences.words, self.embedding.weight
         tuned = weight.requires_grad and torch.is_grad_enabled()
@@ -118,7 +116,7 @@ class SentenceModel(TextModel, nn.Module):
             vectors = self.embedding(ids[places]).index_select(0, places.argsort())
         else:
             vectors = self.embedding(ids)
-        extras = {} if self.characters is None else {"characters": self.characters[ids].long()}
+        extras = {} if self.spelling is None else {self.encoder.spelling: self.spelling[ids]}
         return sentences.with_words(self.dropout(vectors), **extras)
 
     def encode_batch(

@@ -87,6 +87,9 @@ ENCODERS = Registry(
         "stacked_bilstm": "gumbeltree.nn.encoders.stacked_bilstm:StackedBiLSTMEncoder",
         "nse": "gumbeltree.nn.encoders.nse:NSEEncoder",
         "gated_attention": "gumbeltree.nn.encoders.gated_attention:GatedAttentionEncoder",
+        "bcn": "gumbeltree.nn.encoders.bcn:BCNEncoder",
+        "dmn": "gumbeltree.nn.encoders.dmn:DMNEncoder",
+        "byte_mlstm": "gumbeltree.nn.encoders.byte_mlstm:ByteMLSTMEncoder",
     },
     {
         "gumbel_tree": "gumbeltree.config:EncoderConfig",
@@ -98,6 +101,9 @@ ENCODERS = Registry(
         "stacked_bilstm": "gumbeltree.peers:StackedBiLSTMConfig",
         "nse": "gumbeltree.peers:NSEConfig",
         "gated_attention": "gumbeltree.peers:GatedAttentionConfig",
+        "bcn": "gumbeltree.peers:BCNConfig",
+        "dmn": "gumbeltree.peers:DMNConfig",
+        "byte_mlstm": "gumbeltree.peers:ByteMLSTMConfig",
     },
     {
         "gumbel_tree": "gumbeltree.light.trees:LightGumbelTree",

@@ -1,6 +1,6 @@
 """Settings of the systems that the paper compares itself with in Tables 1 and 2."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gumbeltree.config import WIDEST, ClassLossSettings, EncoderSettings, LabelSettings
 from gumbeltree.settings import kind_of, setting
@@ -59,6 +59,43 @@ class GatedAttentionConfig(EncoderSettings):
     dropout: float = setting(0.0, low=0, high=1)
     """Dropout on the word vectors, including those of the characters."""
     kind: str = kind_of("gated_attention")
+
+
+@dataclass(frozen=True)
+class BCNConfig(EncoderSettings):
+    """The biattentive classification network (McCann et al. 2017)."""
+
+    dropout: float = setting(0.0, low=0, high=0.9)
+    """Dropout on the projected words."""
+    pooled_dropout: float = setting(0.0, low=0, high=0.9)
+    """Dropout on the sentence vector."""
+    kind: str = kind_of("bcn")
+
+
+@dataclass(frozen=True)
+class DMNConfig(EncoderSettings):
+    """A dynamic memory network whose only question is learned (Kumar et al. 2016)."""
+
+    passes: int = setting(2, low=1, high=100)
+    """Number of passes over the words, each of which updates the memory."""
+    kind: str = kind_of("dmn")
+
+
+@dataclass(frozen=True)
+class ByteMLSTMConfig(EncoderSettings):
+    """A multiplicative LSTM over bytes, trained as a language model (Radford et al. 2017).
+
+    It reads the bytes of the words instead of their vectors, so `embedding_dim` can be 1.
+    """
+
+    hidden_dim: int = setting(1024, low=1, high=WIDEST)
+    """Width D of the states."""
+    byte_dim: int = setting(64, low=1, high=WIDEST)
+    """Width of the byte vectors."""
+    probe: bool = field(default=True, kw_only=True)
+    """Train the encoder as a language model only. If false, the gradients of the head reach it
+    too."""
+    kind: str = kind_of("byte_mlstm")
 
 
 # encoders that follow trees of the data, and fixed trees

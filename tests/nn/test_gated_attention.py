@@ -12,7 +12,7 @@ from gumbeltree.nn.character_cnn import CharacterCNN
 from gumbeltree.nn.encoders.gated_attention import GatedAttentionEncoder
 from gumbeltree.peers import GatedAttentionConfig
 from gumbeltree.states import VECTORS, Draw
-from gumbeltree.text.characters import LONGEST, character_table
+from gumbeltree.text.spelling import MOST_CHARACTERS, character_table
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from tests.models import TEXTS, tiny_model
 from tests.nn.sequences import both_ways, check_against, check_company, encoder_of, words_of
@@ -118,13 +118,13 @@ def test_rejects_impossible_widths(settings: dict[str, object], message: str) ->
 def test_character_table() -> None:
     tokenizer = whitespace_tokenizer(["a", "Zoë", "~", "x" * 99])
     table = character_table(tokenizer)
-    assert table.shape == (6, LONGEST)
+    assert table.shape == (6, MOST_CHARACTERS)
     found = {word: table[i] for word, i in tokenizer.get_vocab().items()}
     assert {word: row[row > 0].tolist() for word, row in found.items()} == {
         "a": [67],
         "Zoë": [60, 81, 1],
         "~": [96],
-        "x" * 99: [90] * LONGEST,
+        "x" * 99: [90] * MOST_CHARACTERS,
         "<pad>": [],
         "<unk>": [],
     }

@@ -78,17 +78,15 @@ def test_head_by_hand():
     assert run(head, torch.tensor([[1.0, 2.0]])).tolist() == [[11.25, -4.5]]
 
 
-@pytest.mark.parametrize(("kind", "layers"), [("pair", 1), ("single", 3)])
+@pytest.mark.parametrize(("kind", "layers"), [("pair", 1), ("single", 3), ("pair", 0)])
 def test_number_of_hidden_layers(kind, layers):
     head = randomized(
         head_of(HeadConfig(kind, ("a", "b", "c", "d"), hidden_dim=5, hidden_layers=layers), 3)
     ).eval()
     vectors = [torch.randn(7, 3) for _ in range(2 if kind == "pair" else 1)]
     x = pair_features(*vectors) if kind == "pair" else vectors[0]
-    assert [tuple(layer.weight.shape) for layer in head.hidden] == [
-        (5, x.shape[1]),
-        *[(5, 5)] * (layers - 1),
-    ]
+    shapes = [(5, x.shape[1]), *[(5, 5)] * 2][:layers]
+    assert [tuple(layer.weight.shape) for layer in head.hidden] == shapes
     for layer in head.hidden:
         x = torch.clamp(x @ layer.weight.T + layer.bias, min=0)
     expected = x @ head.output.weight.T + head.output.bias
@@ -142,6 +140,18 @@ def test_batch_norm_precedes_dropout_in_training():
         (head.batch_norm_in, head.batch_norm_out), before, (mean, mean_out), strict=True
     ):
         torch.testing.assert_close(norm.running_mean, 0.9 * old + 0.1 * new)
+
+
+def test_without_hidden_layers_batch_norm_and_dropout_apply_once():
+    config = HeadConfig("single", hidden_layers=0, batch_norm=True, dropout=0.5)
+    head = randomized(head_of(config, 40)).train()
+    u = torch.randn(16, 40)
+    scores, (last,) = inputs_of(head, u)
+    whole = normalized(u, head.batch_norm_in, u.mean(0), u.var(0, unbiased=False))
+    kept = last != 0
+    assert 0.4 < kept.float().mean() < 0.6
+    torch.testing.assert_close(last[kept], 2 * whole[kept])
+    torch.testing.assert_close(scores, head.output(last).detach())
 
 
 def test_batch_norm_is_optional():

@@ -109,6 +109,8 @@ class LightMLP(LightHead):
         """Return the names of the batch normalisations: of the input, then of hidden layers."""
         if not config.batch_norm:
             return []
+        if not config.hidden_layers:
+            return ["batch_norm_in"]
         places = config.hidden_layers - 1 if config.normalise == "every" else 0
         between = [f"batch_norm_between.{i}" for i in range(places)]
         return ["batch_norm_in", *between, "batch_norm_out"]
@@ -117,13 +119,14 @@ class LightMLP(LightHead):
     def shapes(cls, config: Any, vector_dim: int) -> Shapes:
         """Return the names and shapes of the weights."""
         width, inputs, shapes = config.hidden_dim, vector_dim * cls.parts, Shapes()
+        last = width if config.hidden_layers else inputs
         for name in cls.normalized(config):
             shapes |= _normalization_shapes(name, inputs if name == "batch_norm_in" else width)
         for i in range(config.hidden_layers):
             shapes[f"hidden.{i}.weight"] = (width, width + inputs * config.skip if i else inputs)
             shapes[f"hidden.{i}.bias"] = (width,)
         outputs = cls.outputs(config)
-        return {**shapes, "output.weight": (outputs, width), "output.bias": (outputs,)}
+        return {**shapes, "output.weight": (outputs, last), "output.bias": (outputs,)}
 
     @abstractmethod
     def features(self, *vectors: Array) -> Array:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from gumbeltree.text.characters import CHARACTERS
+from gumbeltree.text.spelling import CHARACTERS
 
 WIDTHS = (1, 3, 5)
 """Characters that the convolutions see at a time."""
@@ -29,9 +29,9 @@ class CharacterCNN(nn.Module):
         )
 
     def forward(self, characters: Tensor) -> Tensor:
-        """Return vectors `[N, dim]` for characters, int64 `[N, K]`, 0 past the end of a word."""
+        """Return vectors `[N, dim]` for characters `[N, K]`, 0 past the end of a word."""
         inside = (characters > 0)[:, None]  # [N, 1, K]
-        vectors = self.embedding(characters).transpose(1, 2) * inside
+        vectors = self.embedding(characters.long()).transpose(1, 2) * inside
         # the ReLU makes 0 the least value, and the value of words without characters
         found = [(layer(vectors) * inside).relu().amax(-1) for layer in self.convolutions]
         return torch.cat(found, dim=-1)

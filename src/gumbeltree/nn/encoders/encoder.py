@@ -34,9 +34,9 @@ class Encoder(EncoderTraits, nn.Module, ABC):
     """Class of its settings."""
     needs: frozenset[str] = frozenset()
     """Inputs required in addition to the words, such as "order"."""
-    reads_characters: bool = False
-    """Whether models add the characters of each word to `Sentences.extras` as "characters", int64
-    `[cap, K]`, 0 past the end of a word; see `character_table`."""
+    spelling: str = ""
+    """How models add the spelling of each word to `Sentences.extras`, under the same name:
+    characters or bytes, uint8 `[cap, K]`, 0 past the end of a word; see `text.spelling`."""
     capturable: ClassVar[bool] = False
     """Whether `encode` can be captured as a CUDA graph: it reads no values back from the
     device and no host-side numbers of a layout. Every subclass must set it; inherited values do

@@ -44,6 +44,7 @@ class GatedAttentionEncoder(Encoder):
                 f"convolution, got {config.character_dim}"
             )
         self.characters = CharacterCNN(config.character_dim) if config.character_dim else None
+        self.spelling = "characters" if config.character_dim else ""
         self.dropout = nn.Dropout(config.dropout)
         words = config.embedding_dim + config.character_dim
         inputs = [words, *[config.hidden_dim + words] * (config.layers - 1)]
@@ -64,11 +65,6 @@ class GatedAttentionEncoder(Encoder):
                         orthogonal_(gate)
                     else:
                         nn.init.normal_(gate, std=0.01)
-
-    @property
-    def reads_characters(self) -> bool:  # type: ignore[override]
-        """Whether words have character vectors."""
-        return self.characters is not None
 
     @property
     def vector_dim(self) -> int:

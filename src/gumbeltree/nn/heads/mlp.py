@@ -15,7 +15,8 @@ class MLPHead(Head):
     """MLP over features of the sentence vectors.
 
     Batch normalisation and then dropout are applied to the input and the last hidden layer. With
-    `normalise` "every", they are applied to the other hidden layers as well.
+    `normalise` "every", they are applied to the other hidden layers as well. Without hidden layers,
+    they are applied once.
 
     Args:
         config: see `MLPSettings`.
@@ -35,17 +36,17 @@ class MLPHead(Head):
         """Create the layers, given the widths of input and output."""
         config = self.config
         width, later = config.hidden_dim, config.hidden_layers - 1
-        inputs = [features, *[width + features * config.skip] * later]
+        inputs = [features, *[width + features * config.skip] * later][: config.hidden_layers]
         normalize = nn.BatchNorm1d if config.batch_norm else lambda width: nn.Identity()
         self.batch_norm_in = normalize(features)
         self.hidden = nn.ModuleList(nn.Linear(n, width) for n in inputs)
         places = later if config.normalise == "every" else 0
         self.batch_norm_between = nn.ModuleList(normalize(width) for _ in range(places))
-        self.batch_norm_out = normalize(width)
+        self.batch_norm_out = normalize(width) if self.hidden else nn.Identity()
         own = config.input_dropout
         self.dropout_in = nn.Dropout(config.dropout if own is None else own)
         self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(width, outputs)
+        self.output = nn.Linear(width if self.hidden else features, outputs)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -82,7 +83,9 @@ class MLPHead(Head):
             x = layer(x).relu()
             if i < len(self.batch_norm_between):
                 x = self.dropout(self.batch_norm_between[i](x))
-        scores: Tensor = self.output(self.dropout(self.batch_norm_out(x)))
+        if self.hidden:
+            x = self.dropout(self.batch_norm_out(x))
+        scores: Tensor = self.output(x)
         return scores
 
 

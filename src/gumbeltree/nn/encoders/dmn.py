@@ -1,0 +1,98 @@
+"""Dynamic memory networks (Kumar et al. 2016) as encoders of single sentences."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence
+
+from gumbeltree.layout import Layout, Sentences
+from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.peers import DMNConfig
+from gumbeltree.states import Draw, Encoding, Keep
+
+
+class DMNEncoder(Encoder):
+    """Read a sentence several times, with attention that depends on a memory.
+
+    A GRU over the words returns facts c_1..c_T. The memory m starts as the question q, a learned
+    vector. Each pass computes a gate per word from
+
+        z_t = [c; m; q; c * q; c * m; |c - q|; |c - m|; c^T W q; c^T W m]
+        g_t = sigmoid(w_2^T tanh(W_1 z_t + b_1) + b_2)
+        e_t = g_t GRU_e(c_t, e_{t-1}) + (1 - g_t) e_{t-1},    e_0 = 0
+
+    and updates the memory, m <- GRU_m(e_T, m). The sentence vector is the first state of the answer
+    module, GRU_a(q, m). A linear head without hidden layers completes the published model. There,
+    the answer module also reads the previous answer, which is zero at its only step; the weights of
+    this input are left out.
+
+    Each GRU has one bias vector, as in the equations of the paper, while `torch.nn.GRU` has two.
+    The paper does not state the width of the states.
+
+    Args:
+        config: see `DMNConfig`.
+    """
+
+    Config = DMNConfig
+
+    def __init__(self, config: DMNConfig) -> None:
+        super().__init__(config)
+        D = config.hidden_dim
+        # the weights of an additional input, which is 1, are the bias
+        self.facts = nn.GRU(config.embedding_dim + 1, D, bias=False)
+        self.question = nn.Parameter(torch.empty(D))
+        self.relation = nn.Linear(D, D, bias=False)
+        self.gate = nn.Sequential(nn.Linear(7 * D + 2, D), nn.Tanh(), nn.Linear(D, 1))
+        self.episode, self.memory, self.answer = (_GRU(D) for _ in range(3))
+        nn.init.normal_(self.question, std=D**-0.5)
+
+    def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
+        """Return the answer states `[B, D]`."""
+        layout, q = sentences.layout, self.question
+        words = F.pad(sentences.words[: layout.N], (0, 1), value=1.0)
+        # a packed sequence has the same order of rows
+        facts = self.facts(PackedSequence(words, torch.tensor(layout.active)))[0].data
+        rank = torch.cat([layout.rank.new_tensor(range(n)) for n in layout.active])
+        related, inputs = self.relation(facts), self.episode.inputs(facts)
+        m = q.expand(layout.B, -1)
+        for _ in range(self.config.passes):
+            gates = self.gate(_features(facts, m[rank], q.expand_as(facts), related)).sigmoid()
+            m = self.memory(self.memory.inputs(self._episode(inputs, gates, layout)), m)
+        answer = self.answer(self.answer.inputs(q), m)
+        return Encoding(answer[layout.rank])
+
+    def _episode(self, inputs: Tensor, gates: Tensor, layout: Layout) -> Tensor:
+        """Return e_T of each sorted sentence `[B, D]` from inputs `[N, 3D]`, gates `[N, 1]`."""
+        e = inputs.new_zeros(layout.B, self.config.hidden_dim)
+        ended = []
+        for n, x, g in zip(
+            layout.active, inputs.split(layout.active), gates.split(layout.active), strict=True
+        ):
+            # the shortest sentences come last
+            ended.append(e[n:])
+            e = e[:n]
+            e = e + g * (self.episode(x, e) - e)
+        return torch.cat([e, *reversed(ended)])
+
+
+class _GRU(nn.Module):
+    """One step of a GRU whose input and state have the same width."""
+
+    def __init__(self, hidden_dim: int) -> None:
+        super().__init__()
+        self.inputs = nn.Linear(hidden_dim, 3 * hidden_dim)
+        self.hidden = nn.Linear(hidden_dim, 3 * hidden_dim, bias=False)
+
+    def forward(self, inputs: Tensor, h: Tensor) -> Tensor:
+        """Return the next state from W x + b `[..., 3D]` (reset, update, new) and `h` `[n, D]`."""
+        D = h.shape[1]
+        hidden: Tensor = self.hidden(h)
+        reset, update = (inputs[..., : 2 * D] + hidden[:, : 2 * D]).sigmoid().chunk(2, dim=1)
+        new = (inputs[..., 2 * D :] + reset * hidden[:, 2 * D :]).tanh()
+        return new + update * (h - new)
+
+
+def _features(c: Tensor, m: Tensor, q: Tensor, related: Tensor) -> Tensor:
+    """Return z `[N, 7D + 2]` of facts, memories and questions `[N, D]` each; related = W^T c."""
+    products = [(related * x).sum(1, keepdim=True) for x in (q, m)]
+    return torch.cat([c, m, q, c * q, c * m, (c - q).abs(), (c - m).abs(), *products], dim=1)

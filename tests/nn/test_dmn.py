@@ -1,0 +1,89 @@
+"""Test the dynamic memory network against its equations, sentence by sentence."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gumbeltree.nn.encoders.dmn import DMNEncoder
+from gumbeltree.peers import DMNConfig
+from tests.models import TEXTS, tiny_model
+from tests.nn.equations import check_autocast, check_batch, check_gradients, check_padding, words_of
+
+
+def encoder_of(passes: int = 2) -> DMNEncoder:
+    torch.manual_seed(3)
+    encoder = DMNEncoder(DMNConfig(5, 6, passes=passes)).double()
+    for parameter in encoder.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return encoder
+
+
+def gru(W: Tensor, b: Tensor, U: Tensor, x: Tensor, h: Tensor) -> Tensor:
+    """Return the next state from one input `[E]` and one state `[D]`."""
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = (W @ x + b).chunk(3), (U @ h).chunk(3)
+    r, z = torch.sigmoid(x_r + h_r), torch.sigmoid(x_z + h_z)
+    return z * h + (1 - z) * torch.tanh(x_n + r * h_n)
+
+
+def by_hand(e: DMNEncoder, x: Tensor) -> Tensor:
+    """Return the vector of one sentence `[L, E]`."""
+    weight, q = e.facts.weight_ih_l0, e.question
+    first = weight[:, :-1], weight[:, -1], e.facts.weight_hh_l0
+    episode, memory, answer = (
+        (g.inputs.weight, g.inputs.bias, g.hidden.weight) for g in (e.episode, e.memory, e.answer)
+    )
+    facts = [torch.zeros_like(q)]
+    for word in x:
+        facts.append(gru(*first, word, facts[-1]))
+    W, (one, _, two), m = e.relation.weight, e.gate, q
+    for _ in range(e.config.passes):
+        state = torch.zeros_like(q)
+        for c in facts[1:]:
+            related = torch.stack([c @ W.T @ q, c @ W.T @ m])
+            z = torch.cat([c, m, q, c * q, c * m, (c - q).abs(), (c - m).abs(), related])
+            inner = torch.tanh(one.weight @ z + one.bias)
+            g = torch.sigmoid(two.weight[0] @ inner + two.bias[0])
+            state = g * gru(*episode, c, state) + (1 - g) * state
+        m = gru(*memory, state, m)
+    return gru(*answer, q, m)
+
+
+@pytest.mark.parametrize("passes", [1, 2, 3])
+def test_values_and_gradients_follow_the_equations(passes: int) -> None:
+    check_gradients(encoder_of(passes), by_hand)
+
+
+def test_batch_and_padding_have_no_effect() -> None:
+    check_batch(encoder_of())
+    check_padding(encoder_of())
+
+
+def test_half_precision() -> None:
+    check_autocast(encoder_of())
+
+
+def test_closed_gates_leave_the_question_alone() -> None:
+    e = encoder_of()
+    nn.init.constant_(e.gate[2].bias, -1e4)
+    words, lengths = words_of()
+    vector = e(words, lengths).vector
+    # every episode is zero, so that all sentences have the same memory
+    torch.testing.assert_close(vector, vector[:1].expand_as(vector))
+
+
+def test_count_of_the_preset() -> None:
+    with torch.device("meta"):
+        count = sum(p.numel() for p in DMNEncoder(DMNConfig()).parameters())
+    # four GRUs, the gates and the question
+    assert count == 4 * 540_900 + 721_201 + 300
+    # the published answer module also has an input that is always zero, and 300 weights per class
+    classes = 5
+    assert count + 3 * 300 * classes + 300 * classes == 2_891_101
+
+
+def test_a_model_classifies_text() -> None:
+    model = tiny_model("single", encoder="dmn")
+    assert model.encode(TEXTS).shape == (len(TEXTS), 6)
+    alone = [model.predict([text])[0] for text in TEXTS]
+    for one, other in zip(model.predict(TEXTS), alone, strict=True):
+        assert one.logits == pytest.approx(other.logits, abs=1e-5)
