@@ -36,7 +36,7 @@ OTHERS = (
     "sick-relatedness",
     *("lstm", "lstm-matched"),
     *("bcn-sst2-matched", "bcn-sst5-matched", "dmn-sst2-matched", "dmn-sst5-matched"),
-    *("byte-mlstm-small-sst2", "byte-mlstm-small-sst5"),
+    *("dmn-sst2", "dmn-sst5", "byte-mlstm-small-sst2", "byte-mlstm-small-sst5"),
     *TUNED,
     *("shortcut-stacked-matched", "residual-stacked-matched"),
     *("nse-matched", "nse-sst2", "nse-sst2-matched", "nse-sst5", "nse-sst5-matched"),

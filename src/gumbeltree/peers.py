@@ -66,9 +66,7 @@ class BCNConfig(EncoderSettings):
     """The biattentive classification network (McCann et al. 2017)."""
 
     dropout: float = setting(0.0, low=0, high=0.9)
-    """Dropout on the projected words."""
-    pooled_dropout: float = setting(0.0, low=0, high=0.9)
-    """Dropout on the sentence vector."""
+    """Dropout on the projected words. Dropout on the sentence vector is a setting of the head."""
     kind: str = kind_of("bcn")
 
 

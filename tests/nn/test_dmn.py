@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gumbeltree.config import load_recipe
+from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.dmn import DMNEncoder
 from gumbeltree.peers import DMNConfig
 from tests.models import TEXTS, tiny_model
@@ -79,6 +81,9 @@ def test_count_of_the_preset() -> None:
     # the published answer module also has an input that is always zero, and 300 weights per class
     classes = 5
     assert count + 3 * 300 * classes + 300 * classes == 2_891_101
+    # its output has no bias, while that of the head has
+    total = count_parameters(load_recipe("dmn-sst5").model)["total"]
+    assert total == count + 300 * classes + classes
 
 
 def test_a_model_classifies_text() -> None:

@@ -36,7 +36,6 @@ class BCNEncoder(Encoder):
         self.integrator = nn.LSTM(6 * D, D, bidirectional=True)
         self.attend = nn.Linear(2 * D, 1)
         self.dropout = nn.Dropout(config.dropout)
-        self.pooled_dropout = nn.Dropout(config.pooled_dropout)
 
     @property
     def vector_dim(self) -> int:
@@ -65,7 +64,7 @@ class BCNEncoder(Encoder):
             Y.sum(1) / lengths[:, None],
             (scores.softmax(1) * Y).sum(1),
         ]
-        return Encoding(self.pooled_dropout(torch.cat(pools, dim=1)))
+        return Encoding(torch.cat(pools, dim=1))
 
 
 def _run(lstm: nn.LSTM, rows: Tensor, layout: Layout) -> Tensor:
