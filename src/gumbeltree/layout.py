@@ -23,6 +23,9 @@ from torch import Tensor
 from gumbeltree.device.find_rows import RowTables, find_rows
 from gumbeltree.device.overlap import Overlap
 
+NO_CLASS = -2
+"""Class number of a node whose label is not one of the classes, such as neutral in sst2."""
+
 
 class Bounds(NamedTuple):
     """Sizes of a batch; batches with the same bounds have tensors of the same shapes."""
@@ -257,7 +260,8 @@ class Sentences:
         layout: Layout of the words.
         order: Merge orders to follow instead of the encoder's own choice, int64 `[B, T-1]`;
             entries past the end of a sentence are ignored.
-        node_labels: Labels of the nodes, int64 `[B, 2T-1]`, -1 for none.
+        node_labels: Classes of the nodes, int64 `[B, 2T-1]`: word i at i, merge t at T+t, -1 where
+            there is no node, `NO_CLASS` for labels that are not classes.
         extras: Additional inputs of custom encoders, by name.
     """
 

@@ -90,6 +90,11 @@ ENCODERS = Registry(
         "bcn": "gumbeltree.nn.encoders.bcn:BCNEncoder",
         "dmn": "gumbeltree.nn.encoders.dmn:DMNEncoder",
         "byte_mlstm": "gumbeltree.nn.encoders.byte_mlstm:ByteMLSTMEncoder",
+        "level_tree": "gumbeltree.nn.encoders.level_tree:LevelTreeEncoder",
+        "constituency": "gumbeltree.nn.encoders.constituency:ConstituencyEncoder",
+        "constituency_dropout": "gumbeltree.nn.encoders.constituency:DropoutConstituencyEncoder",
+        "rntn": "gumbeltree.nn.encoders.rntn:RNTNEncoder",
+        "nti": "gumbeltree.nn.encoders.nti:NTIEncoder",
     },
     {
         "gumbel_tree": "gumbeltree.config:EncoderConfig",
@@ -104,6 +109,11 @@ ENCODERS = Registry(
         "bcn": "gumbeltree.peers:BCNConfig",
         "dmn": "gumbeltree.peers:DMNConfig",
         "byte_mlstm": "gumbeltree.peers:ByteMLSTMConfig",
+        "level_tree": "gumbeltree.peers:LevelTreeConfig",
+        "constituency": "gumbeltree.peers:ConstituencyConfig",
+        "constituency_dropout": "gumbeltree.peers:DropoutConstituencyConfig",
+        "rntn": "gumbeltree.peers:RNTNConfig",
+        "nti": "gumbeltree.peers:NTIConfig",
     },
     {
         "gumbel_tree": "gumbeltree.light.trees:LightGumbelTree",
@@ -128,6 +138,7 @@ HEADS = Registry(
         "single_tags": "gumbeltree.nn.heads.tags:SingleTagsHead",
         "similarity": "gumbeltree.nn.heads.similarity:SimilarityHead",
         "single_maxout": "gumbeltree.nn.heads.maxout:SingleMaxoutHead",
+        "nodes": "gumbeltree.nn.heads.nodes:NodesHead",
     },
     {
         "pair": "gumbeltree.config:HeadConfig",
@@ -140,6 +151,7 @@ HEADS = Registry(
         "single_tags": "gumbeltree.config:TagsConfig",
         "similarity": "gumbeltree.config:SimilarityConfig",
         "single_maxout": "gumbeltree.peers:MaxoutConfig",
+        "nodes": "gumbeltree.peers:NodesConfig",
     },
     {
         "pair": "gumbeltree.light.heads:LightPairHead",

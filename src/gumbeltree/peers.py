@@ -4,6 +4,12 @@ from dataclasses import dataclass, field
 
 from gumbeltree.config import WIDEST, ClassLossSettings, EncoderSettings, LabelSettings
 from gumbeltree.settings import kind_of, setting
+from dataclasses import dataclass
+from typing import Any
+
+from gumbeltree.config import LABELS_FROM_DATA, EncoderSettings
+from gumbeltree.parts import CELLS, LEAVES
+from gumbeltree.settings import Settings, kind_of, part, setting
 
 # encoders of sequences
 
@@ -98,6 +104,60 @@ class ByteMLSTMConfig(EncoderSettings):
 
 # encoders that follow trees of the data, and fixed trees
 
+
+@dataclass(frozen=True)
+class LevelTreeConfig(EncoderSettings):
+    """Gold trees, composed level by level."""
+
+    leaf: Any = part(LEAVES, "lstm")
+    """Leaf transformation; see `TreeSettings`."""
+    cell: Any = part(CELLS, "treelstm")
+    """Composition cell; see `TreeSettings`."""
+    kind: str = kind_of("level_tree")
+
+
+@dataclass(frozen=True)
+class ConstituencyConfig(EncoderSettings):
+    """The constituency Tree-LSTM (Tai et al. 2015)."""
+
+    kind: str = kind_of("constituency")
+
+
+@dataclass(frozen=True)
+class DropoutConstituencyConfig(EncoderSettings):
+    """The constituency Tree-LSTM with recurrent dropout (Looks et al. 2017)."""
+
+    dropout: float = setting(0.25, low=0, high=0.99)
+    """Dropout on the candidate of each node."""
+    kind: str = kind_of("constituency_dropout")
+
+
+@dataclass(frozen=True)
+class RNTNConfig(EncoderSettings):
+    """The recursive neural tensor network (Socher et al. 2013); both widths must be equal."""
+
+    kind: str = kind_of("rntn")
+
+
+@dataclass(frozen=True)
+class NTIConfig(EncoderSettings):
+    """The neural tree indexer, a full binary tree (Munkhdalai and Yu 2017)."""
+
+    dropout: float = setting(0.0, low=0, high=0.99)
+    """Dropout on the inputs of the LSTM and of every node."""
+    least_leaves: int = setting(1, low=1, high=2**16)
+    """Minimum number of leaves, a power of two; shorter sentences are padded to it."""
+    kind: str = kind_of("nti")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.least_leaves & (self.least_leaves - 1):
+            raise ValueError(
+                f"`encoder.least_leaves` must be a power of two, got {self.least_leaves}; use "
+                f"{1 << self.least_leaves.bit_length()}"
+            )
+
+
 # encoders that find their own trees
 
 # heads
@@ -125,4 +185,29 @@ class MaxoutConfig(ClassLossSettings, LabelSettings):
             raise ValueError(
                 f"`head.dropouts` must have one value for each of the {layers} layers, got "
                 f"{list(self.dropouts)}; the last layer is the output"
+class NodesConfig(Settings):
+    """A classifier of every node of gold trees, a linear layer; it predicts the root."""
+
+    labels: tuple[str, ...] = LABELS_FROM_DATA
+    """Names of the classes, in the order of the outputs; "?" takes them from the training data."""
+    dropout: float = setting(0.0, low=0, high=1)
+    """Dropout on the states that the linear layer reads."""
+    other_class: bool = False
+    """Learn one more class for nodes whose label is not a class, such as neutral nodes in sst2. It
+    is never predicted. If false, these nodes have no loss."""
+    loss_scale: float = setting(1.0, low=0)
+    """Factor of the loss in training, a sum over the nodes of a tree and a mean over the trees."""
+    negative: tuple[str, ...] | None = None
+    """Classes of one side; with `positive`, evaluations include the accuracy of the side with the
+    higher total probability, over the examples of either side."""
+    positive: tuple[str, ...] | None = None
+    """Classes of the other side."""
+    kind: str = kind_of("nodes")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.negative is None) != (self.positive is None):
+            raise ValueError(
+                "`head.negative` and `head.positive` belong together: "
+                f"got {self.negative!r} and {self.positive!r}; set both or neither"
             )

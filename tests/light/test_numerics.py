@@ -234,7 +234,7 @@ def test_half_precision_models_compute_in_float32(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("batch_norm", [True, False], ids=["batch-norm", "plain"])
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", HEADS.light)
 def test_heads_agree_with_torch(tmp_path, kind, batch_norm):
     config = made(tmp_path, kind).torch.config.head
     if hasattr(config, "batch_norm"):

@@ -86,6 +86,12 @@ def prepare(
                 f"{name}: the encoder needs gold trees, but these {task.name} data have none; use "
                 "data with trees, such as listops or logic, or another encoder"
             )
+        if task.nodes and not part.nodes:
+            raise ValueError(
+                f"{name}: the head {recipe.model.head.kind!r} needs a label for every node of the "
+                f"gold trees, but these {task.name} data have none; use sst2 or sst5, or another "
+                "head"
+            )
     say("building the vocabulary")
     sources = ["train"] if settings.vocabulary == "train" else list(examples)
     texts = [text for name in sources for text in examples[name].sentences]
@@ -237,9 +243,11 @@ def make_task(recipe: Recipe) -> Task:
             getattr(head, "tag_separator", "|"),
         )
         table.trees = needs_trees(recipe)
+        table.nodes = HEADS[head.kind].node_targets
         return table
     task: Task = TASKS[settings.task]()
     task.trees = needs_trees(recipe)
+    task.nodes = HEADS[head.kind].node_targets
     return task
 
 
@@ -517,6 +525,19 @@ def with_labels(recipe: Recipe, prepared: Prepared) -> Recipe:
         raise ValueError(
             f"the recipe is for {kinds[pair]}, but the data consists of {kinds[prepared.pair]}; "
             f"use another recipe, or --set head.kind={fitting[0]}"
+        )
+    nodes = HEADS[head.kind].node_targets
+    if nodes and not needs_trees(recipe):
+        raise ValueError(
+            f"the head {head.kind!r} learns the labels of the nodes of gold trees, but the encoder "
+            f"{recipe.model.encoder.kind!r} does not follow them; use an encoder that does, such "
+            "as level_tree, or the head single"
+        )
+    if nodes != (prepared.splits["train"].node_labels is not None):
+        kinds = {True: "labelled nodes", False: "labelled sentences"}
+        raise ValueError(
+            f"the recipe is for {kinds[nodes]}, but the data was prepared with {kinds[not nodes]}; "
+            "prepare it again with this recipe"
         )
     HEADS[head.kind].metric(recipe.training.best_by, prepared.labels)
     head = HEADS[head.kind].completed(head, prepared.labels, prepared.splits["train"].labels)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gumbeltree.data.split import Split
+from gumbeltree.layout import NO_CLASS
 from gumbeltree.tasks.task import Example
 from gumbeltree.text.batches import chunks
 from gumbeltree.text.files import Report, counted, shown
@@ -22,12 +23,15 @@ class Examples:
         rows: indices of the sentences of each example.
         labels: label of each example.
         orders: merges of the gold tree of each distinct sentence that has one, by its index.
+        nodes: labels of the nodes of each distinct sentence that has them, by its index; see
+            `Example.nodes`.
         report: counts of examples read, dropped and skipped.
 
     Args:
         examples: the examples.
         report: counts so far.
-        trees: whether to keep gold trees; a repeated sentence keeps its first one.
+        trees: whether to keep gold trees and the labels of their nodes; a repeated sentence keeps
+            its first ones.
     """
 
     def __init__(
@@ -37,12 +41,15 @@ class Examples:
         self.rows: list[tuple[int, ...]] = []
         self.labels: list[str] = []
         self.orders: dict[int, NDArray[np.uint32]] = {}
+        self.nodes: dict[int, tuple[str | None, ...]] = {}
         self.report = Report() if report is None else report
         for example in examples:
             row = self._add(example.texts, example.label)
             for index, tree in zip(row, example.trees if trees else (), strict=False):
                 if tree is not None and index not in self.orders:
                     self.orders[index] = np.array(tree.order, dtype=np.uint32)
+            for index, labels in zip(row, example.nodes if trees else (), strict=False):
+                self.nodes.setdefault(index, labels)
 
     def _add(self, texts: Iterable[str], label: str) -> tuple[int, ...]:
         row = tuple(self.sentences.setdefault(text, len(self.sentences)) for text in texts)
@@ -63,6 +70,8 @@ class Examples:
             for old, new in zip(self.rows[row], added, strict=True):
                 if old in self.orders:
                     subset.orders[new] = self.orders[old]
+                if old in self.nodes:
+                    subset.nodes[new] = self.nodes[old]
         subset.report.examples = len(rows)
         return subset
 
@@ -75,7 +84,7 @@ class Examples:
             reader: tokenises and truncates the sentences.
             target: returns the target of a label, a number or an array, or raises ValueError.
             dtype: dtype of the targets.
-            trees: whether to include the gold trees, if there are any.
+            trees: whether to include gold trees and the labels of their nodes, if there are any.
         """
         texts = list(self.sentences)
         kind = np.uint16 if reader.tokenizer.get_vocab_size() <= 2**16 else np.uint32
@@ -91,6 +100,7 @@ class Examples:
             np.array(self.rows, dtype=np.int32).reshape(len(self.rows), -1 if self.rows else 1),
             self._targets(target, dtype),
             self._merges(lengths[1:], reader.max_words) if trees and self.orders else None,
+            self._node_labels(lengths[1:], target) if trees and self.nodes else None,
         )
 
     def _merges(self, lengths: Sequence[int], max_words: int) -> NDArray[np.unsignedinteger]:
@@ -114,6 +124,26 @@ class Examples:
         kind = np.uint16 if max(lengths) <= 2**16 else np.uint32
         merges = [self.orders[index] for index in range(len(lengths))]
         return np.concatenate([np.empty(0, kind), *merges]).astype(kind)
+
+    def _node_labels(
+        self, lengths: Sequence[int], target: Callable[[str], Any]
+    ) -> NDArray[np.int16]:
+        """Return the concatenated classes of the nodes of all sentences; see `Split`."""
+        classes: dict[str | None, int] = {None: NO_CLASS}
+        found: list[int] = []
+        for index, (text, words) in enumerate(zip(self.sentences, lengths, strict=True)):
+            labels = self.nodes.get(index, ())
+            if len(labels) != 2 * words - 1:
+                raise ValueError(
+                    f"{shown(text)} has {words:,} words and {counted(len(labels), 'node label')}; "
+                    f"a tree has {2 * words - 1:,} nodes, words included: label each of them"
+                )
+            for label in labels:
+                if label not in classes:
+                    assert label is not None
+                    classes[label] = target(label)
+                found.append(classes[label])
+        return np.array(found, dtype=np.int16)
 
     def _targets(self, target: Callable[[str], Any], dtype: Any) -> NDArray[Any]:
         targets = {}

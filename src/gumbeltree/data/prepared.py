@@ -118,6 +118,8 @@ def _arrays(prepared: Prepared) -> Iterator[tuple[str, NDArray[Any]]]:
         yield f"{name}.labels", split.labels
         if split.orders is not None:
             yield f"{name}.orders", split.orders
+        if split.node_labels is not None:
+            yield f"{name}.node_labels", split.node_labels
     if prepared.vectors is not None:
         yield "vectors", prepared.vectors
 
@@ -188,6 +190,7 @@ def load_prepared(path: str | Path) -> Prepared:
                 if metadata["labels"] and arrays[f"{name}.labels"].ndim == 1
                 else arrays[f"{name}.labels"],
                 arrays.get(f"{name}.orders"),
+                arrays.get(f"{name}.node_labels"),
             )
             for name in sorted(names, key=("train", "dev", "test").index)
         }

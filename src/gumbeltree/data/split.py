@@ -39,6 +39,8 @@ class Split:
         labels: target of each example, `[examples]`; int64 for classes. For tags, 1 for each tag of
             an example and 0 for all others, uint8 `[examples, C]`.
         orders: concatenated merges of all sentences, length - 1 each, if the data includes trees.
+        node_labels: concatenated classes of the nodes of all sentences, 2 length - 1 each, words
+            first, if the data includes them; see `Sentences.node_labels`.
     """
 
     words: NDArray[np.unsignedinteger]
@@ -46,6 +48,7 @@ class Split:
     sentences: NDArray[np.int32]
     labels: NDArray[Any]
     orders: NDArray[np.unsignedinteger] | None = None
+    node_labels: NDArray[np.int16] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,12 +79,16 @@ class Split:
             torch.from_numpy(x).to(device, non_blocking=True)
             for x in (self.own(rows), ids, self.labels[rows])
         )
-        order = self._order(sentences, lengths)
-        if order is not None:
-            order = order.to(device, non_blocking=True)
-        return Batch(own, Sentences(words, Layout.of(arrangement, device), order), targets)
+        order, labels = (
+            None if x is None else torch.from_numpy(x).to(device, non_blocking=True)
+            for x in (self._order(sentences, lengths), self._node_labels(sentences, lengths))
+        )
+        layout = Layout.of(arrangement, device)
+        return Batch(own, Sentences(words, layout, order, labels), targets)
 
-    def _order(self, sentences: NDArray[np.int32], lengths: NDArray[np.int64]) -> Tensor | None:
+    def _order(
+        self, sentences: NDArray[np.int32], lengths: NDArray[np.int64]
+    ) -> NDArray[np.int64] | None:
         """Return the merges of sentences, int64 `[B, T-1]`, padded with -1."""
         if self.orders is None:
             return None
@@ -91,7 +98,24 @@ class Split:
         inside = step < (lengths - 1)[:, None]
         order = np.full(inside.shape, -1, dtype=np.int64)
         order[inside] = self.orders[(first[:, None] + step)[inside]]
-        return torch.from_numpy(order)
+        return order
+
+    def _node_labels(
+        self, sentences: NDArray[np.int32], lengths: NDArray[np.int64]
+    ) -> NDArray[np.int64] | None:
+        """Return the classes of the nodes of sentences, int64 `[B, 2T-1]`, padded with -1."""
+        if self.node_labels is None:
+            return None
+        first = 2 * self.starts[sentences] - sentences
+        T = int(lengths.max(initial=1))
+        # word i is the node i, and merge t of a sentence follows its last word
+        node = np.concatenate([np.arange(T), np.arange(T - 1)])
+        node = node + np.where(np.arange(2 * T - 1) < T, 0, lengths[:, None])
+        inside = np.arange(T) < lengths[:, None]
+        inside = np.concatenate([inside, inside[:, 1:]], axis=1)
+        labels = np.full(inside.shape, -1, dtype=np.int64)
+        labels[inside] = self.node_labels[(first[:, None] + node)[inside]]
+        return labels
 
 
 def by_length(split: Split, words: int, examples: int = 1024) -> Iterator[NDArray[np.int64]]:

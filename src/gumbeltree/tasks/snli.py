@@ -79,7 +79,7 @@ class SNLISimilarity(SNLI):
     def parse_fields(self, fields: dict[str, Any], report: Report) -> list[Example]:
         """Read one pair; see `Task.parse_fields`."""
         pairs = []
-        for texts, label, trees in super().parse_fields(fields, report):
+        for texts, label, trees, _ in super().parse_fields(fields, report):
             if label not in self.kinds:
                 report.dropped["neutral"] += 1
                 continue

@@ -26,7 +26,8 @@ class _Sentiment(Task):
     """Trees in Penn Treebank brackets with a label from 0 to 4 on every node.
 
     The training split yields every node of every tree, single words included, bottom-up; other
-    splits yield whole sentences. Penn Treebank escapes are undone. A no-break space inside a word,
+    splits yield whole sentences. If `nodes` is set, all splits yield whole sentences, with the
+    labels of their nodes. Penn Treebank escapes are undone. A no-break space inside a word,
     as in "2 1/2", becomes a hyphen, so that the word is not split.
     """
 
@@ -41,7 +42,8 @@ class _Sentiment(Task):
     def parse(self, line: str, split: str, report: Report) -> list[Example]:
         """Read the nodes of one tree; see `Task.parse`."""
         words, order, nodes = _parse(line.replace("\xa0", "-"))
-        if split != "train":
+        labels = self._labels(len(words), nodes) if self.nodes else ()
+        if split != "train" or self.nodes:
             nodes = nodes[-1:]
         examples = []
         for node in nodes:
@@ -52,10 +54,19 @@ class _Sentiment(Task):
             left = node.start - node.first_merge
             merges = [position - left for position in order[node.first_merge : node.last_merge]]
             tree = Tree(words[node.start : node.end], merges)
-            examples.append(Example((" ".join(tree.words),), label, (tree,)))
+            examples.append(Example((" ".join(tree.words),), label, (tree,), labels))
         if len(examples) < len(nodes):
             report.dropped["neutral"] += len(nodes) - len(examples)
         return examples
+
+    def _labels(self, words: int, nodes: list[_Node]) -> tuple[tuple[str | None, ...]]:
+        """Return the labels of all nodes of one tree; see `Example.nodes`."""
+        labels: list[str | None] = [None] * (2 * words - 1)
+        for node in nodes:
+            is_word = node.first_merge == node.last_merge
+            place = node.start if is_word else words + node.last_merge - 1
+            labels[place] = self.digits[node.digit]
+        return (tuple(labels),)
 
 
 class SST2(_Sentiment):

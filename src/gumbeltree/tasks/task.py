@@ -20,11 +20,14 @@ class Example(NamedTuple):
         texts: One text or two. The words of pretokenized texts are joined by single spaces.
         label: The gold label.
         trees: The gold tree of each text, or None. Its words may differ from those of the text.
+        nodes: The labels of the nodes of each gold tree, if the task reads them: those of the
+            words, then those of the merges; None for a label that is not a class.
     """
 
     texts: tuple[str, ...]
     label: str
     trees: tuple[Tree | None, ...]
+    nodes: tuple[tuple[str | None, ...], ...] = ()
 
 
 class Task(ABC):
@@ -40,10 +43,12 @@ class Task(ABC):
         pretokenized: Whether texts are words joined by single spaces.
         file_names: File names of each split; gzipped files, with `.gz` appended, are found as well.
         trees: Whether to read gold trees; SNLI is faster to read without.
+        nodes: Whether to read the labels of all nodes, if the data has them.
         size_name: What `size_of` counts, such as levels; empty if the task has no such size.
     """
 
     trees: bool = True
+    nodes: bool = False
     size_name: ClassVar[str] = ""
     name: ClassVar[str]
     labels: tuple[str, ...] | None

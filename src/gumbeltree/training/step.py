@@ -151,7 +151,8 @@ class Step:
         scores = output.output
         if scores.dtype.itemsize < 4:
             scores = scores.float()
-        losses: Tensor = self.model.head.loss(scores, batch.targets)
+        head, labels = self.model.head, batch.sentences.node_labels
+        losses: Tensor = head.loss(scores, labels if head.node_targets else batch.targets)
         return losses
 
     def _objective(self, losses: Tensor, output: ModelOutput) -> Tensor:

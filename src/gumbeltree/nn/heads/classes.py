@@ -12,45 +12,20 @@ from torch.nn import functional as F
 from gumbeltree.answers import Prediction, class_answers
 from gumbeltree.config import HeadConfig
 from gumbeltree.nn.heads.class_evaluation import ClassEvaluation, buckets_of
-from gumbeltree.nn.heads.head import Part
+from gumbeltree.nn.heads.head import Head, Part
 from gumbeltree.nn.heads.mlp import MLPHead, OfPairs, OfSentences
 
 
-class ClassHead(MLPHead):
-    """MLP over features of the sentence vectors, followed by a softmax.
+class Classifier(Head):
+    """Base class of heads that return the logits of classes, `[B, C]`."""
 
-    Args:
-        config: see `HeadConfig`.
-        vector_dim: width of the sentence vectors.
-    """
-
-    Config: ClassVar[Any] = HeadConfig
+    config: Any
+    """Settings, which include `labels`."""
     predicts = "classes"
     measure = "accuracy"
-    metrics = ("macro_f1", "macro_precision", "macro_recall")
+    metrics: ClassVar[tuple[str, ...]] = ("macro_f1", "macro_precision", "macro_recall")
     label_metrics = ("f1", "precision", "recall")
     target_type = np.int64
-    class_weights: Tensor | None
-
-    def __init__(self, config: HeadConfig, vector_dim: int) -> None:
-        super().__init__(config, vector_dim, len(config.labels))
-        self.labels = config.labels
-        weights = None
-        if isinstance(config.class_weights, dict):
-            weights = torch.tensor([config.class_weights.get(x, 1.0) for x in config.labels])
-        # a tensor, since a captured graph cannot read Python numbers
-        self.register_buffer("class_weights", weights)
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return the weighted cross entropy of each example `[B]`; `target`: classes, int64 `[B]`.
-
-        The mean over the examples is not divided by their weights.
-        """
-        smoothing = self.config.label_smoothing if self.training else 0.0
-        weights = self.class_weights
-        if weights is not None:
-            weights = weights.to(output.dtype)
-        return F.cross_entropy(output, target, weights, reduction="none", label_smoothing=smoothing)
 
     def answers(self, output: NDArray[np.float32]) -> list[Prediction]:
         """Return the most probable class of each row, with all probabilities."""
@@ -74,6 +49,49 @@ class ClassHead(MLPHead):
                 f"{targets.min()}..{targets.max()}; number the labels in the model's order"
             )
 
+    def evaluation(self, part: Part) -> ClassEvaluation:
+        """Return accuracy, confusion matrix and accuracy by length."""
+        classes = len(self.labels)
+        classified = part.output.argmax(-1) if len(part.rows) else part.rows
+        confusion = np.zeros((classes, classes), dtype=np.int64)
+        np.add.at(confusion, (part.target, classified), 1)
+        predictions = np.full(part.size, -1, dtype=np.int64)
+        predictions[part.rows] = classified
+        buckets = buckets_of(part.longest, classified == part.target)
+        return ClassEvaluation(self.labels, part.loss, confusion, predictions, buckets)
+
+
+class ClassHead(Classifier, MLPHead):
+    """MLP over features of the sentence vectors, followed by a softmax.
+
+    Args:
+        config: see `HeadConfig`.
+        vector_dim: width of the sentence vectors.
+    """
+
+    Config: ClassVar[Any] = HeadConfig
+    class_weights: Tensor | None
+
+    def __init__(self, config: HeadConfig, vector_dim: int) -> None:
+        super().__init__(config, vector_dim, len(config.labels))
+        self.labels = config.labels
+        weights = None
+        if isinstance(config.class_weights, dict):
+            weights = torch.tensor([config.class_weights.get(x, 1.0) for x in config.labels])
+        # a tensor, since a captured graph cannot read Python numbers
+        self.register_buffer("class_weights", weights)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the weighted cross entropy of each example `[B]`; `target`: classes, int64 `[B]`.
+
+        The mean over the examples is not divided by their weights.
+        """
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        weights = self.class_weights
+        if weights is not None:
+            weights = weights.to(output.dtype)
+        return F.cross_entropy(output, target, weights, reduction="none", label_smoothing=smoothing)
+
     @classmethod
     def completed(cls, config: Any, labels: tuple[str, ...], targets: NDArray[Any]) -> Any:
         """Return settings with the labels of the data and the weight of each class."""
@@ -92,17 +110,6 @@ class ClassHead(MLPHead):
             balanced = len(targets) / (len(labels) * np.maximum(counts, 1))
             weights = dict(zip(labels, balanced.tolist(), strict=True))
         return dataclasses.replace(config, class_weights=weights)
-
-    def evaluation(self, part: Part) -> ClassEvaluation:
-        """Return accuracy, confusion matrix and accuracy by length."""
-        classes = len(self.labels)
-        classified = part.output.argmax(-1) if len(part.rows) else part.rows
-        confusion = np.zeros((classes, classes), dtype=np.int64)
-        np.add.at(confusion, (part.target, classified), 1)
-        predictions = np.full(part.size, -1, dtype=np.int64)
-        predictions[part.rows] = classified
-        buckets = buckets_of(part.longest, classified == part.target)
-        return ClassEvaluation(self.labels, part.loss, confusion, predictions, buckets)
 
 
 class SingleHead(OfSentences, ClassHead):

@@ -122,6 +122,9 @@ class Head(nn.Module, ABC):
     capturable: ClassVar[bool] = False
     """Whether forward pass and loss can be captured as a CUDA graph: they read nothing back from
     the device. Every subclass must set it; inherited values do not count."""
+    node_targets: ClassVar[bool] = False
+    """Whether the head trains on the classes of all nodes of gold trees: in training, `loss` then
+    gets `Sentences.node_labels`, int64 `[B, 2T-1]`, as its target."""
     grouped: ClassVar[bool] = False
     """Whether training batches keep examples with the same first sentence together."""
     predicts: ClassVar[str] = ""

@@ -1,0 +1,100 @@
+"""The neural tree indexer NTI-SLSTM-LSTM (Munkhdalai and Yu 2017)."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gumbeltree.layout import Arrangement, Layout, Sentences
+from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.ops.lstm import lstm
+from gumbeltree.peers import NTIConfig
+from gumbeltree.states import Draw, Encoding, Keep, NodeState
+
+
+class NTIEncoder(Encoder):
+    """A full binary tree over the states of an LSTM.
+
+    The words of a sentence are padded on the left to a power of two, with one random vector, which
+    is not trained. An LSTM reads padding and words, and its states are the leaves of a full tree.
+    With a = W_l h_l + b_l and b = W_r h_r + b_r, each split into u, i, f and o, a parent has
+    c = sigmoid(i_a + i_b) tanh(u_a + u_b) + sigmoid(f_a) c_l + sigmoid(f_b) c_r and
+    h = sigmoid(o_a + o_b) tanh(c): each forget gate depends on its own child only.
+
+    Encodings have no trees, because those of this encoder contain nodes that are not words. All
+    parameters are drawn from U(-0.1, 0.1); so is the padding, whose scale is our choice.
+
+    Args:
+        config: see `NTIConfig`.
+    """
+
+    Config = NTIConfig
+    padding: Tensor
+
+    def __init__(self, config: NTIConfig) -> None:
+        super().__init__(config)
+        E, D = config.embedding_dim, config.hidden_dim
+        # of the LSTM, which has one bias
+        self.leaf = nn.Linear(E, 4 * D)
+        self.recurrent = nn.Parameter(torch.empty(4 * D, D))
+        # W_l and W_r
+        self.cell = nn.ModuleList(nn.Linear(D, 4 * D) for _ in range(2))
+        self.register_buffer("padding", torch.empty(E))
+        for x in [*self.parameters(), self.padding]:
+            nn.init.uniform_(x, -0.1, 0.1)
+
+    def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
+        """Return the root of each sentence `[B, D]`, without trees."""
+        layout = sentences.layout
+        rows, padded, leaves, sizes = _padded(layout, self.config.least_leaves)
+        table = torch.cat([sentences.words[: layout.N], self.padding[None].to(sentences.words)])
+        words = self._drop(table.index_select(0, rows))
+        states = lstm(self.leaf(words), self.recurrent, padded)
+        nodes = NodeState(*states.index_select(0, leaves).chunk(2, dim=-1))
+        roots = []
+        while len(nodes.h):
+            # trees of a single node are complete; larger ones come first
+            done = int((sizes == 1).sum())
+            rest = len(nodes.h) - done
+            roots.append(nodes.h[rest:])
+            left, right = (NodeState(*(x[side:rest:2] for x in nodes)) for side in (0, 1))
+            nodes, sizes = self.compose(left, right), sizes[sizes > 1] // 2
+        return Encoding(torch.cat(roots[::-1])[layout.rank])
+
+    def compose(self, left: NodeState, right: NodeState) -> NodeState:
+        """Return the parents of n pairs of nodes, from states `[n, D]`."""
+        u_a, i_a, f_a, o_a = self.cell[0](self._drop(left.h)).chunk(4, dim=-1)
+        u_b, i_b, f_b, o_b = self.cell[1](self._drop(right.h)).chunk(4, dim=-1)
+        c = (i_a + i_b).sigmoid() * (u_a + u_b).tanh()
+        c = c + f_a.sigmoid() * left.c + f_b.sigmoid() * right.c
+        return NodeState((o_a + o_b).sigmoid() * c.tanh(), c)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.config.dropout, self.training)
+
+
+def _padded(layout: Layout, least: int) -> tuple[Tensor, Layout, Tensor, NDArray[np.int64]]:
+    """Pad sentences to powers of two.
+
+    Args:
+        layout: layout of the words.
+        least: minimum number of leaves.
+
+    Returns:
+        The row of `layout` for each row of the padded sentences, N for padding, int64 `[rows]`;
+        their layout; their rows sentence by sentence, int64 `[rows]`; the size of each sorted
+        sentence, `[B]`.
+    """
+    lengths = layout.lengths.cpu().numpy()
+    sizes = np.array([max(least, 1 << (int(n) - 1).bit_length()) for n in lengths])
+    arrangement = Arrangement.of(sizes, int(sizes[0]))
+    sentence, place = np.arange(layout.B)[:, None], np.arange(sizes[0])
+    word = place - (sizes - lengths)[:, None]  # [B, leaves]
+    row = np.array(layout.starts)[word.clip(0, layout.steps)] + sentence
+    row = np.where(word < 0, layout.N, row)
+    rows = arrangement.rows(row.ravel(), sentence[:, 0] * sizes[0])
+    leaves = (arrangement.start[:-1] + sentence)[place < sizes[:, None]]
+    device = layout.lengths.device
+    packed, by_sentence = (torch.from_numpy(x).to(device) for x in (rows, leaves))
+    return packed, Layout.of(arrangement, device), by_sentence, sizes

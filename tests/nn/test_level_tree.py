@@ -1,0 +1,280 @@
+"""Test encoders of gold trees against plain recursions over one sentence at a time."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gumbeltree import Sentences
+from gumbeltree.config import FixedTreeConfig
+from gumbeltree.nn.encoders.level_tree import GoldTreeEncoder
+from gumbeltree.ops.levels import levels_of
+from gumbeltree.parts import ENCODERS
+from gumbeltree.peers import DropoutConstituencyConfig, LevelTreeConfig, RNTNConfig
+from gumbeltree.states import NodeState
+
+LENGTHS = [5, 1, 9, 2, 1, 9, 3]
+KINDS = ["constituency", "constituency_dropout", "rntn"]
+E, D = 3, 4
+
+
+def random_orders(lengths: list[int], seed: int = 3) -> Tensor:
+    """Return random merges, -1 past the end of a sentence."""
+    chance = torch.Generator().manual_seed(seed)
+    order = torch.full((len(lengths), max(lengths) - 1), -1)
+    for row, length in zip(order, lengths, strict=True):
+        for step in range(length - 1):
+            row[step] = torch.randint(length - 1 - step, (1,), generator=chance)
+    return order
+
+
+def make(kind: str, **settings: object) -> GoldTreeEncoder:
+    """Return an encoder in float64 whose weights are all random."""
+    width = D if kind == "rntn" else E
+    config = ENCODERS[kind].Config(embedding_dim=width, hidden_dim=D, **settings)
+    encoder: GoldTreeEncoder = ENCODERS[kind](config).double().eval()
+    chance = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in encoder.parameters():
+            p.copy_(torch.randn(p.shape, generator=chance, dtype=torch.float64) * 0.6)
+    return encoder
+
+
+def batch(width: int = E, lengths: list[int] = LENGTHS) -> tuple[Tensor, Tensor]:
+    chance = torch.Generator().manual_seed(2)
+    shape = len(lengths), max(lengths), width
+    return torch.randn(shape, generator=chance, dtype=torch.float64), torch.tensor(lengths)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + (-x).exp())
+
+
+def constituency(w: dict[str, Tensor], x: Tensor | None, pair: list[NodeState]) -> NodeState:
+    if x is not None:
+        W, b = w["leaf.weight"], w["leaf.bias"]
+        c = W[:D] @ x + b[:D]
+        return NodeState(sigmoid(W[D:] @ x + b[D:]) * c.tanh(), c)
+    left, right = pair
+
+    def gate(number: int) -> Tensor:
+        rows = slice(number * D, (number + 1) * D)
+        of_left = w["cell.0.weight"][rows] @ left.h + w["cell.0.bias"][rows]
+        return of_left + w["cell.1.weight"][rows] @ right.h + w["cell.1.bias"][rows]
+
+    i, f_l, f_r, o, u = (gate(number) for number in range(5))
+    c = sigmoid(i) * u.tanh() + sigmoid(f_l) * left.c + sigmoid(f_r) * right.c
+    return NodeState(sigmoid(o) * c.tanh(), c)
+
+
+def constituency_dropout(
+    w: dict[str, Tensor], x: Tensor | None, pair: list[NodeState]
+) -> NodeState:
+    zero = torch.zeros(D, dtype=torch.float64)
+    if x is not None:
+        pair = [NodeState(zero, zero)] * 2
+    left, right = pair
+    weight = torch.cat([w["leaf.weight"], w["cell.weight"]], dim=1)
+    word = torch.zeros(E, dtype=torch.float64) if x is None else x
+    i, j, f_l, f_r, o = (weight @ torch.cat([word, left.h, right.h]) + w["cell.bias"]).split(D)
+    c = left.c * sigmoid(f_l + 1) + right.c * sigmoid(f_r + 1) + sigmoid(i) * j.tanh()
+    return NodeState(sigmoid(o) * c.tanh(), c)
+
+
+def rntn(w: dict[str, Tensor], x: Tensor | None, pair: list[NodeState]) -> NodeState:
+    if x is not None:
+        return NodeState(x.tanh(), x.tanh())
+    both = torch.cat([pair[0].h, pair[1].h])
+    rows = [both @ w["tensor"][k] @ both for k in range(D)]
+    h = (torch.stack(rows) + w["cell.weight"] @ both + w["cell.bias"]).tanh()
+    return NodeState(h, h)
+
+
+PLAIN = {
+    "constituency": constituency,
+    "constituency_dropout": constituency_dropout,
+    "rntn": rntn,
+}
+
+
+def plain_nodes(
+    kind: str, weights: dict[str, Tensor], words: Tensor, lengths: Tensor, order: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the roots `[B, D]` and h of all nodes `[B, 2T-1, D]`, node by node."""
+    B, T = words.shape[:2]
+    nodes: list[list[Tensor]] = [[torch.zeros(D).double()] * (2 * T - 1) for _ in range(B)]
+    roots = []
+    for b in range(B):
+        opened = [PLAIN[kind](weights, words[b, i], []) for i in range(lengths[b])]
+        nodes[b][: len(opened)] = [node.h for node in opened]
+        for t in range(int(lengths[b]) - 1):
+            place = int(order[b, t])
+            node = PLAIN[kind](weights, None, opened[place : place + 2])
+            opened[place : place + 2] = [node]
+            nodes[b][T + t] = node.h
+        roots.append(opened[0].h)
+    return torch.stack(roots), torch.stack([torch.stack(row) for row in nodes])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_agrees_with_a_plain_recursion(kind: str) -> None:
+    encoder = make(kind)
+    words, lengths = batch(encoder.config.embedding_dim)
+    words.requires_grad_()
+    order = random_orders(LENGTHS)
+    weights = dict(encoder.named_parameters())
+    roots, nodes = plain_nodes(kind, weights, words, lengths, order)
+    chance = torch.Generator().manual_seed(4)
+    weigh = [torch.randn(x.shape, generator=chance, dtype=torch.float64) for x in (roots, nodes)]
+    inputs = [words, *weights.values()]
+    expected = torch.autograd.grad((roots * weigh[0]).sum() + (nodes * weigh[1]).sum(), inputs)
+    found = encoder(words, lengths, order=order, details=True)
+    torch.testing.assert_close(found.vector, roots, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.nodes.h, nodes, rtol=0, atol=1e-12)
+    assert torch.equal(found.order, order)
+    assert torch.equal(found.mask, (nodes != 0).any(-1))
+    total = (found.vector * weigh[0]).sum() + (found.nodes.h * weigh[1]).sum()
+    for result, exact in zip(torch.autograd.grad(total, inputs), expected, strict=True):
+        torch.testing.assert_close(result, exact, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(("leaf", "cell"), [("lstm", "treelstm"), ("affine", "gated")])
+def test_levels_agree_with_merges_one_by_one(leaf: str, cell: str) -> None:
+    encoder = make("level_tree", leaf=leaf, cell=cell)
+    config = FixedTreeConfig(E, D, leaf, cell, trees="gold", impl="reference")
+    steps = ENCODERS["fixed_tree"](config).double().eval()
+    steps.load_state_dict(encoder.state_dict())
+    words, lengths = batch()
+    order = random_orders(LENGTHS)
+    gradients = []
+    for each in (encoder, steps):
+        each_words = words.clone().requires_grad_()
+        found = each(each_words, lengths, order=order, details=True)
+        chance = torch.Generator().manual_seed(5)
+        total = torch.zeros((), dtype=torch.float64)
+        for x in (found.vector, *found.nodes):
+            weigh = torch.randn(x.shape, generator=chance, dtype=torch.float64)
+            total = total + (x * weigh).sum()
+        inputs = [each_words, *each.parameters()]
+        gradients.append([found.vector, *found.nodes, *torch.autograd.grad(total, inputs)])
+    for result, exact in zip(*gradients, strict=True):
+        torch.testing.assert_close(result, exact, rtol=0, atol=1e-11)
+
+
+def test_levels_are_heights() -> None:
+    order = random_orders(LENGTHS)
+    layout = Sentences.of([[0] * n for n in LENGTHS]).layout
+    levels = levels_of(order, layout)
+    height = dict.fromkeys(range(layout.N), 0)
+    for number, level in enumerate(levels, start=1):
+        for left, right, node in zip(*(x.tolist() for x in level), strict=True):
+            # children come first, and one of them is on the level below
+            assert max(height[left], height[right]) == number - 1
+            height[node] = number
+    assert len(height) == layout.nodes
+    assert levels_of(order[:1, :0], Sentences.of([[0]]).layout) == []
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "level_tree"])
+def test_neither_padding_nor_company_matters(kind: str) -> None:
+    encoder = make(kind)
+    words, lengths = batch(encoder.config.embedding_dim)
+    order = random_orders(LENGTHS)
+    together = encoder(words, lengths, order=order).vector
+    outside = torch.arange(max(LENGTHS)) >= lengths[:, None]
+    noisy = words.masked_fill(outside[..., None], math.nan)
+    assert torch.equal(encoder(noisy, lengths, order=order).vector, together)
+    for b, n in enumerate(LENGTHS):
+        alone = encoder(words[b : b + 1, :n], lengths[b : b + 1], order=order[b : b + 1, : n - 1])
+        torch.testing.assert_close(alone.vector[0], together[b], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_words_without_merges(kind: str) -> None:
+    encoder = make(kind)
+    words, lengths = batch(encoder.config.embedding_dim, [1, 1])
+    found = encoder(words, lengths, order=torch.empty(2, 0, dtype=torch.int64), details=True)
+    assert found.order.shape == (2, 0)
+    torch.testing.assert_close(found.nodes.h[:, 0], found.vector)
+    found.vector.sum().backward()
+
+
+def test_rntn_without_a_tensor_is_a_plain_recursive_network() -> None:
+    encoder = make("rntn")
+    torch.nn.init.zeros_(encoder.tensor)
+    words, lengths = batch(D, [2])
+    found = encoder(words, lengths, order=torch.tensor([[0]])).vector[0]
+    torch.testing.assert_close(found, encoder.cell(words[0].tanh().flatten()).tanh())
+
+
+def test_parents_of_the_dropout_cell_are_those_of_the_treelstm() -> None:
+    encoder = make("constituency_dropout", dropout=0.0).train()
+    cell = make("level_tree", leaf="affine").cell
+    # i, f_l, f_r, g, o from i, j, f_l, f_r, o
+    places = [0, 2, 3, 1, 4]
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            parts = getattr(encoder.cell, name).chunk(5)
+            getattr(cell, name).copy_(torch.cat([parts[i] for i in places]))
+    states = torch.randn(4, 6, D, dtype=torch.float64)
+    left, right = NodeState(*states[:2]), NodeState(*states[2:])
+    torch.testing.assert_close(encoder.compose(left, right), cell(left, right))
+
+
+def test_only_the_candidate_is_dropped() -> None:
+    encoder = make("constituency_dropout", dropout=0.5).train()
+    states = torch.randn(4, 2000, D, dtype=torch.float64)
+    left, right = NodeState(*states[:2]), NodeState(*states[2:])
+    i, j, f_l, f_r, o = encoder.cell(torch.cat([left.h, right.h], dim=-1)).chunk(5, dim=-1)
+    kept = sigmoid(f_l + 1) * left.c + sigmoid(f_r + 1) * right.c
+    torch.manual_seed(0)
+    h, c = encoder.compose(left, right)
+    factor = (c - kept) / (sigmoid(i) * j.tanh())
+    dropped = factor.abs() < 1e-6
+    torch.testing.assert_close(factor[~dropped], torch.full_like(factor[~dropped], 2.0))
+    assert 0.45 < dropped.double().mean() < 0.55
+    torch.testing.assert_close(h, sigmoid(o) * c.tanh())
+
+
+def test_rejects_what_it_cannot_do() -> None:
+    with pytest.raises(ValueError, match=r"embedding_dim.*30.*hidden_dim.*25"):
+        ENCODERS["rntn"](RNTNConfig(30, 25))
+    with pytest.raises(ValueError, match=r"cell\.dropout.*0\.5.*fixed_tree"):
+        ENCODERS["level_tree"](LevelTreeConfig(E, D, cell={"kind": "gated", "dropout": 0.5}))
+    words, lengths = batch()
+    with pytest.raises(ValueError, match="gold trees"):
+        make("constituency")(words, lengths)
+
+
+def test_gradients_of_frozen_weights_are_not_computed() -> None:
+    encoder = make("constituency")
+    encoder.cell[0].weight.requires_grad_(False)
+    words, lengths = batch()
+    encoder(words, lengths, order=random_orders(LENGTHS)).vector.sum().backward()
+    assert encoder.cell[0].weight.grad is None
+    assert encoder.cell[1].weight.grad.any()
+    with torch.no_grad():
+        assert not encoder(words, lengths, order=random_orders(LENGTHS)).vector.requires_grad
+
+
+def test_states_keep_their_precision_under_autocast() -> None:
+    encoder = make("constituency").float()
+    words, lengths = batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = encoder(words.float(), lengths, order=random_orders(LENGTHS))
+    assert found.vector.dtype == torch.float32
+    found.vector.sum().backward()
+    exact = encoder(words.float(), lengths, order=random_orders(LENGTHS)).vector
+    torch.testing.assert_close(found.vector, exact, rtol=0.1, atol=0.05)
+
+
+def test_dropout_changes_in_training_only() -> None:
+    words, lengths = batch()
+    encoder = ENCODERS["constituency_dropout"](DropoutConstituencyConfig(E, D)).double()
+    order = random_orders(LENGTHS)
+    vectors = [encoder(words, lengths, order=order).vector for _ in range(2)]
+    assert not torch.equal(*vectors)
+    encoder.eval()
+    vectors = [encoder(words, lengths, order=order).vector for _ in range(2)]
+    assert torch.equal(*vectors)
