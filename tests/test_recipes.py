@@ -41,6 +41,9 @@ OTHERS = (
     *("shortcut-stacked-matched", "residual-stacked-matched"),
     *("nse-matched", "nse-sst2", "nse-sst2-matched", "nse-sst5", "nse-sst5-matched"),
     "gated-attention-matched",
+    *("constituency-sst2-matched", "constituency-sst5-matched"),
+    *("constituency-dropout-sst2-matched", "constituency-dropout-sst5-matched"),
+    *("nti-sst2", "nti-sst2-matched", "nti-sst5", "nti-sst5-matched"),
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience
 TRAINING = {
@@ -64,6 +67,9 @@ def test_recipe_fits_its_task(name):
     number = data.task == "sick_relatedness"
     if data.task == "snli_similarity":
         assert head.kind == "similarity"
+    elif head.kind == "nodes":
+        assert not task.pair
+        assert task.nodes
     else:
         assert head.kind == ("pair" if task.pair else "single") + ("_number" if number else "")
     if hasattr(head, "labels"):

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from gumbeltree.config import load_recipe
+from gumbeltree.describe import count_parameters
 from gumbeltree.parts import ENCODERS
 from gumbeltree.peers import NTIConfig
 
@@ -101,6 +103,13 @@ def test_drops_in_training_only() -> None:
     assert torch.equal(encoder(words, lengths).vector, encoder(words, lengths).vector)
     encoder.train()
     assert not torch.equal(encoder(words, lengths).vector, encoder(words, lengths).vector)
+
+
+@pytest.mark.parametrize(("name", "total"), [("nti-sst2", 1_753_874), ("nti-sst5", 1_756_949)])
+def test_counts_of_the_published_models(name: str, total: int) -> None:
+    counts = count_parameters(load_recipe(name).model)
+    assert counts["leaf"] + counts["recurrent"] + counts["composition"] == 1_443_600
+    assert counts["total"] == total
 
 
 def test_rejects_leaves_that_are_no_power_of_two() -> None:
