@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from gumbeltree.tree import Tree
 
 NO_GOLD = (
-    "the model follows gold trees (trees=gold), but there are none with these texts; evaluate it "
-    "on the files of a task that has them, such as listops or logic, with `gumbeltree evaluate`"
+    "the model follows gold trees, but there are none with these texts; evaluate it on the files "
+    "of a task that has them, such as listops, logic or sst5, with `gumbeltree evaluate`"
 )
 
 

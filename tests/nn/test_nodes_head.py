@@ -139,6 +139,9 @@ def test_two_sides_of_five_classes():
     plain = head(FIVE).evaluation(part)
     assert plain.sides is None
     assert "binary" not in plain.summary()
+    model.check_selection(target, "binary_accuracy")
+    with pytest.raises(ValueError, match=r"best_by.*head\.negative"):
+        head(FIVE).check_selection(target, "binary_accuracy")
     with pytest.raises(ValueError, match=r"negative.*positive.*both or neither"):
         NodesConfig(FIVE, negative=("negative",))
 

@@ -106,6 +106,14 @@ class NodesHead(Classifier):
         scale: float = self.config.loss_scale
         return scale * losses.sum(1)
 
+    def check_selection(self, targets: NDArray[Any], metric: str) -> None:
+        """Raise ValueError if the metric is the accuracy of two sides, but there are none."""
+        if metric == "binary_accuracy" and self.config.negative is None:
+            raise ValueError(
+                "`training.best_by` is 'binary_accuracy', but the head has no sides; set "
+                "`head.negative` and `head.positive` to the classes of each"
+            )
+
     def evaluation(self, part: Part) -> NodeEvaluation:
         """Return accuracy, confusion matrix and accuracy by length, and that of the two sides."""
         found = super().evaluation(part)
