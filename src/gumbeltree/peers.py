@@ -1,13 +1,15 @@
 """Settings of the systems that the paper compares itself with in Tables 1 and 2."""
 
 from dataclasses import dataclass, field
-
-from gumbeltree.config import WIDEST, ClassLossSettings, EncoderSettings, LabelSettings
-from gumbeltree.settings import kind_of, setting
-from dataclasses import dataclass
 from typing import Any
 
-from gumbeltree.config import LABELS_FROM_DATA, EncoderSettings
+from gumbeltree.config import (
+    LABELS_FROM_DATA,
+    WIDEST,
+    ClassLossSettings,
+    EncoderSettings,
+    LabelSettings,
+)
 from gumbeltree.parts import CELLS, LEAVES
 from gumbeltree.settings import Settings, kind_of, part, setting
 
@@ -185,6 +187,10 @@ class MaxoutConfig(ClassLossSettings, LabelSettings):
             raise ValueError(
                 f"`head.dropouts` must have one value for each of the {layers} layers, got "
                 f"{list(self.dropouts)}; the last layer is the output"
+            )
+
+
+@dataclass(frozen=True)
 class NodesConfig(Settings):
     """A classifier of every node of gold trees, a linear layer; it predicts the root."""
 
