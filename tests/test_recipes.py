@@ -30,6 +30,10 @@ COUNTS = {
 }
 SNLI = ("neutral", "entailment", "contradiction")
 TUNED = ("snli-100d-tuned", "snli-300d-tuned", "sst2-tuned", "sst5-tuned")
+SHIFT_REDUCE = (
+    *("spinn-pi-nt-matched", "spinn-pi-matched", "spinn-matched"),
+    *("latent-syntax-matched", "latent-syntax-sst2-matched"),
+)
 OTHERS = (
     *("demo", "listops", "listops-beams", "sick", "snli-100d-reference", "sst2-100d"),
     *("text", "text-pair", "embed"),
@@ -44,6 +48,7 @@ OTHERS = (
     *("constituency-sst2-matched", "constituency-sst5-matched"),
     *("constituency-dropout-sst2-matched", "constituency-dropout-sst5-matched"),
     *("nti-sst2", "nti-sst2-matched", "nti-sst5", "nti-sst5-matched"),
+    *SHIFT_REDUCE,
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience
 TRAINING = {

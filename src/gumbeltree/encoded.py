@@ -1,7 +1,7 @@
 """What all runtimes share: encodings as NumPy arrays, and properties of encoders."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class EncoderTraits:
 
     config: Any
     """Settings of the encoder."""
-    trees: ClassVar[str] = "none"
+    trees: str = "none"
     """Which trees it builds: "none"; "given" with the data; "fixed", regardless of the words; or
     "sampled", chosen by score."""
 

@@ -107,7 +107,7 @@ class Evaluator:
         self.model, self.size = model, len(split)
         model.head.check_columns(split.sentences.shape[1])
         if len(split):
-            model.encoder.check_needs(split.batch([0]).sentences)
+            in_evaluation_mode(model.encoder).check_needs(split.batch([0]).sentences)
         self.rows = np.arange(len(split)) if rows is None else rows
         part = dataclasses.replace(
             split, sentences=split.sentences[self.rows], labels=split.labels[self.rows]
@@ -238,7 +238,8 @@ def split_of(
         pretokenized: see `SentenceModel.encode`.
         counts: updated with each distinct sentence.
     """
-    reader = TextReader(model.tokenizer, model.config.max_words, pretokenized, counts)
     examples = examples if isinstance(examples, Examples) else Examples(examples)
-    trees = "order" in model.encoder.needs
+    pretokenized = pretokenized or examples.pretokenized
+    reader = TextReader(model.tokenizer, model.config.max_words, pretokenized, counts)
+    trees = "order" in model.encoder.needs_in_use
     return examples.split(reader, model.head.target, model.head.target_type, trees)

@@ -95,6 +95,8 @@ ENCODERS = Registry(
         "constituency_dropout": "gumbeltree.nn.encoders.constituency:DropoutConstituencyEncoder",
         "rntn": "gumbeltree.nn.encoders.rntn:RNTNEncoder",
         "nti": "gumbeltree.nn.encoders.nti:NTIEncoder",
+        "spinn": "gumbeltree.nn.encoders.spinn:SpinnEncoder",
+        "latent_syntax": "gumbeltree.nn.encoders.latent_syntax:LatentSyntaxEncoder",
     },
     {
         "gumbel_tree": "gumbeltree.config:EncoderConfig",
@@ -114,6 +116,8 @@ ENCODERS = Registry(
         "constituency_dropout": "gumbeltree.peers:DropoutConstituencyConfig",
         "rntn": "gumbeltree.peers:RNTNConfig",
         "nti": "gumbeltree.peers:NTIConfig",
+        "spinn": "gumbeltree.peers:SpinnConfig",
+        "latent_syntax": "gumbeltree.peers:LatentSyntaxConfig",
     },
     {
         "gumbel_tree": "gumbeltree.light.trees:LightGumbelTree",

@@ -10,8 +10,11 @@ from gumbeltree.config import (
     EncoderSettings,
     LabelSettings,
 )
-from gumbeltree.parts import CELLS, LEAVES
+from gumbeltree.parts import CELLS, ESTIMATORS, LEAVES
 from gumbeltree.settings import Settings, kind_of, part, setting
+
+STACK_IMPLS = ("auto", "exact", "reference")
+"""Implementations of shift-reduce."""
 
 # encoders of sequences
 
@@ -160,7 +163,42 @@ class NTIConfig(EncoderSettings):
             )
 
 
+@dataclass(frozen=True)
+class SpinnConfig(EncoderSettings):
+    """Shift-reduce along the trees of the data, or learned from them (Bowman et al. 2016)."""
+
+    tracker: int = setting(61, low=0, high=WIDEST)
+    """Width of the LSTM that reads the stack and takes part in the composition; 0 for none."""
+    parses: bool = False
+    """Learn to parse from the trees of the training data, and build own trees after training. If
+    false, every text needs a tree, also after training."""
+    dropout: float = setting(0.0, low=0, high=1)
+    """Dropout of the states of the words, after their batch normalisation."""
+    impl: str = setting("auto", choices=STACK_IMPLS)
+    """Gradients with memory linear in the number of words (auto, exact), or by autograd
+    (reference)."""
+    kind: str = kind_of("spinn")
+
+
 # encoders that find their own trees
+
+
+@dataclass(frozen=True)
+class LatentSyntaxConfig(EncoderSettings):
+    """Shift-reduce with actions learned by policy gradients (Yogatama et al. 2017)."""
+
+    leaf: Any = part(LEAVES, "affine")
+    """Leaf transformation."""
+    tracker: int = setting(0, low=0, high=WIDEST)
+    """Width of an LSTM that reads the stack, chooses the actions and takes part in the composition;
+    0 for none."""
+    estimator: Any = part(ESTIMATORS, "reinforce")
+    """Gradient estimator of the actions: reinforce or ppo."""
+    impl: str = setting("auto", choices=STACK_IMPLS)
+    """Gradients with memory linear in the number of words (auto, exact), or by autograd
+    (reference)."""
+    kind: str = kind_of("latent_syntax")
+
 
 # heads
 

@@ -84,7 +84,8 @@ def prepare(
         if not part.orders:
             raise ValueError(
                 f"{name}: the encoder needs gold trees, but these {task.name} data have none; use "
-                "data with trees, such as listops or logic, or another encoder"
+                "data with trees, such as listops, logic or SNLI with its parses, or another "
+                "encoder"
             )
         if task.nodes and not part.nodes:
             raise ValueError(
@@ -95,7 +96,8 @@ def prepare(
     say("building the vocabulary")
     sources = ["train"] if settings.vocabulary == "train" else list(examples)
     texts = [text for name in sources for text in examples[name].sentences]
-    words = vocabulary(texts, task.pretokenized, settings.lower)
+    split_already = all(part.pretokenized for part in examples.values())
+    words = vocabulary(texts, task.pretokenized or split_already, settings.lower)
     extra = list(more_words)
     if vectors is not None and settings.extra_words:
         extra += _frequent_words(recipe, Path(vectors))
@@ -109,7 +111,9 @@ def prepare(
         examples["train"] = _without_long(examples["train"], tokenizer, settings.train_max_words)
     trained = set(examples["train"].texts())
     for name, part in examples.items():
-        reader = TextReader(tokenizer, recipe.model.max_words)
+        reader = TextReader(
+            tokenizer, recipe.model.max_words, split_already and not task.pretokenized
+        )
         split = splits[name] = part.split(reader, target, kind, task.trees)
         unknown = np.add.reduceat(split.words == reader.unknown, split.starts[:-1])
         reports[name] = {

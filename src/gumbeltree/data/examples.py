@@ -13,6 +13,7 @@ from gumbeltree.tasks.task import Example
 from gumbeltree.text.batches import chunks
 from gumbeltree.text.files import Report, counted, shown
 from gumbeltree.text.ids import TextReader
+from gumbeltree.text.tokenizer import undo_ptb_escapes
 
 
 class Examples:
@@ -31,7 +32,8 @@ class Examples:
         examples: the examples.
         report: counts so far.
         trees: whether to keep gold trees and the labels of their nodes; a repeated sentence keeps
-            its first ones.
+            its first ones. The words of a tree take the place of its text, which may be split into
+            words differently.
     """
 
     def __init__(
@@ -44,12 +46,21 @@ class Examples:
         self.nodes: dict[int, tuple[str | None, ...]] = {}
         self.report = Report() if report is None else report
         for example in examples:
-            row = self._add(example.texts, example.label)
+            texts = example.texts
+            known = [tree for tree in example.trees if tree is not None] if trees else []
+            if len(known) == len(texts):
+                texts = tuple(" ".join(map(undo_ptb_escapes, tree.words)) for tree in known)
+            row = self._add(texts, example.label)
             for index, tree in zip(row, example.trees if trees else (), strict=False):
                 if tree is not None and index not in self.orders:
                     self.orders[index] = np.array(tree.order, dtype=np.uint32)
             for index, labels in zip(row, example.nodes if trees else (), strict=False):
                 self.nodes.setdefault(index, labels)
+
+    @property
+    def pretokenized(self) -> bool:
+        """Whether all texts are the words of their trees."""
+        return 0 < len(self.orders) == len(self.sentences)
 
     def _add(self, texts: Iterable[str], label: str) -> tuple[int, ...]:
         row = tuple(self.sentences.setdefault(text, len(self.sentences)) for text in texts)

@@ -187,9 +187,10 @@ class _Run:
         self.metric = self.model.head.metric(self.config.best_by)
         self.model.head.check_selection(self.splits["dev"].labels, self.metric.name)
         self.model.encoder.check_needs(self.splits["train"].batch([0]).sentences)
-        if "order" not in self.model.encoder.needs:
-            # encoders follow trees that come with a batch, but this one finds its own
-            for name, split in prepared.splits.items():
+        encoder = self.model.encoder
+        for name, split in prepared.splits.items():
+            # encoders follow trees that come with a batch, even if they find their own
+            if "order" not in (encoder.needs if name == "train" else encoder.needs_in_use):
                 self.splits[name] = dataclasses.replace(split, orders=None)
         optimizer = new_optimizer(self.config, self.model, fabric.device)
         module, self.optimizer = fabric.setup(self.model, optimizer)

@@ -46,6 +46,11 @@ class Encoder(EncoderTraits, nn.Module, ABC):
         super().__init__()
         self.config = config
 
+    @property
+    def needs_in_use(self) -> frozenset[str]:
+        """Inputs required after training; by default the same as in training."""
+        return self.needs
+
     @abstractmethod
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return vectors `[B, vector_dim]` and, if the encoder builds trees, merge orders.

@@ -1,0 +1,33 @@
+"""Shift-reduce over batches of sentences, with a stack of row numbers instead of vectors.
+
+A sentence of L words takes 2L - 1 steps: SHIFT pushes the next word, REDUCE replaces the two
+topmost nodes by their parent. States are stored once, in the rows that `Layout` gives to words and
+nodes, followed by three rows that stand for a missing second node, top node and next word. The
+stack holds row numbers, so SHIFT moves no vectors.
+
+An optional tracker, an LSTM, reads [top; second; next word] before each step. Its state takes part
+in the composition.
+
+Two implementations agree in values and gradients:
+
+- `machine` keeps the stack on the device and runs any sequence of actions, given or its own.
+  Autograd differentiates it. Each update of the states then copies them, so memory grows with T^2.
+- `thin` runs given trees. All row numbers are known in advance (`tables`), so the backward pass
+  follows the same tables in reverse and adds the gradients to the rows that were read. Memory is
+  linear in T. Without a tracker, it needs only the T - 1 merges, since nothing depends on SHIFT.
+
+`transitions` converts between merge orders and sequences of actions.
+"""
+
+from gumbeltree.ops.stack.problem import StackProblem, StackResult, TrackerWeights
+from gumbeltree.ops.stack.tables import StackTables, stack_tables
+from gumbeltree.ops.stack.thin import follow
+
+__all__ = [
+    "StackProblem",
+    "StackResult",
+    "StackTables",
+    "TrackerWeights",
+    "follow",
+    "stack_tables",
+]

@@ -1,0 +1,435 @@
+"""Test SPINN: counts, a list as the stack, special cases, own trees, data, plain text."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import gumbeltree
+from gumbeltree import Draw, Keep, Sentences, Tree
+from gumbeltree.analysis.trace import trace_many
+from gumbeltree.config import EncoderConfig, TreeLSTMConfig, load_recipe, with_settings
+from gumbeltree.data.compile import prepare
+from gumbeltree.evaluation import evaluate, split_of
+from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
+from gumbeltree.nn.encoders.spinn import SpinnEncoder
+from gumbeltree.nn.evaluation_mode import in_evaluation_mode
+from gumbeltree.ops.stack.transitions import to_transitions
+from gumbeltree.peers import SpinnConfig
+from gumbeltree.tasks.task import Example
+from tests.commands import run
+from tests.models import TEXTS, tiny_model
+
+LENGTHS = [4, 1, 6, 2, 4]
+E, D = 3, 4
+VARIANTS = {
+    "bare": {"tracker": 0},
+    "tracked": {"tracker": 2},
+    "parsing": {"tracker": 2, "parses": True},
+}
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+each_impl = pytest.mark.parametrize("impl", ["exact", "reference"])
+
+
+def made(variant: str, impl: str = "exact") -> SpinnEncoder:
+    torch.manual_seed(1)
+    encoder = SpinnEncoder(SpinnConfig(E, D, impl=impl, **VARIANTS[variant])).double()
+    for p in encoder.parameters():
+        torch.nn.init.normal_(p, std=0.7)
+    return encoder
+
+
+def words(lengths: list[int] = LENGTHS) -> Tensor:
+    torch.manual_seed(2)
+    return torch.randn(len(lengths), max(lengths), E, dtype=torch.float64)
+
+
+def orders(lengths: list[int] = LENGTHS) -> Tensor:
+    """Random trees, in the order of a stack."""
+    found = torch.full((len(lengths), max(lengths) - 1), -1)
+    for b, length in enumerate(lengths):
+        tree = Tree.random(map(str, range(length)), b)
+        tree = Tree.from_brackets(str(tree))
+        found[b, : length - 1] = torch.tensor(tree.order, dtype=torch.int64)
+    return found
+
+
+def test_counts() -> None:
+    counts = {
+        (0, False): 181_800 + 901_500,
+        (61, False): 181_800 + 234_728 + 901_500 + 91_500,
+        (79, True): 181_800 + 309_680 + 901_500 + 118_500 + 318,
+    }
+    for (tracker, parses), count in counts.items():
+        with torch.device("meta"):
+            encoder = SpinnEncoder(SpinnConfig(tracker=tracker, parses=parses))
+        assert sum(p.numel() for p in encoder.parameters()) == count
+        assert sum(p.numel() for p in encoder.leaf.parameters()) == 181_800
+
+
+def leaves_of(e: SpinnEncoder, x: Tensor, lengths: list[int]) -> list[Tensor]:
+    """Project each word, then normalise with the statistics of all real words."""
+    rows = torch.cat([x[b, :length] for b, length in enumerate(lengths)])
+    rows = rows @ e.leaf.linear.weight.t() + e.leaf.linear.bias
+    if e.training:
+        mean = rows.mean(0)
+        variance = (rows - mean).square().mean(0)
+    else:
+        mean, variance = e.leaf.norm.running_mean, e.leaf.norm.running_var
+    rows = (rows - mean) / (variance + e.leaf.norm.eps).sqrt()
+    return list((rows * e.leaf.norm.weight + e.leaf.norm.bias).split(lengths))
+
+
+def compose(e: SpinnEncoder, left: Tensor, right: Tensor, tracked: Tensor | None) -> Tensor:
+    gates = e.cell.weight @ torch.cat([left[:D], right[:D]]) + e.cell.bias
+    if tracked is not None:
+        gates = gates + e.tracker.to_cell @ tracked
+    i, f_l, f_r, g, o = gates.split(D)
+    c = f_l.sigmoid() * left[D:] + f_r.sigmoid() * right[D:] + i.sigmoid() * g.tanh()
+    return torch.cat([o.sigmoid() * c.tanh(), c])
+
+
+def by_list(
+    e: SpinnEncoder, leaves: Tensor, transitions: list[int] | None
+) -> tuple[Tensor, Tensor, list[int]]:
+    """Return the vector, the mean cross-entropy of the actions, and the actions.
+
+    Without transitions, take the possible action with the higher score.
+    """
+    stack, queue, actions = [], list(leaves), []
+    losses = torch.zeros((), dtype=torch.float64)
+    none, tracked = leaves.new_zeros(D), None
+    d = e.config.tracker
+    hidden = cell = leaves.new_zeros(d)
+    for step in range(2 * len(leaves) - 1):
+        if d:
+            view = [
+                stack[-1][:D] if stack else none,
+                stack[-2][:D] if len(stack) > 1 else none,
+                queue[0][:D] if queue else none,
+            ]
+            gates = e.tracker.weight_ih @ torch.cat(view) + e.tracker.weight_hh @ hidden
+            i, f, g, o = (gates + e.tracker.bias).split(d)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            tracked = hidden = o.sigmoid() * cell.tanh()
+        possible = [bool(queue), len(stack) > 1]
+        action = possible.index(True)
+        if all(possible):
+            scores = None
+            if e.action is not None:
+                scores = e.action.weight @ torch.cat([hidden, cell]) + e.action.bias
+            action = int(scores.argmax()) if transitions is None else transitions[step]
+            if scores is not None:
+                losses = losses - scores.log_softmax(0)[action]
+        actions.append(action)
+        if action == 0:
+            stack.append(queue.pop(0))
+        else:
+            right, left = stack.pop(), stack.pop()
+            stack.append(compose(e, left, right, tracked))
+    return stack[0][:D], losses / (2 * len(leaves) - 1), actions
+
+
+@each_variant
+@each_impl
+@pytest.mark.parametrize("training", [True, False], ids=["training", "use"])
+def test_equals_a_list_as_the_stack(variant: str, impl: str, training: bool) -> None:
+    e, order = made(variant, impl).train(training), orders()
+    e.leaf.norm.momentum = 0.0
+    x = words().requires_grad_()
+    # padding is never read
+    garbage = torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS)[:, None]
+    found = e(x.masked_fill(garbage[..., None], torch.nan), torch.tensor(LENGTHS), order=order)
+    assert torch.equal(found.order, order)
+    assert set(found.losses) == ({"actions"} if variant == "parsing" else set())
+    assert found.log_prob is None
+    loss = expected = torch.zeros((), dtype=torch.float64)
+    weight = torch.linspace(-1, 2, D, dtype=torch.float64)
+    for b, leaves in enumerate(leaves_of(e, x, LENGTHS)):
+        merges = order[b, : LENGTHS[b] - 1].tolist()
+        vector, actions, _ = by_list(e, leaves, to_transitions(merges))
+        torch.testing.assert_close(found.vector[b], vector, rtol=0, atol=1e-12)
+        expected = expected + (1 + b) * (weight * vector).sum()
+        loss = loss + (1 + b) * (weight * found.vector[b]).sum()
+        if variant == "parsing":
+            torch.testing.assert_close(found.losses["actions"][b], actions, rtol=0, atol=1e-12)
+            expected = expected + (2 + b) * actions
+            loss = loss + (2 + b) * found.losses["actions"][b]
+    inputs = [x, *e.parameters()]
+    gradients = [
+        torch.autograd.grad(y, inputs, allow_unused=True, materialize_grads=True)
+        for y in (loss, expected)
+    ]
+    names = ["x", *(name for name, _ in e.named_parameters())]
+    for name, one, other in zip(names, *gradients, strict=True):
+        torch.testing.assert_close(
+            one, other, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@each_impl
+def test_own_trees_equal_those_of_a_list(impl: str) -> None:
+    e = made("parsing", impl).eval()
+    torch.manual_seed(5)
+    lengths = [1, 5, 7, 2, 7, 3, 6, 5]
+    x = torch.randn(len(lengths), 7, E, dtype=torch.float64)
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            found = e(x, torch.tensor(lengths))
+        kinds = set()
+        for b, leaves in enumerate(leaves_of(e, x, lengths)):
+            vector, _, actions = by_list(e, leaves, None)
+            merges = found.order[b, : lengths[b] - 1].tolist()
+            assert to_transitions(merges) == actions
+            torch.testing.assert_close(found.vector[b], vector, rtol=0, atol=1e-12)
+            kinds.add(tuple(merges))
+        assert len(kinds) > 5
+    # company changes nothing
+    for b, length in enumerate(lengths):
+        alone = e(x[b : b + 1, :length], torch.tensor([length]))
+        assert torch.equal(alone.order[0], found.order[b, : length - 1])
+        torch.testing.assert_close(alone.vector[0], found.vector[b], rtol=0, atol=1e-12)
+    assert not found.losses
+
+
+def test_scores_are_probabilities_of_the_next_merge() -> None:
+    e = made("parsing").eval()
+    found = e(words(), torch.tensor(LENGTHS), details=True)
+    for b, length in enumerate(LENGTHS):
+        for t, merge in enumerate(found.order[b, : length - 1].tolist()):
+            row = found.scores[b, t]
+            assert torch.isfinite(row).tolist() == [p < length - 1 - t for p in range(len(row))]
+            assert row[: length - 1 - t].exp().sum().item() == pytest.approx(1)
+            assert row[merge] > -50
+    # the probability of a tree is that of its actions
+    given = e(words(), torch.tensor(LENGTHS), order=found.order)
+    for b, length in enumerate(LENGTHS):
+        rows = zip(found.scores[b], found.order[b, : length - 1].tolist(), strict=False)
+        total = sum(float(row[merge]) for row, merge in rows)
+        steps = 2 * length - 1
+        assert total == pytest.approx(-steps * given.losses["actions"][b].item(), abs=1e-9)
+
+
+def test_noise_draws_and_forbids_merges() -> None:
+    e = made("parsing").eval()
+    x, lengths, order = words(), torch.tensor(LENGTHS), orders()
+    T = max(LENGTHS)
+    noise = torch.full((len(LENGTHS), T - 1, T - 1), -torch.inf)
+    for b, t in np.argwhere(order.numpy() >= 0):
+        noise[b, t, order[b, t]] = 0.3
+    assert torch.equal(e(x, lengths, noise=noise, sample=True).order, order)
+    assert not torch.equal(e(x, lengths).order, order)
+    # two trees of three words, drawn as often as they are probable
+    many = 2000
+    one = torch.randn(1, 3, E, dtype=torch.float64)
+    probability = float(e(one, torch.tensor([3]), details=True).probabilities[0, 0, 0])
+    assert 0.1 < probability < 0.9
+    torch.manual_seed(0)
+    drawn = -torch.rand(many, 2, 2).log()
+    batch = one.expand(many, -1, -1), torch.full((many,), 3)
+    table = e(*batch, noise=-drawn.log(), sample=True).order
+    keyed = e(*batch, noise=torch.randint(2**32, (many, 2)), sample=True).order
+    for found in (table, keyed):
+        share = float((found[:, 0] == 0).double().mean())
+        assert share == pytest.approx(probability, abs=0.05)
+
+
+@pytest.mark.parametrize("forget_offset", [0.0])
+def test_without_tracker_equals_a_tree_lstm_on_the_same_trees(forget_offset: float) -> None:
+    e = made("bare").eval()
+    cell = TreeLSTMConfig(forget_offset=forget_offset)
+    tree = GumbelTreeEncoder(EncoderConfig(E, D, leaf="affine", cell=cell)).double().eval()
+    tree.cell.load_state_dict(e.cell.state_dict())
+    # in use, the normalisation is part of the projection
+    norm = e.leaf.norm
+    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+    with torch.no_grad():
+        tree.leaf.weight.copy_(scale[:, None] * e.leaf.linear.weight)
+        tree.leaf.bias.copy_(scale * (e.leaf.linear.bias - norm.running_mean) + norm.bias)
+    found, wanted = (f(words(), torch.tensor(LENGTHS), order=orders()) for f in (e, tree))
+    torch.testing.assert_close(found.vector, wanted.vector, rtol=0, atol=1e-12)
+    for part in (e, tree):
+        part.zero_grad()
+    found.vector.square().sum().backward()
+    wanted.vector.square().sum().backward()
+    torch.testing.assert_close(e.cell.weight.grad, tree.cell.weight.grad)
+    torch.testing.assert_close(e.cell.bias.grad, tree.cell.bias.grad)
+
+
+def test_a_tracker_that_is_not_heard_changes_nothing() -> None:
+    e, bare = made("tracked"), made("bare")
+    bare.load_state_dict({k: v for k, v in e.state_dict().items() if "tracker" not in k})
+    lengths = torch.tensor(LENGTHS)
+    assert not torch.allclose(*(f(words(), lengths, order=orders()).vector for f in (e, bare)))
+    torch.nn.init.zeros_(e.tracker.to_cell)
+    for part in (e, bare):
+        part.eval()
+        part.leaf.norm.reset_running_stats()
+    found, wanted = (f(words(), lengths, order=orders(), details=True) for f in (e, bare))
+    torch.testing.assert_close(found.vector, wanted.vector, rtol=0, atol=1e-13)
+    torch.testing.assert_close(found.nodes.h, wanted.nodes.h, rtol=0, atol=1e-13)
+    assert torch.equal(found.mask, found.nodes.h.abs().sum(-1) > 0)
+
+
+def test_trees_in_any_order_of_merges() -> None:
+    e = made("tracked").eval()
+    x, lengths = words([4]), torch.tensor([4])
+    late, early = (e(x, lengths, order=torch.tensor([row])) for row in ([2, 0, 0], [0, 1, 0]))
+    assert late.order.tolist() == early.order.tolist() == [[0, 1, 0]]
+    assert torch.equal(late.vector, early.vector)
+
+
+def test_a_single_word_in_training() -> None:
+    e = made("tracked")
+    found = e(words([1]), torch.tensor([1]), order=torch.zeros(1, 0, dtype=torch.int64))
+    assert found.vector.isfinite().all()
+    assert found.order.shape == (1, 0)
+    assert int(e.leaf.norm.num_batches_tracked) == 0
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_half_precision(autocast: bool) -> None:
+    e, x = made("parsing").float(), words().float()
+    if not autocast:
+        e, x = e.bfloat16(), x.bfloat16()
+    with torch.autocast("cpu", enabled=autocast):
+        found = e(x, torch.tensor(LENGTHS), order=orders())
+    assert found.vector.dtype == (torch.float32 if autocast else torch.bfloat16)
+    (found.vector.float().sum() + found.losses["actions"].float().sum()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in e.parameters())
+
+
+def test_needs() -> None:
+    sentences = Sentences.padded(words(), torch.tensor(LENGTHS))
+    e = made("tracked")
+    assert (e.trees, e.needs, e.needs_in_use) == ("given", {"order"}, {"order"})
+    with pytest.raises(ValueError, match=r"'spinn' follows the trees of the data .*parses=true"):
+        in_evaluation_mode(e)(sentences)
+    e = made("parsing")
+    assert (e.trees, e.needs, e.needs_in_use) == ("sampled", {"order"}, frozenset())
+    with pytest.raises(ValueError, match=r"learns to parse from trees.*sentence1_binary_parse"):
+        e(sentences)
+    assert in_evaluation_mode(e)(sentences).order is not None
+    with pytest.raises(ValueError, match=r"`tracker` is 0.*such as 79"):
+        SpinnEncoder(SpinnConfig(tracker=0, parses=True))
+
+
+# models
+
+
+def test_a_parsing_model_parses_plain_text(tmp_path) -> None:
+    model = tiny_model("single", encoder="spinn", tracker=3, parses=True)
+    gumbeltree.save(model, tmp_path / "model", {})
+    loaded = gumbeltree.load(tmp_path / "model")
+    trees = loaded.parse_many(TEXTS)
+    assert len({len(tree) for tree in trees}) > 3
+    assert [str(tree) for tree in trees] == [str(loaded.parse(text)) for text in TEXTS]
+    line = run("parse", tmp_path / "model", TEXTS[1]).out.strip()
+    assert line == str(trees[1])
+    assert run("draw", tmp_path / "model", TEXTS[1]).out
+    # traces show the choices, and follow other trees
+    (trace,) = trace_many(loaded, [TEXTS[1]])
+    assert trace.tree == trees[1]
+    json.dumps(trace.as_dict(), allow_nan=False)
+    for shape in ("left", "balanced", "right"):
+        (forced,) = trace_many(loaded, [TEXTS[1]], tree=shape)
+        expected = getattr(Tree, {"balanced": shape}.get(shape, f"{shape}_branching"))
+        assert forced.tree == expected(TEXTS[1])
+
+
+def test_models_of_given_trees_refuse_plain_text(tmp_path) -> None:
+    model = tiny_model("single", encoder="spinn", tracker=3)
+    gumbeltree.save(model, tmp_path / "model", {})
+    with pytest.raises(ValueError, match="follows the trees of the data"):
+        gumbeltree.load(tmp_path / "model").parse_many(TEXTS)
+    refused = run("parse", tmp_path / "model", TEXTS[1]).refused()
+    assert "follows the trees of the data" in refused
+
+
+PAIR = {
+    "gold_label": "neutral",
+    "sentence1": 'He said: "It\'s (not) here."',
+    "sentence2": "A dog sleeps.",
+    "sentence1_binary_parse": "( He ( ( said : ) ( `` ( ( It 's ) ( ( -LRB- not ) "
+    "( -RRB- ( here ( . '' ) ) ) ) ) ) ) )",
+    "sentence2_binary_parse": "( ( A dog ) ( sleeps . ) )",
+}
+
+
+def written(folder, *records) -> None:
+    for split in ("train", "dev"):
+        path = folder / f"snli_1.0_{split}.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def recipe_of(*settings: str):
+    return with_settings(
+        load_recipe("spinn-pi-matched"),
+        ["embedding_dim=4", "encoder.hidden_dim=5", "tracker=2", "head.hidden_dim=6", "epochs=2",
+         "batch_size=2", "evaluations=1", "training.precision=32", *settings],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("parses", [False, True])
+def test_pairs_train_on_their_parses(tmp_path, parses) -> None:
+    labels = ("neutral", "entailment", "contradiction")
+    records = [{**PAIR, "gold_label": label} for label in labels]
+    written(tmp_path, *records)
+    recipe = recipe_of(f"parses={str(parses).lower()}")
+    prepared = prepare(recipe, tmp_path)
+    split = prepared.splits["train"]
+    batch = split.batch([0])
+    words = PAIR["sentence1_binary_parse"].replace("(", "").replace(")", "").split()
+    first = Tree.from_brackets(PAIR["sentence1_binary_parse"])
+    assert batch.sentences.layout.own_lengths().tolist() == [len(words), 4]
+    assert batch.sentences.order[0].tolist() == list(first.order)
+    assert batch.sentences.order[1].tolist()[:4] == [0, 1, 0, -1]
+    vocabulary = set(prepared.tokenizer.get_vocab())
+    assert {"he", "``", "(", "'s", "sleeps", "."} <= vocabulary
+    gumbeltree.train(recipe, prepared, tmp_path / "run")
+    out = run("evaluate", tmp_path / "run", "--data", tmp_path / "snli_1.0_dev.jsonl", "--json").out
+    assert json.loads(out)["examples"] == 3
+    model = gumbeltree.load(tmp_path / "run")
+    if parses:
+        assert len(model.parse("A dog sleeps.")) == 4
+        written(tmp_path, {k: v for k, v in PAIR.items() if "parse" not in k})
+        with pytest.raises(ValueError, match="snli data have none"):
+            prepare(recipe, tmp_path)
+
+
+def test_development_sentences_are_parsed_by_the_model(tmp_path, monkeypatch) -> None:
+    written(tmp_path, PAIR, {**PAIR, "gold_label": "entailment"})
+    seen = []
+    encode = SpinnEncoder.encode
+
+    def watched(self, sentences, draw, keep):
+        seen.append((self.training, sentences.order is not None))
+        return encode(self, sentences, draw, keep)
+
+    monkeypatch.setattr(SpinnEncoder, "encode", watched)
+    recipe = recipe_of("parses=true", "epochs=1")
+    gumbeltree.train(recipe, prepare(recipe, tmp_path), tmp_path / "run")
+    assert set(seen) == {(True, True), (False, False)}
+
+
+def test_the_loss_of_actions_is_weighed(tmp_path) -> None:
+    model = tiny_model("single", encoder="spinn", tracker=3, parses=True).train()
+    examples = [
+        Example((text,), "good", (Tree.left_branching(text),)) for text in TEXTS if " " in text
+    ]
+    bare = split_of(model, examples)
+    starts = np.diff(bare.starts)
+    split = dataclasses.replace(bare, orders=np.zeros(int((starts - 1).sum()), dtype=np.uint16))
+    batch = split.batch(np.arange(len(split)))
+    found = model(batch.sentences, Draw(torch.zeros((len(split), 2), dtype=torch.int64)))
+    assert found.losses["actions"].shape == (len(split),)
+    assert found.log_prob is None
+    assert evaluate(model, bare).count == len(split)
+    keep = Keep(nodes=True)
+    nodes = in_evaluation_mode(model).encode_batch(batch.sentences, keep=keep).nodes
+    assert nodes is not None
+    assert F.pad(nodes.h, (0, 0)).isfinite().all()
