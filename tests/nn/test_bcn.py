@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gumbeltree.config import load_recipe
+from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.bcn import BCNEncoder
 from gumbeltree.peers import BCNConfig
 from tests.models import TEXTS, tiny_model
@@ -73,6 +75,7 @@ def test_counts_of_the_preset() -> None:
         "dropout": 0,
     }  # fmt: skip
     assert e.vector_dim == 2400
+    assert count_parameters(load_recipe("bcn-sst5").model)["total"] == 20_999_721
 
 
 def test_dropout_applies_in_training_only() -> None:
