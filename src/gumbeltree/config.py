@@ -515,8 +515,8 @@ class ModelConfig(Settings):
     encoder: Any = part(ENCODERS, "gumbel_tree")
     """Encoder: gumbel_tree, beam_tree, parser_composer, fixed_tree, bag or lstm."""
     head: Any = part(HEADS, "pair")
-    """Head: pair or single (classes), pair_number or single_number, pair_bins or single_bins,
-    pair_tags or single_tags, similarity."""
+    """Head: pair, single or single_maxout (classes), pair_number or single_number, pair_bins or
+    single_bins, pair_tags or single_tags, similarity."""
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     """Word vectors."""
     max_words: int = setting(1024, low=1)
