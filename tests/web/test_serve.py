@@ -344,7 +344,6 @@ def test_a_forced_shutdown_responds_to_waiting_clients(monkeypatch):
         go_on.wait()
         return ["1"] * len(texts)
 
-    monkeypatch.setattr(service, "parse", parse)
     monkeypatch.setattr(
         os, "_exit", lambda code: exits.append((code, len(forced.server_state.tasks)))
     )
@@ -354,13 +353,17 @@ def test_a_forced_shutdown_responds_to_waiting_clients(monkeypatch):
         running(models, serving._Server, ready.set) as (forced, port),
     ):
         assert ready.wait(60)
+        # not before, because the server measures its models when it starts
+        monkeypatch.setattr(service, "parse", parse)
         body = json.dumps({"model": "single", "texts": ["dog"]})
         response = pool.submit(request, port, "POST", "/api/parse", body)
-        assert begun.wait(60)
-        # as after a second Ctrl-C
-        forced.should_exit = forced.force_exit = True
-        status, headers, _ = response.result()
-        go_on.set()
+        try:
+            assert begun.wait(60)
+            # as after a second Ctrl-C
+            forced.should_exit = forced.force_exit = True
+            status, headers, _ = response.result(60)
+        finally:
+            go_on.set()
     assert (status, headers["retry-after"], exits) == (503, "1", [(1, 0)])
 
 
