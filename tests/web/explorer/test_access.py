@@ -39,8 +39,7 @@ def test_a_tree_is_one_tab_stop(visit, sst):
     focused = page.locator(".node:focus")
     root, words = len(traced.nodes) - 1, len(traced.tree.words)
     expect(focused).to_have_attribute("aria-label", labels[root])
-    ring = focused.locator(".ring").evaluate("one => getComputedStyle(one).stroke")
-    assert ring == "rgb(0, 114, 178)"
+    expect(focused.locator(".ring")).to_have_css("stroke", "rgb(0, 114, 178)")
     keys = {
         "ArrowDown": traced.nodes[root].children[0],
         "ArrowUp": root,
@@ -184,18 +183,24 @@ def test_theme_follows_the_system_and_the_button(browser, address, scheme):
     visit = Visit(browser, address, color_scheme=scheme)
     page = visit.open(text="good .", model="sst2-100d")
 
-    def is_light():
-        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        return sum(map(int, re.findall(r"\d+", colour)[:3])) > 3 * 128
+    def expect_light(light):
+        page.wait_for_function(
+            """light => {
+                 const colour = getComputedStyle(document.body).backgroundColor;
+                 const parts = colour.match(/\\d+/g).slice(0, 3).map(Number);
+                 return parts.reduce((a, b) => a + b) > 3 * 128 === light;
+               }""",
+            arg=light,
+        )
 
-    assert is_light() == (scheme == "light")
+    expect_light(scheme == "light")
     button = page.get_by_role("button", name="Dark theme")
     expect(button).to_have_attribute("aria-pressed", str(scheme == "dark").lower())
     button.click()
-    assert is_light() == (scheme == "dark")
+    expect_light(scheme == "dark")
     page.reload()
     expect(page.locator("svg.tree")).to_have_count(1)
-    assert is_light() == (scheme == "dark")
+    expect_light(scheme == "dark")
     visit.close()
 
 

@@ -104,13 +104,14 @@ def test_compares_with_given_brackets(visit, sst):
     assert behind
     bars = pictures[1].locator(".bar.behind")
     expect(bars).to_have_count(len(behind))
-    assert bars.first.evaluate("one => getComputedStyle(one).fill") == "none"
+    expect(bars.first).to_have_css("fill", "none")
     heights = bars.evaluate_all("all => all.map(one => +one.getAttribute('height') / 46)")
     lengths = sorted(max(0.02, min(1, -layer.lead)) for layer in behind)
     assert sorted(heights) == pytest.approx(lengths, abs=2e-3)
     key = card(page, "sst2-100d").locator(".legend .key.behind")
     expect(key).to_contain_text("against the scores")
-    assert pictures[1].locator("[aria-label*=', against the scores']").count() == len(behind)
+    against = pictures[1].locator("[aria-label*=', against the scores']")
+    expect(against).to_have_count(len(behind))
     field.fill("( not a )")
     field.press("Enter")
     expect(said).to_have_text(

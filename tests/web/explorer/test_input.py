@@ -1,6 +1,7 @@
 """What readers type, pick and link to."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from tests.web.explorer.visit import (
     Visit,
     card,
     expect,
+    expect_idle,
     needs_browser,
     open_settings,
     sentence,
     tree,
+    wait_until,
 )
 
 pytestmark = needs_browser
@@ -34,13 +37,16 @@ def test_a_link_restores_the_view(visit, browser, address):
     page.get_by_label("Seed").press("Enter")
     page.get_by_role("switch", name="100 sampled trees").check()
     page.get_by_role("slider", name="Temperature").press("ArrowRight")
-    expect(card(page, "sst2-100d").locator("svg.heat")).to_be_visible()
+    # the last request has begun by then
+    expect(page).to_have_url(re.compile("temperature="))
+    expect_idle(page)
+    expect(page.locator("svg.heat")).to_have_count(3)
     page.get_by_role("slider", name="Completed merges").fill("3")
     tree(page, "sst2-100d").locator(".node").nth(1).click()
     page.get_by_role("button", name="Copy link").click()
     expect(page.locator("#toast")).to_have_text("Link copied")
     link = page.evaluate("navigator.clipboard.readText()")
-    assert link == page.url
+    expect(page).to_have_url(link)
     page.mouse.move(0, 0)
     state = """() => ({
       fields: [...document.querySelectorAll('input, textarea')].map(
@@ -73,14 +79,14 @@ def test_invalid_parts_of_a_link_are_ignored(visit):
     expect(page.locator("#step-value")).to_have_text("all 1 merge")
     page = visit.open(text="good .", step=99, temperature="1e9", node="1:5:9:sst2-100d")
     expect(page.locator("svg.tree")).to_have_count(1)
-    assert page.locator("#temperature-value").text_content() == "10"
+    expect(page.locator("#temperature-value")).to_have_text("10")
 
 
 def test_a_link_to_a_missing_model_says_so(visit):
     notice = visit.page.locator("#notice")
     page = visit.open(text="good .", model=["no-such-model", "snli-100d"])
     expect(notice).to_contain_text("names no-such-model, which the server does not have.")
-    assert [one.inner_text() for one in page.get_by_role("heading", level=2).all()] == ["snli-100d"]
+    expect(page.get_by_role("heading", level=2)).to_have_text(["snli-100d"])
     visit.open(text="good .", model="<b>gone</b>")
     expect(notice).to_contain_text("names <b>gone</b>, which")
     expect(notice).to_contain_text("shows sst2-100d instead")
@@ -230,10 +236,16 @@ def test_hints_without_a_sentence_or_a_model(visit):
 
 
 def test_examples_can_be_picked(visit):
+    held = []
+    visit.page.route("**/static/examples.json", lambda route: held.append(route))
     page = visit.open(text="good .")
     expect(page.get_by_role("textbox", name="Second sentence")).to_be_hidden()
     page.get_by_role("button", name="Examples").click()
     page.get_by_role("searchbox").fill("telescope")
+    # a dialog that is opened before the examples are loaded shows them later
+    expect(page.get_by_role("dialog")).to_contain_text("No examples found")
+    wait_until(page, lambda: held)
+    held[0].continue_()
     page.get_by_role("dialog").get_by_role("button", name="I saw the man").click()
     expect(page.locator("#text")).to_have_value("I saw the man on the hill with the telescope.")
     expect(page.get_by_role("dialog")).to_be_hidden()

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from gumbeltree.analysis.trace import trace
-from tests.web.explorer.visit import FOOD, card, expect, expect_tree, needs_browser, save, tree
+from tests.web.explorer.visit import (
+    FOOD,
+    card,
+    expect,
+    expect_tree,
+    needs_browser,
+    save,
+    tree,
+    wait_until,
+)
 
 pytestmark = needs_browser
 
@@ -77,8 +86,7 @@ def test_downloads_are_offered_once_there_is_a_tree(visit):
     page.route("**/api/parse", lambda route: held.append(route))
     visit.open(text=FOOD, model="sst2-100d")
     buttons = card(page, "sst2-100d").get_by_role("button", name="Download")
-    while not held:
-        page.wait_for_timeout(20)
+    wait_until(page, lambda: held)
     expect(buttons).to_have_count(0)
     for route in held:
         route.continue_()

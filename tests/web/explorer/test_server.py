@@ -1,6 +1,7 @@
 """The explorer and servers that are busy, slow or gone."""
 
-from urllib.parse import urlsplit
+import socket
+from contextlib import contextmanager
 
 from gumbeltree.analysis.trace import trace
 from tests.web.explorer.visit import (
@@ -12,6 +13,7 @@ from tests.web.explorer.visit import (
     sentence,
     serving,
     tree,
+    wait_until,
 )
 
 pytestmark = needs_browser
@@ -66,8 +68,7 @@ def test_late_responses_are_dropped(visit, sst):
 
     page.route("**/api/parse", hold)
     sentence(page).fill("a slow one .")
-    while not late:
-        page.wait_for_timeout(20)
+    wait_until(page, lambda: late)
     sentence(page).fill("a fast one .")
     expect_tree(tree(page, "sst2-100d"), trace(sst, "a fast one ."))
     late[0].fulfill(json={"results": []})
@@ -76,17 +77,23 @@ def test_late_responses_are_dropped(visit, sst):
 
 
 def test_a_hung_server_is_reported(visit, sst):
+    # the clock of the page goes on, and the test can put it forward
+    visit.page.clock.install()
     page = visit.open(text="good .", model="sst2-100d")
     expect(page.locator("svg.tree")).to_have_count(1)
     held = []
     page.route("**/api/parse", lambda route: held.append(route))
     sentence(page).fill("not good .")
+    wait_until(page, lambda: held)
+    page.clock.run_for(3000)
     expect(page.locator("svg.tree")).to_have_count(0)
     expect(page.locator("#away")).to_contain_text("not responding")
     # the banner stays while the reader goes on typing
     sentence(page).fill("not very good .")
-    page.wait_for_timeout(300)
-    expect(page.locator("#away")).to_be_visible()
+    wait_until(page, lambda: "not very good" in held[-1].request.post_data)
+    for _ in range(10):
+        page.clock.run_for(100)
+        assert page.locator("#away").is_visible()
     held[-1].continue_()
     expect_tree(tree(page, "sst2-100d"), trace(sst, "not very good ."))
     expect(page.locator("#away")).to_be_hidden()
@@ -94,25 +101,33 @@ def test_a_hung_server_is_reported(visit, sst):
 
 def test_a_hung_server_that_refuses_further_requests_is_not_connected(browser, address, sst):
     visit = Visit(browser, address)
+    visit.page.clock.install()
     page = visit.open(text="good .", model="sst2-100d")
     expect(page.locator("svg.tree")).to_have_count(1)
-    refusing, refused = [], []
+    stuck, refusing, refused = [], [], []
 
-    def stuck(route):
+    def respond(route):
         if refusing:
             refused.append(route)
             route.fulfill(status=503, headers={"Retry-After": "1"}, json={"detail": "busy"})
+        else:
+            stuck.append(route)
 
-    page.route("**/api/*", stuck)
+    page.route("**/api/*", respond)
     sentence(page).fill("not good .")
+    wait_until(page, lambda: stuck)
+    page.clock.run_for(3000)
     expect(page.locator("#away")).to_be_visible()
     refusing.append(True)
     sentence(page).fill("not very good .")
-    # longer than a request that was cancelled counts
-    for _ in range(50):
-        page.wait_for_timeout(100)
+
+    def refused_again():
+        page.clock.run_for(100)
         assert page.locator("#away").is_visible()
-    assert len(refused) > 2
+        return len(refused) > 5
+
+    # one per second, for longer than a request that was cancelled counts
+    wait_until(page, refused_again)
     assert page.locator("#toast").text_content() == ""
     page.unroute("**/api/*")
     expect_tree(tree(page, "sst2-100d"), trace(sst, "not very good ."))
@@ -138,18 +153,31 @@ def test_no_sampled_trees_of_an_older_sentence(visit):
     expect(page.locator("svg.heat")).to_have_count(0)
 
 
+@contextmanager
+def reserved_port():
+    """Yield a port that no other process can take while the server is down."""
+    with socket.socket() as holder:
+        # a server that sets this option as well can listen, because the holder does not
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
 def test_reconnects_to_a_restarted_server(browser, sst):
-    with serving({"sst2-100d": sst}) as address:
-        visit = Visit(browser, address)
-        page = visit.open(text="good .")
-        expect(page.locator("svg.tree")).to_have_count(1)
-        expect(page.locator("#away")).to_be_hidden()
-    sentence(page).fill("not very good .")
-    expect(page.locator("#away")).to_contain_text("not responding")
-    # no old tree for a new sentence
-    expect(page.locator("svg.tree")).to_have_count(0)
-    expect(card(page, "sst2-100d").locator(".verdict")).to_have_text("Waiting for the server…")
-    with serving({"sst2-100d": sst}, urlsplit(address).port):
-        expect(page.locator("#away")).to_be_hidden()
-        expect_tree(tree(page, "sst2-100d"), trace(sst, "not very good ."))
-        visit.close("ERR_CONNECTION")
+    with reserved_port() as port:
+        with serving({"sst2-100d": sst}, port) as address:
+            visit = Visit(browser, address)
+            page = visit.open(text="good .")
+            expect(page.locator("svg.tree")).to_have_count(1)
+            # the last request is answered before the server stops
+            expect(page.locator(".neighbours li").first).to_be_visible()
+            expect(page.locator("#away")).to_be_hidden()
+        sentence(page).fill("not very good .")
+        expect(page.locator("#away")).to_contain_text("not responding")
+        # no old tree for a new sentence
+        expect(page.locator("svg.tree")).to_have_count(0)
+        expect(card(page, "sst2-100d").locator(".verdict")).to_have_text("Waiting for the server…")
+        with serving({"sst2-100d": sst}, port):
+            expect(page.locator("#away")).to_be_hidden()
+            expect_tree(tree(page, "sst2-100d"), trace(sst, "not very good ."))
+            visit.close("ERR_CONNECTION")

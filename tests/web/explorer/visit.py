@@ -4,6 +4,7 @@ import re
 import shutil
 import socket
 import threading
+import time
 from contextlib import contextmanager
 from urllib.parse import urlencode
 
@@ -78,6 +79,19 @@ class Visit:
         assert [text for text in self.problems if not expected or expected not in text] == []
         own = (self.address, f"blob:{self.address}", "about:blank")
         assert [one.url for one in self.requests if not one.url.startswith(own)] == []
+
+
+def wait_until(page, condition):
+    """Wait for something that the page does not show, such as a request."""
+    late = time.monotonic() + TIMEOUT / 1000
+    while not condition():
+        assert time.monotonic() < late
+        page.wait_for_timeout(20)
+
+
+def expect_idle(page):
+    """Expect no card to wait for its trees, so that none is about to be replaced."""
+    expect(page.locator(".card.waiting")).to_have_count(0)
 
 
 def open_settings(page):

@@ -4,6 +4,7 @@ import { ask } from "./api.js";
 import { byId, html, quiet } from "./dom.js";
 
 let examples = { groups: [], sentences: [], pairs: [] };
+let loaded; // settles when the examples are there, or cannot be loaded
 
 /** Load the examples; `put(text, second)` shows one of them. */
 export function offerExamples(put) {
@@ -12,8 +13,12 @@ export function offerExamples(put) {
     picker.close();
     put(...texts);
   };
-  ask("static/examples.json").then(
-    (found) => (examples = found),
+  loaded = ask("static/examples.json").then(
+    (found) => {
+      examples = found;
+      // the reader may have opened the dialog already
+      if (picker.open) list(take);
+    },
     () => (byId("open-examples").hidden = byId("surprise").hidden = true),
   );
   byId("open-examples").addEventListener("click", () => {
@@ -26,7 +31,8 @@ export function offerExamples(put) {
 }
 
 /** Return a random example other than `text`, often a pair if `pairs`. */
-export function randomExample(text, pairs) {
+export async function randomExample(text, pairs) {
+  await loaded;
   const more = pairs ? examples.pairs : [];
   const all = [...examples.sentences.map((one) => [one, ""]), ...more, ...more, ...more];
   const others = all.filter(([one]) => one !== text);

@@ -237,8 +237,8 @@ function explainBrackets() {
     : "One word has no merges to compare.";
 }
 
-function surprise() {
-  const found = randomExample(view.text, chosen().some((card) => card.pair));
+async function surprise() {
+  const found = await randomExample(view.text, chosen().some((card) => card.pair));
   if (found) put(...found);
 }
 
