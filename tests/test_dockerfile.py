@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.ports import reserved_port
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "a-token-of-sufficient-length"
@@ -150,8 +151,12 @@ class Image:
 
 def check_server(image):
     """Start the server as the image does, ask it, and stop it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
+    with reserved_port() as port:
+        return check_server_on(image, str(port))
+
+
+def check_server_on(image, port):
+    """Do so on `port` instead of 8000."""
 
     def words(name):
         return [word.replace("8000", port) for word in last(name).words]

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import threading
-import time
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -67,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.give(body, **answer)
 
-    def give(self, body, cut=None, stall=0):
+    def give(self, body, cut=None, stall=False):
         first = None
         if self.headers["Range"] and self.server.ranges:
             first = int(re.fullmatch(r"bytes=(\d+)-", self.headers["Range"])[1])
@@ -77,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body[:cut])
         if stall:
-            time.sleep(stall)
+            self.server.go_on.wait(60)
 
     def log_message(self, *arguments):
         pass
@@ -94,7 +93,7 @@ class Server(ThreadingHTTPServer):
             for file in source.files
         }
         self.requests, self.answers = [], []
-        self.ranges = True
+        self.ranges, self.go_on = True, threading.Event()
 
     @property
     def requested_ranges(self):
@@ -112,6 +111,7 @@ def server(monkeypatch):
         monkeypatch.setenv("GUMBELTREE_MIRROR", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("no_proxy", "*")
         yield server
+        server.go_on.set()
         server.shutdown()
         thread.join()
 
@@ -207,8 +207,9 @@ def get_glove(**options):
 
 
 def test_resumes_after_the_connection_breaks(server, monkeypatch):
-    monkeypatch.setattr(fetch, "TIMEOUT", 0.1)
-    server.answers = [{"cut": 10_000}, {"cut": 10_000}, {"cut": 1000, "stall": 0.3}]
+    # holds for every request, so it must not be shorter than a busy machine needs
+    monkeypatch.setattr(fetch, "TIMEOUT", 1.0)
+    server.answers = [{"cut": 10_000}, {"cut": 10_000}, {"cut": 1000, "stall": True}]
     messages = []
     get_glove(say=messages.append)
     ranges = [None, "bytes=10000-", "bytes=20000-", "bytes=21000-"]

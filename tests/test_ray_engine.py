@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from gumbeltree.text.files import BadLineError
 from gumbeltree.text.ids import TextCounts
 from tests.commands import run
 from tests.models import TEXTS, tiny_model
+from tests.ports import reserved_port
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
 # 7 shards of 4 texts, and one of a single text
@@ -93,7 +93,7 @@ class Place:
         """Return status and standard error; nothing goes to standard output."""
         with running:
             try:
-                out, err = running.communicate(timeout=120)
+                out, err = running.communicate(timeout=240)
             finally:
                 running.kill()
         assert out == ""
@@ -101,7 +101,7 @@ class Place:
         return running.returncode, err
 
     def wait_for(self, path: Path, running: subprocess.Popen[str]) -> None:
-        late = time.monotonic() + 90
+        late = time.monotonic() + 180
         while not path.exists():
             assert running.poll() is None, running.communicate()
             assert time.monotonic() < late, f"no {path}"
@@ -185,6 +185,9 @@ def test_a_killed_worker_is_replaced(place):
     (place.path / f"stop-{SHARD_TEXTS[2]}").touch()
     running = place.start()
     place.wait_for(place.path / "pid", running)
+    # by then, the worker has delivered what it encoded before
+    for number in range(2):
+        place.wait_for(place.out / f"part-0000{number}.npy", running)
     os.kill(int((place.path / "pid").read_text()), signal.SIGKILL)
     code, err = place.end(running)
     assert code == 0, err
@@ -323,10 +326,9 @@ def test_wrong_use_is_refused(place, monkeypatch):
     ):
         assert message in run(*arguments).refused()
     if importlib.util.find_spec("ray"):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        message = run(*ray, "--ray-address", address).err
-        assert f"no Ray cluster answers at {address}" in message
+        with reserved_port() as port:
+            message = run(*ray, "--ray-address", f"127.0.0.1:{port}").err
+        assert f"no Ray cluster answers at 127.0.0.1:{port}" in message
         shutil.rmtree(place.out)
     find = importlib.util.find_spec
     monkeypatch.setattr(

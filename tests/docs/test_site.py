@@ -606,15 +606,14 @@ def test_search_works_offline_and_pages_ask_nobody_else(site: Path, served: bool
         base = f"http://127.0.0.1:{server.server_port}" if served else site.as_uri()
         browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
+        page.set_default_timeout(60_000)
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: pytest.fail(str(error)))
         page.goto(f"{base}/index.html")
         page.click("input[name=query]")
         page.locator("input[name=query]").press_sequentially("ledger")
-        page.wait_for_selector(
-            ".md-search-result__item a[href*='math.html']", state="attached", timeout=60_000
-        )
+        page.wait_for_selector(".md-search-result__item a[href*='math.html']", state="attached")
         # an option is found, although a leading hyphen excludes a word
         page.fill("input[name=query]", "")
         page.locator("input[name=query]").press_sequentially("--resume")

@@ -44,7 +44,7 @@ def start(*arguments, settings=(), processes=2):
 def torchrun(*arguments, **options):
     running = start(*arguments, **options)
     try:
-        out, err = running.communicate(timeout=120)
+        out, err = running.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         # torchrun stops its processes, which have sessions of their own
         running.terminate()
@@ -183,7 +183,7 @@ def test_two_processes_stop_when_asked(tmp_path, number):
     settings = ("epochs=40", "batch_size=10", "evaluations=1", "checkpoint_seconds=1000")
     folder = tmp_path / "run"
     running = start("demo", "--out", folder, settings=settings)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not (folder / "metrics.jsonl").exists():
         assert time.monotonic() < end, running.poll()
         time.sleep(0.01)

@@ -164,7 +164,7 @@ def test_resumes_after_sigkill_at_every_write(tmp_path):
 # processes that are really killed
 
 
-def process(folder):
+def process(folder, *options):
     return subprocess.Popen(
         [
             sys.executable,
@@ -176,6 +176,7 @@ def process(folder):
             "--out",
             str(folder),
             "--resume",
+            *map(str, options),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -190,7 +191,7 @@ def lines_of(folder):
 
 
 def wait_for_lines(folder, count, running):
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while lines_of(folder) < count and running.poll() is None:
         assert time.monotonic() < end, "nothing happened"
         time.sleep(0.002)
@@ -203,9 +204,30 @@ def straight(demo, folder):
     return contents(folder)
 
 
+WAIT = """
+import signal
+
+from gumbeltree.training.folder import RunFolder
+
+add_metrics = RunFolder.add_metrics
+
+
+def add_and_wait(folder, record):
+    size = add_metrics(folder, record)
+    while record["step"] == 4:
+        signal.pause()
+    return size
+
+
+RunFolder.add_metrics = add_and_wait
+"""
+
+
 def test_a_killed_process_resumes(demo, tmp_path):
     folder = tmp_path / "run"
-    running = process(folder)
+    # otherwise, it could end before it is killed
+    (tmp_path / "wait.py").write_text(WAIT, encoding="utf-8")
+    running = process(folder, "--plugin", tmp_path / "wait.py")
     wait_for_lines(folder, 4, running)
     running.kill()
     _, err = running.communicate()

@@ -1090,10 +1090,14 @@ def test_overload_is_reported_immediately(gated, settings):
 
 
 def test_requests_that_time_out_are_dropped(gated):
-    app = make_app({"m": gated}, timeout=0.3)
+    app = make_app({"m": gated})
+    patient = app.state.api.settings
     with queued(app, gated, ["the dog"]):
+        # only for this request: a busy machine may need longer for the others
+        app.state.api.settings = dataclasses.replace(patient, timeout=0.3)
         assert "0.3 s" in refused(encode(app, "now"), 504)
         assert app.state.api.worker.waiting == 0
+    app.state.api.settings = patient
     assert encode(app, "one dog").status_code == 200
     assert gated.encode.calls == [["the dog"], ["one dog"]]
 
@@ -1363,20 +1367,21 @@ def test_requests_that_would_end_too_late_are_refused(make_worker):
 
 
 def test_requests_that_have_begun_are_finished(make_worker):
-    worker, over = make_worker(), threading.Event()
+    worker, over, running = make_worker(), threading.Event(), threading.Event()
 
     def slow(items):
         while not over.is_set():
+            running.set()
             time.sleep(0.01)
             yield
         return items
 
     async def main():
-        begun = start(worker, slow, [1], timeout=0.8, cost=0.1)
-        await asyncio.sleep(0.1)
+        begun = start(worker, slow, [1], timeout=1.5, cost=0.1)
+        await asyncio.to_thread(running.wait, 20)
         with pytest.raises(LateError):
             # longer than the first
-            await start(worker, slow, [2], timeout=0.9, cost=0.2, key="b")
+            await start(worker, slow, [2], timeout=1.6, cost=0.2, key="b")
         over.set()
         assert await begun == [1]
 
@@ -1475,22 +1480,28 @@ def test_a_dead_thread_is_replaced(make_worker, monkeypatch):
     call.gate.set()
     monkeypatch.setattr(threading, "excepthook", lambda details: None)
 
-    async def main():
+    async def kill(item):
         with monkeypatch.context() as patch:
             patch.setattr(worker_module, "_outcome", None)
             with pytest.raises(LateError):
-                await start(worker, call, [1], timeout=0.1, cost=0)
+                await start(worker, call, [item], timeout=0.1, cost=0)
+            # on a busy machine, the thread may have been too late for this request
+            request = start(worker, call, [item], cost=0)
+            while worker.alive:
+                await asyncio.sleep(0.002)
+            request.cancel()
+            await asyncio.wait([request])
+
+    async def main():
+        await kill(1)
         assert not worker.alive
         worker.check()
         assert worker.alive
-        with monkeypatch.context() as patch:
-            patch.setattr(worker_module, "_outcome", None)
-            with pytest.raises(LateError):
-                await start(worker, call, [2], timeout=0.1, cost=0)
+        await kill(2)
         # without `check`
         assert await start(worker, call, [3]) == [30]
 
-    asyncio.run(main())
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_stuck_thread_is_reported_and_gets_no_requests(gated, monkeypatch):

@@ -232,7 +232,7 @@ def running(models, kind=uvicorn.Server, ready=None, **settings):
 @pytest.fixture(scope="module")
 def port():
     hosts = server.allowed_hosts("127.0.0.1", [])
-    with running({"single": SINGLE, "pair": PAIR}, client_seconds=0.5, hosts=hosts) as (_, port):
+    with running({"single": SINGLE, "pair": PAIR}, hosts=hosts) as (_, port):
         yield port
 
 
@@ -259,14 +259,16 @@ def connect(port):
 
 
 def test_stalled_clients_are_disconnected(monkeypatch):
-    monkeypatch.setattr(protocol, "CLIENT_SECONDS", 0.3)
     with running({"pair": PAIR}) as (_, port):
-        with connect(port) as client:
-            client.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127")
-            assert client.recv(1000) == b""
-        # a client that sends requests but reads no responses
-        with connect(port) as client, pytest.raises(ConnectionError):
-            client.sendall(200_000 * b"GET /api/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(protocol, "CLIENT_SECONDS", 0.3)
+            with connect(port) as client, suppress(ConnectionError):
+                client.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127")
+                assert client.recv(1000) == b""
+            # a client that sends requests but reads no responses
+            document = b"GET /api/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            with connect(port) as client, pytest.raises(ConnectionError):
+                client.sendall(200_000 * document)
         assert request(port, "GET", "/api/health")[0] == 200
 
 
@@ -281,24 +283,28 @@ def test_limits_the_number_of_connections(monkeypatch):
     assert 16 <= protocol.most_connections() <= 4096
 
 
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"nonsense\r\n\r\n", 400),
-        (
-            b"POST /api/parse HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 100\r\n\r\n{",
-            408,
-        ),
-    ],
-)
-def test_malformed_and_unfinished_requests_get_an_error_in_json(port, sent, status):
+def expect_error(port, sent, status):
     with connect(port) as client:
         client.sendall(sent)
         head, body = client.makefile("rb").read().split(b"\r\n\r\n")
     assert head.startswith(f"HTTP/1.1 {status} ".encode())
     assert b"content-security-policy" in head.lower()
     assert "detail" in json.loads(body)
+
+
+def test_malformed_requests_get_an_error_in_json(port):
+    expect_error(port, b"nonsense\r\n\r\n", 400)
+
+
+def test_unfinished_requests_get_an_error_in_json():
+    # a limit that only this server has: busy clients need longer
+    with running({"pair": PAIR}, client_seconds=0.5) as (_, port):
+        expect_error(
+            port,
+            b"POST /api/parse HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100\r\n\r\n{",
+            408,
+        )
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -385,7 +391,7 @@ class Process:
 
     def port(self):
         """Wait for the line with the address and return its port."""
-        assert select.select([self.running.stdout], [], [], 60)[0], "nothing was printed"
+        assert select.select([self.running.stdout], [], [], 180)[0], "nothing was printed"
         line = self.running.stdout.readline()
         address = re.search(r"http://\S+", line)
         assert address, line + self.running.stderr.read()
@@ -394,7 +400,7 @@ class Process:
     def stop(self, number):
         """Send a signal; return the exit status and the output."""
         self.running.send_signal(number)
-        out, err = self.running.communicate(timeout=60)
+        out, err = self.running.communicate(timeout=120)
         return Result(self.running.returncode, out, err)
 
 
@@ -414,6 +420,18 @@ def started(models):
         process.running.communicate()
 
 
+def wait_until(condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_working(port):
+    """Return whether a server has begun to process a request."""
+    return json.loads(request(port, "GET", "/api/health")[2])["queue"]["oldest"] > 0
+
+
 def test_serve_finishes_running_requests_on_ctrl_c(started):
     process, _ = started
     port = process.port()
@@ -424,14 +442,16 @@ def test_serve_finishes_running_requests_on_ctrl_c(started):
     texts = [f"{' '.join(['dog'] * 100)} secret{number}" for number in range(2)]
     with ThreadPoolExecutor(1) as pool:
         response = pool.submit(parse, port, texts, samples=200)
-        time.sleep(0.2)
+        wait_until(lambda: is_working(port))
         assert not response.done()
         result = process.stop(signal.SIGINT)
         assert [tree["text"] for tree in response.result()] == texts
         assert all(tree["spans"] for tree in response.result())
     assert result.code == 0
     lines = [line.split(" ", 1)[1].rsplit(" ", 2)[0] for line in result.err.splitlines()]
-    assert lines == ["GET (no such path) 404", "POST /api/parse 200"]
+    assert [line for line in lines if line != "GET /api/health 200"] == [
+        *("GET (no such path) 404", "POST /api/parse 200"),
+    ]
     with pytest.raises(ConnectionRefusedError):
         request(port, "GET", "/api/health")
 
@@ -639,7 +659,7 @@ def test_errors_reach_the_supervisor(error):
 def test_a_broken_model_is_reported_in_one_line(tmp_path):
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     process = Process("serve", tmp_path, "--port", 0)
-    out, err = process.running.communicate(timeout=60)
+    out, err = process.running.communicate(timeout=180)
     assert (process.running.returncode, out) == (1, "")
     (line,) = err.splitlines()
     assert line.startswith("gumbeltree: error: ")
@@ -693,13 +713,6 @@ def children(process):
         return list(map(int, file.read().split()))
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def worker_of(process):
     """Return the id of the process that serves; the others belong to multiprocessing."""
     for child in children(process):
@@ -713,7 +726,8 @@ def worker_of(process):
 @pytest.mark.parametrize("how", ["call", "stopped"])
 def test_a_process_that_hangs_is_replaced(hanging, how):
     process, port = hanging
-    assert status_of(port, "the dog") == 200
+    # the time limit of one second also holds for requests that a busy machine delays
+    wait_until(lambda: status_of(port, "the dog") == 200)
     before = worker_of(process)
     if how == "call":
         assert status_of(port, "hang") == 504
@@ -726,8 +740,8 @@ def test_a_process_that_hangs_is_replaced(hanging, how):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_sigterm_ends_a_server_that_hangs(hanging):
     process, port = hanging
+    wait_until(lambda: status_of(port, "the dog") == 200)
     worker = worker_of(process)
-    assert status_of(port, "the dog") == 200
     os.kill(worker, signal.SIGSTOP)
     assert process.stop(signal.SIGTERM).code == 1
     assert not os.path.exists(f"/proc/{worker}")

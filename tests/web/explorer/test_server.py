@@ -1,9 +1,7 @@
 """The explorer and servers that are busy, slow or gone."""
 
-import socket
-from contextlib import contextmanager
-
 from gumbeltree.analysis.trace import trace
+from tests.ports import reserved_port
 from tests.web.explorer.visit import (
     Visit,
     card,
@@ -151,16 +149,6 @@ def test_no_sampled_trees_of_an_older_sentence(visit):
     expect(panel).to_have_text("Sampling 100 trees…")
     expect(tree(page, "sst2-100d").locator(".word")).to_have_count(3)
     expect(page.locator("svg.heat")).to_have_count(0)
-
-
-@contextmanager
-def reserved_port():
-    """Yield a port that no other process can take while the server is down."""
-    with socket.socket() as holder:
-        # a server that sets this option as well can listen, because the holder does not
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
 
 
 def test_reconnects_to_a_restarted_server(browser, sst):
