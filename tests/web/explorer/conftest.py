@@ -4,6 +4,9 @@ import pytest
 
 import gumbeltree
 
+# so that failures show the values
+pytest.register_assert_rewrite("tests.web.explorer.visit")
+
 
 @pytest.fixture(scope="session")
 def sst():
