@@ -92,6 +92,19 @@ def test_saving_and_loading(tmp_path, rest):
     assert rest or vectors == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_saved_model_imports_its_module_by_name(model, tmp_path, monkeypatch):
+    model.save_pretrained(str(tmp_path / "model"))
+    name = "gumbeltree.sentence_transformers"
+    # restored at the end
+    monkeypatch.setattr(gumbeltree, "sentence_transformers", sys.modules[name])
+    monkeypatch.delitem(sys.modules, name)
+    again = SentenceTransformer(str(tmp_path / "model"), device="cpu", trust_remote_code=True)
+    assert type(again[0]).__module__ == name
+    assert type(again[0]) is sys.modules[name].GumbelTree is not GumbelTree
+
+
+# the import takes seconds
+@pytest.mark.slow
 def test_a_saved_model_loads_in_a_new_process(model, tmp_path):
     model.save_pretrained(str(tmp_path / "model"))
     code = (

@@ -35,7 +35,7 @@ schema = schemathesis.openapi.from_asgi(SCHEMA, APP, config=CONFIG)
 
 @schema.parametrize()
 @settings(
-    max_examples=25,
+    max_examples=12,
     derandomize=True,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
