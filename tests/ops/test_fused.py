@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -545,19 +546,21 @@ def test_kernels_are_chained_where_supported(
 
 
 @pytest.mark.parametrize(
-    ("capability", "D"),
+    ("capability", "D", "assemble"),
     [
-        (90, 300),
+        (90, 300, False),
         *[
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((90, 1024), (86, 300), (86, 1024), (80, 300), (75, 100))
+            pytest.param(*case, True, marks=pytest.mark.slow)
+            for case in ((90, 300), (90, 1024), (86, 300), (86, 1024), (80, 300), (75, 100))
         ],
     ],
 )
-def test_kernels_compile(capability: int, D: int) -> None:
+def test_kernels_compile(capability: int, D: int, assemble: bool, tmp_path: Path) -> None:
     # the interpreter accepts Python that the compiler rejects
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.ops.compile_kernels", str(capability), str(D)]
+    if not assemble:
+        command.append(str(tmp_path))
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
     assert "send_kernel" in result.stdout
