@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -193,7 +194,10 @@ def test_a_killed_worker_is_replaced(place):
     assert code == 0, err
     counts = TextCounts()
     tiny_model("single").encode(INPUT, counts=counts)
-    assert err == f"out: 29 x 6, float32, in 8 shards\n{counts}\n"
+    *progress, said, counted = err.splitlines()
+    assert (said, counted) == ("out: 29 x 6, float32, in 8 shards", str(counts))
+    # a busy machine takes long enough for these lines
+    assert all(re.match(r"\d shards?, \d+ texts, ", line) for line in progress)
     place.check(INPUT)
     # nothing is lost, and nothing is encoded twice
     assert place.encoded() == sorted(SHARD_TEXTS)
