@@ -42,6 +42,7 @@ OTHERS = (
     *("bcn-sst2-matched", "bcn-sst5-matched", "dmn-sst2-matched", "dmn-sst5-matched"),
     *("bcn-sst2", "bcn-sst5", "dmn-sst2", "dmn-sst5"),
     *("byte-mlstm-small-sst2", "byte-mlstm-small-sst5"),
+    *("cyk-matched", "parser"),
     *TUNED,
     *("shortcut-stacked-matched", "residual-stacked-matched"),
     *("nse-matched", "nse-sst2", "nse-sst2-matched", "nse-sst5", "nse-sst5-matched"),
@@ -76,6 +77,9 @@ def test_recipe_fits_its_task(name):
     elif head.kind == "nodes":
         assert not task.pair
         assert task.nodes
+    heads = {"snli_similarity": "similarity", "parses": "merges"}
+    if data.task in heads:
+        assert head.kind == heads[data.task]
     else:
         kind = ("pair" if task.pair else "single") + ("_number" if number else "")
         assert head.kind.removesuffix("_maxout") == kind

@@ -36,6 +36,21 @@ class Prediction(NamedTuple):
         return {"label": self.label, "probabilities": self.probabilities}
 
 
+class TreePrediction(NamedTuple):
+    """The tree of a sentence as its merges."""
+
+    order: tuple[int, ...]
+    """Position of each merge."""
+
+    def cells(self) -> list[str]:
+        """Return the merges, for a line of text."""
+        return [" ".join(map(str, self.order))]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the merges, for JSON."""
+        return {"order": list(self.order)}
+
+
 class NumberPrediction(NamedTuple):
     """Predicted number of a sentence or pair."""
 

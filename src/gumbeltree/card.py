@@ -25,8 +25,14 @@ PAPER = "[Gumbel Tree-LSTM](https://arxiv.org/abs/1707.02786)"
 LEARNED = f"""This model is a {PAPER}. It turns a sentence into
 a binary tree and a vector by repeatedly merging two adjacent words or phrases. It has learned from
 the task alone, without parse trees, which pair to merge."""
+SUPERVISED = f"""This model is a {PAPER}. It turns a sentence
+into a binary tree and a vector by repeatedly merging two adjacent words or phrases. It has learned
+from the parse trees of its training data which pair to merge."""
 FIXED = f"""This model is a baseline for the {PAPER}. It
 composes the words of a sentence along a binary tree that is not learned ({{shape}})."""
+SOFT = f"""This model is a peer of the {PAPER}. Its
+encoder, `{{kind}}`, turns a sentence into the vector of a mixture of all its binary trees. It has
+learned from the task alone, without parse trees, how much each tree contributes."""
 BASELINE = f"""This model is a baseline for the {PAPER}. Its
 encoder, `{{kind}}`, turns a sentence into a vector without building a tree."""
 
@@ -66,6 +72,7 @@ def model_card(
         language: Code such as "en"; None uses the provenance's, if any.
     """
     encoder, provenance = model.encoder, model.provenance
+    taught = "order" in getattr(encoder, "learns_from", ())
     training = {key: x for key, x in provenance.items() if key != "sources"}
     recipe = section(provenance, "recipe")
     if isinstance(recipe.get("description"), str):
@@ -80,7 +87,7 @@ def model_card(
             f"- {code(label)}" for label in model.labels or getattr(model.config.head, "tags", ())
         ),
         "Results": _results(model),
-        "Limitations": limits + TREE_LIMIT * (encoder.trees == "sampled"),
+        "Limitations": limits + TREE_LIMIT * (encoder.trees in ("sampled", "soft") and not taught),
         "Data and licences": _sources(provenance),
         # JSON strings contain no line breaks, so nothing inside can close the block
         "Training": f"```json\n{json.dumps(training, indent=2)}\n```"
@@ -88,7 +95,12 @@ def model_card(
         else "No training settings recorded.",
         "Citation": CITATION.format(version=__version__),
     }
-    kinds = {"sampled": LEARNED, "none": BASELINE.format(kind=model.config.encoder.kind)}
+    kind = model.config.encoder.kind
+    kinds = {
+        "sampled": SUPERVISED if taught else LEARNED,
+        "soft": SOFT.format(kind=kind),
+        "none": BASELINE.format(kind=kind),
+    }
     summary = kinds.get(encoder.trees, FIXED.format(shape=encoder.shape_of_trees))
     body = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
     header = _header(model, name, license, language)

@@ -287,6 +287,13 @@ class EncoderConfig(TreeSettings):
 
 
 @dataclass(frozen=True)
+class SupervisedTreeConfig(EncoderConfig):
+    """The paper's encoder, with merges learned from the trees of the training data."""
+
+    kind: str = kind_of("supervised_tree")
+
+
+@dataclass(frozen=True)
 class BeamTreeConfig(EncoderConfig):
     """Several learned trees per sentence, found by beam search."""
 
@@ -513,10 +520,12 @@ class ModelConfig(Settings):
     """A whole model: embedding, encoder and head."""
 
     encoder: Any = part(ENCODERS, "gumbel_tree")
-    """Encoder: gumbel_tree, beam_tree, parser_composer, fixed_tree, bag or lstm."""
+    """Encoder: gumbel_tree, supervised_tree, beam_tree, parser_composer, fixed_tree, cyk, bag or
+    lstm."""
     head: Any = part(HEADS, "pair")
-    """Head: pair, single or single_maxout (classes), pair_number or single_number, pair_bins or
-    single_bins, pair_tags or single_tags, similarity."""
+    """Head: pair, single or single_maxout (classes), nodes (classes of all nodes), pair_number or
+    single_number, pair_bins or single_bins, pair_tags or single_tags, similarity, merges
+    (trees)."""
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     """Word vectors."""
     max_words: int = setting(1024, low=1)
@@ -529,7 +538,7 @@ class DataConfig(Settings):
 
     task: str = "table"
     """Task that reads the files: snli, snli_similarity, sst2, sst5, listops, logic, sick,
-    sick_relatedness, demo or table."""
+    sick_relatedness, parses, demo or table."""
     tokenizer: str = setting("treebank", choices=("treebank", "whitespace"))
     """Tokenizer of plain text; pretokenized data sets keep their tokens."""
     lower: bool = True

@@ -54,8 +54,8 @@ class EncoderTraits:
     config: Any
     """Settings of the encoder."""
     trees: str = "none"
-    """Which trees it builds: "none"; "given" with the data; "fixed", regardless of the words; or
-    "sampled", chosen by score."""
+    """Which trees it builds: "none"; "given" with the data; "fixed", regardless of the words;
+    "sampled", chosen by score; or "soft", the heaviest tree of a mixture."""
 
     @property
     def vector_dim(self) -> int:

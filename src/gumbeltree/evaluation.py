@@ -241,5 +241,5 @@ def split_of(
     examples = examples if isinstance(examples, Examples) else Examples(examples)
     pretokenized = pretokenized or examples.pretokenized
     reader = TextReader(model.tokenizer, model.config.max_words, pretokenized, counts)
-    trees = "order" in model.encoder.needs_in_use
+    trees = "order" in model.encoder.needs
     return examples.split(reader, model.head.target, model.head.target_type, trees)

@@ -372,7 +372,7 @@ class SentenceModel(TextModel, nn.Module):
         """Return whether sentences are encoded by captured CUDA graphs."""
         device = self.embedding.weight.device
         # graphs of plain text read words alone
-        known = not self.encoder.needs_in_use
+        known = not self.encoder.needs
         return device.type == "cuda" and known and self.why_not_captured(sample=False) is None
 
 

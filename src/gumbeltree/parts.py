@@ -79,6 +79,7 @@ ENCODERS = Registry(
     "encoder",
     {
         "gumbel_tree": "gumbeltree.nn.encoders.gumbel_tree:GumbelTreeEncoder",
+        "supervised_tree": "gumbeltree.nn.encoders.supervised_tree:SupervisedTreeEncoder",
         "beam_tree": "gumbeltree.nn.encoders.beam_tree:BeamTreeEncoder",
         "parser_composer": "gumbeltree.nn.encoders.parser_composer:ParserComposerEncoder",
         "fixed_tree": "gumbeltree.nn.encoders.fixed_tree:FixedTreeEncoder",
@@ -97,9 +98,11 @@ ENCODERS = Registry(
         "nti": "gumbeltree.nn.encoders.nti:NTIEncoder",
         "spinn": "gumbeltree.nn.encoders.spinn:SpinnEncoder",
         "latent_syntax": "gumbeltree.nn.encoders.latent_syntax:LatentSyntaxEncoder",
+        "cyk": "gumbeltree.nn.encoders.cyk:CYKEncoder",
     },
     {
         "gumbel_tree": "gumbeltree.config:EncoderConfig",
+        "supervised_tree": "gumbeltree.config:SupervisedTreeConfig",
         "beam_tree": "gumbeltree.config:BeamTreeConfig",
         "parser_composer": "gumbeltree.config:ParserComposerConfig",
         "fixed_tree": "gumbeltree.config:FixedTreeConfig",
@@ -118,9 +121,11 @@ ENCODERS = Registry(
         "nti": "gumbeltree.peers:NTIConfig",
         "spinn": "gumbeltree.peers:SpinnConfig",
         "latent_syntax": "gumbeltree.peers:LatentSyntaxConfig",
+        "cyk": "gumbeltree.peers:CYKConfig",
     },
     {
         "gumbel_tree": "gumbeltree.light.trees:LightGumbelTree",
+        "supervised_tree": "gumbeltree.light.trees:LightGumbelTree",
         "beam_tree": "gumbeltree.light.trees:LightBeamTree",
         "parser_composer": "gumbeltree.light.trees:LightParserComposer",
         "fixed_tree": "gumbeltree.light.trees:LightFixedTree",
@@ -143,6 +148,7 @@ HEADS = Registry(
         "similarity": "gumbeltree.nn.heads.similarity:SimilarityHead",
         "single_maxout": "gumbeltree.nn.heads.maxout:SingleMaxoutHead",
         "nodes": "gumbeltree.nn.heads.nodes:NodesHead",
+        "merges": "gumbeltree.nn.heads.merges:MergesHead",
     },
     {
         "pair": "gumbeltree.config:HeadConfig",
@@ -156,6 +162,7 @@ HEADS = Registry(
         "similarity": "gumbeltree.config:SimilarityConfig",
         "single_maxout": "gumbeltree.peers:MaxoutConfig",
         "nodes": "gumbeltree.peers:NodesConfig",
+        "merges": "gumbeltree.peers:MergesConfig",
     },
     {
         "pair": "gumbeltree.light.heads:LightPairHead",

@@ -200,6 +200,17 @@ class LatentSyntaxConfig(EncoderSettings):
     kind: str = kind_of("latent_syntax")
 
 
+@dataclass(frozen=True)
+class CYKConfig(EncoderSettings):
+    """A Tree-LSTM over all trees at once (Maillard et al. 2017)."""
+
+    sharpening: float = setting(100.0, low=0)
+    """Increase of the inverse temperature per epoch; it begins with 1."""
+    refresh: int = setting(500, low=1)
+    """Steps between updates of the inverse temperature in training."""
+    kind: str = kind_of("cyk")
+
+
 # heads
 
 
@@ -255,3 +266,12 @@ class NodesConfig(Settings):
                 "`head.negative` and `head.positive` belong together: "
                 f"got {self.negative!r} and {self.positive!r}; set both or neither"
             )
+
+
+@dataclass(frozen=True)
+class MergesConfig(Settings):
+    """A parser: the tree of a sentence is the prediction."""
+
+    words: int = setting(256, low=2, high=2**16)
+    """Maximum number of words per sentence, at least `model.max_words`."""
+    kind: str = kind_of("merges")

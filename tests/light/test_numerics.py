@@ -34,6 +34,7 @@ SETTINGS = [
     {"cell": {"kind": "treelstm", "forget_offset": 0.0}},
     *({"cell": "gated", "leaf": leaf} for leaf in ("norm", "lstm")),
     {"cell": {"kind": "gated", "expansion": 2}, "trees": "balanced"},
+    {"encoder": "supervised_tree"},
     {"encoder": "bag"},
     {"encoder": "lstm"},
     {"encoder": "lstm", "biases": 1},

@@ -393,7 +393,7 @@ def test_rejects_data_without_fitting_gold_trees(tmp_path, file):
     examples = Examples([Example(("a b",), "1", (tree,))], trees=True)
     reader = TextReader(treebank_tokenizer(["a", "b"], False), 9)
     with pytest.raises(
-        ValueError, match="gold tree of \"a can't\" has 2 words, but the tokenizer finds 3"
+        ValueError, match='gold tree of "a can\'t" has 2 words, but the tokenizer finds 3'
     ):
         examples.split(reader, int, np.int64, trees=True)
     examples = Examples([Example(("a", "a b"), "1", (None, tree))], trees=True)

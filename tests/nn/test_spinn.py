@@ -306,11 +306,11 @@ def test_half_precision(autocast: bool) -> None:
 def test_needs() -> None:
     sentences = Sentences.padded(words(), torch.tensor(LENGTHS))
     e = made("tracked")
-    assert (e.trees, e.needs, e.needs_in_use) == ("given", {"order"}, {"order"})
+    assert (e.trees, e.needs, e.learns_from) == ("given", {"order"}, {"order"})
     with pytest.raises(ValueError, match=r"'spinn' follows the trees of the data .*parses=true"):
         in_evaluation_mode(e)(sentences)
     e = made("parsing")
-    assert (e.trees, e.needs, e.needs_in_use) == ("sampled", {"order"}, frozenset())
+    assert (e.trees, e.needs, e.learns_from) == ("sampled", frozenset(), {"order"})
     with pytest.raises(ValueError, match=r"learns to parse from trees.*sentence1_binary_parse"):
         e(sentences)
     assert in_evaluation_mode(e)(sentences).order is not None

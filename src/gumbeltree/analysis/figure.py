@@ -315,11 +315,19 @@ def remarks(trace: Trace) -> str:
         if lacking > len(trace.tree) / 2
         else "",
         _verdict(trace.answer),
-        "" if trace.trees == "learned" else f"fixed tree ({trace.trees}), no scores",
+        _origin(trace.trees),
         "sampled" if trace.sampled else "",
         "" if trace.sampled or trace.greedy else "not the model's choice",
         "text truncated" if trace.cut else "",
     )
+
+
+def _origin(trees: str) -> str:
+    """Return why merges have no scores; empty if they have."""
+    if trees == "learned":
+        return ""
+    kind = "heaviest tree of a mixture" if trees == "soft" else f"fixed tree ({trees})"
+    return f"{kind}, no scores"
 
 
 def heading(name: str, trace: Trace) -> str:

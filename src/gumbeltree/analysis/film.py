@@ -46,8 +46,9 @@ def draw_film(traces: Sequence[tuple[str, Trace]]) -> Figure:
     """
     for name, trace in traces:
         if trace.trees != "learned":
+            kind = "soft trees" if trace.trees == "soft" else f"fixed trees ({trace.trees})"
             raise ValueError(
-                f"{name} builds fixed trees ({trace.trees}), so there are no choices to show; "
+                f"{name} builds {kind}, so there are no choices to show; "
                 "draw its tree with --out instead"
             )
         if len(trace.tree) > MOST_WORDS:

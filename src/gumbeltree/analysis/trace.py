@@ -97,7 +97,7 @@ class Trace:
         states: h of each node `[2T-1, D]`.
         sampled: Whether merges were sampled instead of taking the best.
         cut: Whether the text was truncated.
-        trees: "learned", or the kind of fixed trees that the encoder builds.
+        trees: "learned", "soft", or the kind of fixed trees that the encoder builds.
         greedy: Whether the tree is the one that the model builds by itself.
         answer: The prediction for this tree, as of `TextModel.predict`; None for pair models.
     """

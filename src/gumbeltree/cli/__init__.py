@@ -5,7 +5,7 @@ import sys
 # the help text lists the commands in this order
 # isort: off
 from gumbeltree.cli import train, parse, predict, encode, evaluate  # noqa: F401
-from gumbeltree.cli import data_get, data_make, data_prepare  # noqa: F401
+from gumbeltree.cli import data_get, data_make, data_parse, data_prepare  # noqa: F401
 from gumbeltree.cli import draw, trees, index, neighbours, plot, serve, explore  # noqa: F401
 from gumbeltree.cli import info, recipes, models, import_reference, demo, bench  # noqa: F401
 from gumbeltree.cli import push, export  # noqa: F401

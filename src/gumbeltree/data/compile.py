@@ -256,10 +256,11 @@ def make_task(recipe: Recipe) -> Task:
 
 
 def needs_trees(recipe: Recipe) -> bool:
-    """Return whether the encoder of a recipe follows the trees of the data."""
+    """Return whether the encoder of a recipe follows the trees of the data or learns from them."""
     encoder = recipe.model.encoder
     gold = getattr(encoder, "trees", "") == "gold"
-    return gold or "order" in ENCODERS[encoder.kind].needs
+    kind = ENCODERS[encoder.kind]
+    return gold or "order" in kind.needs | getattr(kind, "learns_from", frozenset())
 
 
 def read_splits(

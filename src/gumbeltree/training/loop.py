@@ -188,9 +188,15 @@ class _Run:
         self.model.head.check_selection(self.splits["dev"].labels, self.metric.name)
         self.model.encoder.check_needs(self.splits["train"].batch([0]).sentences)
         encoder = self.model.encoder
+        if "order" in encoder.learns_from and self.splits["train"].orders is None:
+            raise ValueError(
+                f"the encoder {encoder.config.kind!r} learns from trees, but the training data has "
+                "none; use data with trees, such as those of the task parses, or another encoder"
+            )
         for name, split in prepared.splits.items():
-            # encoders follow trees that come with a batch, even if they find their own
-            if "order" not in (encoder.needs if name == "train" else encoder.needs_in_use):
+            used = encoder.needs | (encoder.learns_from if name == "train" else frozenset())
+            if "order" not in used:
+                # encoders follow trees that come with a batch, but this one finds its own
                 self.splits[name] = dataclasses.replace(split, orders=None)
         optimizer = new_optimizer(self.config, self.model, fabric.device)
         module, self.optimizer = fabric.setup(self.model, optimizer)
@@ -241,6 +247,8 @@ class _Run:
                 batches = self._batches()
                 due = self._due(len(batches))
                 for rows in batches[progress.batch :]:
+                    passed = progress.epoch + progress.batch / len(batches)
+                    self.model.encoder.advance(progress.step, passed)
                     self._update(rows)
                     if progress.batch in due:
                         record = self._evaluate(len(batches))

@@ -186,7 +186,8 @@ class ModelInfo(BaseModel):
     sentences: int = Field(description="Sentences per prediction, 1 or 2.")
     labels: list[str]
     trees: str = Field(
-        description='"none", "fixed" (independent of the words) or "sampled" (by score).'
+        description='"none", "given" with the data, "fixed" (independent of the words), "sampled" '
+        '(by score) or "soft" (the heaviest tree of a mixture).'
     )
     width: int = Field(description="Dimension of the sentence vectors.")
     vocabulary: int = Field(description="Size of the vocabulary.")

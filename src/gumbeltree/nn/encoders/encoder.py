@@ -34,6 +34,8 @@ class Encoder(EncoderTraits, nn.Module, ABC):
     """Class of its settings."""
     needs: frozenset[str] = frozenset()
     """Inputs required in addition to the words, such as "order"."""
+    learns_from: frozenset[str] = frozenset()
+    """Inputs required in training only, such as "order"."""
     spelling: str = ""
     """How models add the spelling of each word to `Sentences.extras`, under the same name:
     characters or bytes, uint8 `[cap, K]`, 0 past the end of a word; see `text.spelling`."""
@@ -45,11 +47,6 @@ class Encoder(EncoderTraits, nn.Module, ABC):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
-
-    @property
-    def needs_in_use(self) -> frozenset[str]:
-        """Inputs required after training; by default the same as in training."""
-        return self.needs
 
     @abstractmethod
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
@@ -81,6 +78,16 @@ class Encoder(EncoderTraits, nn.Module, ABC):
                     f"the encoder {self.config.kind!r} needs `{name}` for every sentence, but the "
                     "data has none; provide it with the data, or choose another encoder"
                 )
+
+    def advance(self, step: int, epochs: float) -> None:
+        """Before a training step, update what changes in the course of training.
+
+        Encoders that change override it; what they change must be in their `state_dict`.
+
+        Args:
+            step: number of completed steps.
+            epochs: number of completed passes over the training data, with a fraction.
+        """
 
     def prepare(self, T: int) -> None:
         """Before a capture, allocate what graphs for sentences of up to T words will read."""

@@ -35,13 +35,15 @@ class SpinnEncoder(StackEncoder):
     """
 
     Config = SpinnConfig
-    needs = frozenset({"order"})
+    learns_from = frozenset({"order"})
 
     def __init__(self, config: SpinnConfig) -> None:
         super().__init__(config, TreeLSTMConfig(forget_offset=0.0))
         D, d = config.hidden_dim, config.tracker
         self.leaf = _Leaf(config.embedding_dim, D, config.dropout)
         self.trees = "sampled" if config.parses else "given"
+        if not config.parses:
+            self.needs = self.learns_from
         if config.parses and not d:
             raise ValueError(
                 "`parses` is true, but `tracker` is 0, and only a tracker scores actions; set "
@@ -64,11 +66,6 @@ class SpinnEncoder(StackEncoder):
         if self.action is not None:
             nn.init.uniform_(self.action.weight, -0.005, 0.005)
             nn.init.zeros_(self.action.bias)
-
-    @property
-    def needs_in_use(self) -> frozenset[str]:
-        """Trees, unless the encoder builds its own."""
-        return frozenset() if self.config.parses else self.needs
 
     def check_needs(self, sentences: Sentences) -> None:
         """Raise an error if the sentences lack the trees that the encoder follows or learns."""

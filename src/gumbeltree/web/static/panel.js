@@ -54,7 +54,8 @@ export class Panel {
     const fact = (name, text) => facts.append(html("dt", { text: name }), html("dd", { text }));
     if (node.children) {
       fact("merge", `${node.step + 1} of ${trace.order.length}`);
-      if (isFixed(trace)) fact("tree", `fixed (${trace.trees})`);
+      const kind = trace.trees === "soft" ? "heaviest of a mixture" : `fixed (${trace.trees})`;
+      if (isFixed(trace)) fact("tree", kind);
       else fact("score", decimal(node.score));
     } else {
       fact("word", `${i + 1} of ${trace.words.length}`);

@@ -1,0 +1,287 @@
+"""Soft trees: a chart of all spans, each a mixture of its splits (Maillard et al. 2017).
+
+A span of n words has n - 1 splits. Each split composes two shorter spans into a candidate, and the
+state of the span is the mean of its candidates, weighted by a softmax of their scores. Each span is
+multiplied by the weights once, so there are O(T^2) products for O(T^3) candidates. The backward
+pass recomputes the candidates of one length at a time, so that memory is O(T^2) as well.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+from gumbeltree.layout import Layout
+
+TINY = 1e-8
+"""Lower limit of the norms in a cosine, as in `torch.nn.functional.cosine_similarity`."""
+BLOCK = 2**11
+"""Number of candidates that a CPU computes at once, so that they fit in its cache."""
+
+
+class Chart(NamedTuple):
+    """All spans: `[n - 1, e, b]` has n words and ends at word e of the b-th longest sentence.
+
+    Entries that are not spans of a sentence have no meaning.
+    """
+
+    h: Tensor
+    """Hidden states `[T, T, B, D]`."""
+    c: Tensor
+    """Cell states `[T, T, B, D]`."""
+    split: Tensor
+    """Number of words in the left part of the best split, int64 `[T, T, B]`; 0 for single words."""
+
+
+def chart(
+    h: Tensor,
+    c: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    query: Tensor,
+    beta: Tensor,
+    active: Sequence[int],
+) -> Chart:
+    """Compute the chart of each sentence.
+
+    Args:
+        h: hidden states of the words, sentences sorted by falling length, `[T, B, D]`.
+        c: their cell states `[T, B, D]`.
+        weight: weight of the gates i, f_l, f_r, o and u, `[5D, 2D]`, left part first.
+        bias: their bias `[5D]`; forget gates add 1 to theirs.
+        query: candidates are scored by its cosine with their hidden state, `[D]`.
+        beta: factor of the cosines, `[]`; it has no gradient.
+        active: number of sentences that have a word at each of the T positions.
+    """
+    D = h.shape[-1]
+    forget = torch.zeros_like(bias)
+    forget[D : 3 * D] = 1
+    unit = torch.nn.functional.normalize(query, dim=0, eps=TINY)
+    return Chart(*_Chart.apply(h, c, weight, bias + forget, unit, beta, tuple(active)))
+
+
+class _Chart(Function):
+    """The chart with a backward pass that recomputes the candidates."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        c: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        query: Tensor,
+        beta: Tensor,
+        active: tuple[int, ...],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the fields of a `Chart`."""
+        T, B, D = h.shape
+        H, C = h.new_zeros((T, T, B, D)), h.new_zeros((T, T, B, D))
+        H[0], C[0] = h, c
+        split = torch.zeros((T, T, B), dtype=torch.int64, device=h.device)
+        parts = _Parts(T, B, H)
+        for n in range(1, T + 1):
+            for ends, b in _blocks(active, n, h.is_cuda):
+                found = _Candidates(parts, n, ends, b, query, beta)
+                H[n - 1, ends, :b], C[n - 1, ends, :b] = found.mean(found.h), found.mean(found.c)
+                split[n - 1, ends, :b] = found.weights.argmax(-1) + 1
+            if n < T:
+                own = H[n - 1, n - 1 :]
+                parts.store(n, own @ weight[:, :D].t() + bias, own @ weight[:, D:].t(), C[n - 1])
+        ctx.save_for_backward(H, weight, query, beta)
+        ctx.parts, ctx.active = parts, active
+        ctx.mark_non_differentiable(split)
+        return H, C, split
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, dH: Tensor, dC: Tensor, _: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None]:
+        """Return the gradients of `h`, `c`, `weight`, `bias` and `query`."""
+        H, weight, query, beta = ctx.saved_tensors
+        T, _, B, D = H.shape
+        gradients = _Parts(T, B, H)
+        dleft, dright = torch.zeros_like(weight).split(D, dim=1)
+        dbias, dquery = weight.new_zeros(5 * D), torch.zeros_like(query)
+        for n in range(T, 0, -1):
+            dh, dc = dH[n - 1, n - 1 :], dC[n - 1, n - 1 :]
+            if n < T:
+                left, right, more = gradients.load(n)
+                dh = dh + left @ weight[:, :D] + right @ weight[:, D:]
+                dc = dc + more
+                left, right = left.flatten(0, 1), right.flatten(0, 1)
+                own = H[n - 1, n - 1 :].flatten(0, 1)
+                dleft.addmm_(left.t(), own)
+                dright.addmm_(right.t(), own)
+                dbias += left.sum(0)
+            for ends, b in _blocks(ctx.active, n, H.is_cuda):
+                found = _Candidates(ctx.parts, n, ends, b, query, beta)
+                own = slice(ends.start - n + 1, ends.stop - n + 1)
+                dquery += found.backward(dh[own, :b], dc[own, :b], gradients)
+        return dh, dc, torch.cat([dleft, dright], dim=1), dbias, dquery, None, None
+
+
+def _blocks(active: Sequence[int], n: int, whole: bool) -> Iterator[tuple[slice, int]]:
+    """Yield the last words of spans to compute together, and the number of sentences.
+
+    Args:
+        active: number of sentences that have a word at each position.
+        n: number of words per span; single words are not computed.
+        whole: whether to compute all spans at once, including some past the end of a sentence.
+    """
+    first, T = n - 1, len(active)
+    while n > 1 and first < T:
+        b, last = active[first], T if whole else first + 1
+        most = max(1, BLOCK // (b * (n - 1)))
+        while last < T and active[last] == b and last - first < most:
+            last += 1
+        yield slice(first, last), b
+        first = last
+
+
+class _Parts:
+    """What spans contribute to candidates as their left and their right part, or the gradients.
+
+    Left parts are stored by their first word and length, right parts by their last word and
+    length, the shortest last. The parts of all splits of a span are then adjacent.
+
+    Args:
+        T: number of words.
+        B: number of sentences.
+        like: a tensor with the width, type and device of the states.
+    """
+
+    def __init__(self, T: int, B: int, like: Tensor) -> None:
+        shape, D = (T, B, T - 1), like.shape[-1]
+        self.T = T
+        self.left, self.right = (like.new_zeros((*shape, 5 * D)) for _ in range(2))
+        self.c_left, self.c_right = (like.new_zeros((*shape, D)) for _ in range(2))
+
+    def store(self, n: int, left: Tensor, right: Tensor, c: Tensor) -> None:
+        """Store the products `[T-n+1, B, 5D]` and cell states `[T, B, D]` of spans of n words."""
+        first, last, r = slice(None, self.T - n + 1), slice(n - 1, None), self.T - 1 - n
+        self.left[first, :, n - 1], self.right[last, :, r] = left, right
+        self.c_left[first, :, n - 1] = self.c_right[last, :, r] = c[last]
+
+    def load(self, n: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return both parts of spans of n words, and the sum of their cell states."""
+        first, last, r = slice(None, self.T - n + 1), slice(n - 1, None), self.T - 1 - n
+        c = self.c_left[first, :, n - 1] + self.c_right[last, :, r]
+        return self.left[first, :, n - 1], self.right[last, :, r], c
+
+    def of(self, n: int, ends: slice, b: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the parts of all splits of spans of n words: `[ends, b, n-1, 5D]` and c."""
+        first = slice(ends.start - n + 1, ends.stop - n + 1)
+        left = (first, slice(b), slice(n - 1))
+        right = (ends, slice(b), slice(self.T - n, None))
+        return self.left[left], self.right[right], self.c_left[left], self.c_right[right]
+
+
+class _Candidates:
+    """The candidates of some spans of n words; K = n - 1 of each.
+
+    Args:
+        parts: left and right parts.
+        n: number of words.
+        ends: last words of the spans.
+        b: number of sentences.
+        query: normalised query `[D]`.
+        beta: factor of the cosines `[]`.
+    """
+
+    def __init__(
+        self, parts: _Parts, n: int, ends: slice, b: int, query: Tensor, beta: Tensor
+    ) -> None:
+        self.where, self.query, self.beta = (n, ends, b), query, beta
+        left, right, self.c_left, self.c_right = parts.of(*self.where)
+        self.gates = left + right  # [ends, b, K, 5D]
+        D = len(query)
+        self.gates[..., : 4 * D].sigmoid_()
+        self.gates[..., 4 * D :].tanh_()
+        i, forget_left, forget_right, o, u = self.gates.chunk(5, dim=-1)
+        self.c = (i * u).addcmul_(forget_left, self.c_left).addcmul_(forget_right, self.c_right)
+        self.tanh = self.c.tanh()
+        self.h = o * self.tanh
+        self.norm = self.h.norm(dim=-1)  # [ends, b, K]
+        self.cosine = (self.h @ query) / self.norm.clamp(min=TINY)
+        self.weights = torch.softmax(beta * self.cosine, dim=-1)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the weighted mean over the splits, `[..., K, D]` -> `[..., D]`."""
+        return (self.weights[..., None, :] @ x)[..., 0, :]
+
+    def backward(self, dh: Tensor, dc: Tensor, gradients: _Parts) -> Tensor:
+        """Add the gradients of the parts to `gradients`, and return that of the query `[D]`.
+
+        Args:
+            dh: gradient of the hidden states of the spans `[ends, b, D]`.
+            dc: gradient of their cell states `[ends, b, D]`.
+            gradients: receives the gradients of the parts.
+        """
+        a, D = self.weights, len(self.query)
+        dweights = (self.h @ dh[..., None] + self.c @ dc[..., None])[..., 0]
+        dscores = a * (dweights - (a * dweights).sum(-1, keepdim=True))
+        norm = self.norm.clamp(min=TINY)
+        slope = self.beta * dscores / norm  # gradient of the product with the query
+        # below its limit, the norm is a constant
+        shrink = torch.where(self.norm > TINY, slope * self.cosine / norm, 0)
+        each = a[..., None] * dh[..., None, :]
+        each.addcmul_(slope[..., None], self.query).addcmul_(shrink[..., None], self.h, value=-1)
+        i, forget_left, forget_right, o, u = self.gates.chunk(5, dim=-1)
+        each_c = (1 - self.tanh.square()).mul_(o).mul_(each)
+        each_c.addcmul_(a[..., None], dc[..., None, :])
+        dgates = torch.empty_like(self.gates)
+        outputs = dgates.chunk(5, dim=-1)
+        factors = (u, self.c_left, self.c_right, self.tanh, i)
+        for j, (output, factor) in enumerate(zip(outputs, factors, strict=True)):
+            torch.mul(each if j == 3 else each_c, factor, out=output)
+        sigmoids = self.gates[..., : 4 * D]
+        dgates[..., : 4 * D].mul_(sigmoids).mul_(1 - sigmoids)
+        outputs[4].mul_(1 - u.square())
+        left, right, c_left, c_right = gradients.of(*self.where)
+        left += dgates
+        right += dgates
+        c_left.addcmul_(each_c, forget_left)
+        c_right.addcmul_(each_c, forget_right)
+        dquery: Tensor = slope.flatten() @ self.h.flatten(0, -2)
+        return dquery
+
+
+class ChartTrees(NamedTuple):
+    """The trees of the best splits, from the top."""
+
+    order: Tensor
+    """Merges, the leftmost first, int64 `[B, T-1]`, -1 past the end of a sentence."""
+    cell: Tensor
+    """Place of each merged span in a flattened chart, int64 `[B, T-1]`, 0 past the end."""
+
+
+def best_trees(split: Tensor, layout: Layout) -> ChartTrees:
+    """Follow the best split of each span, beginning with whole sentences.
+
+    Args:
+        split: best splits of all spans; see `Chart`.
+        layout: layout of the sentences.
+    """
+    T, _, B = split.shape
+    # number of open nodes to the left of a span, plus 1; 0 if the span is not in the tree
+    depth = torch.zeros_like(split)
+    last = layout.lengths - 1
+    depth[last, last, torch.arange(B, device=split.device)] = 1
+    for n in range(T, 1, -1):
+        e, b = depth[n - 1].nonzero(as_tuple=True)
+        k, outside = split[n - 1, e, b], depth[n - 1, e, b]
+        depth[k - 1, e - (n - k), b] = outside
+        depth[n - k - 1, e, b] = outside + 1
+    # a merge follows all merges that end before it, and the shorter ones that end with it
+    made = depth[1:].permute(2, 1, 0)[layout.rank]  # [B, T, T-1]
+    b, e, more = made.nonzero(as_tuple=True)
+    step = (made.flatten(1) > 0).cumsum(1).view_as(made)[b, e, more] - 1
+    order = split.new_full((B, layout.T - 1), -1)
+    order[b, step] = made[b, e, more] - 1
+    cell = torch.zeros_like(order)
+    cell[b, step] = ((more + 1) * T + e) * B + layout.rank[b]
+    return ChartTrees(order, cell)

@@ -1,0 +1,230 @@
+"""Test the CYK Tree-LSTM against a chart of plain loops, with its trees and inverse temperature."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import gumbeltree
+from gumbeltree import Tree
+from gumbeltree.analysis.figure import remarks
+from gumbeltree.analysis.film import draw_film
+from gumbeltree.analysis.trace import trace
+from gumbeltree.card import model_card
+from gumbeltree.describe import count_parameters
+from gumbeltree.nn.encoders.cyk import CYKEncoder
+from gumbeltree.ops import chart
+from gumbeltree.peers import CYKConfig
+from tests.models import TEXTS, tiny_config, tiny_model
+
+E, D = 3, 4
+LENGTHS = [5, 1, 7, 2, 5, 1, 3]
+
+
+def encoder_of(beta: float = 3.0) -> CYKEncoder:
+    torch.manual_seed(7)
+    encoder = CYKEncoder(CYKConfig(E, D)).double()
+    for p in encoder.parameters():
+        torch.nn.init.normal_(p)
+    encoder.beta.fill_(beta)
+    return encoder
+
+
+def words_of(lengths: list[int]) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(3)
+    words = torch.randn(len(lengths), max(lengths), E, dtype=torch.float64)
+    return words, torch.tensor(lengths)
+
+
+def leaf(e: CYKEncoder, x: Tensor) -> tuple[Tensor, Tensor]:
+    p = e.leaf.weight @ x + e.cell.bias
+    i, o, u = p[:D], p[3 * D : 4 * D], p[4 * D :]
+    c = i.sigmoid() * u.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def composed(
+    e: CYKEncoder, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    p = e.cell.weight @ torch.cat([left[0], right[0]]) + e.cell.bias
+    i, f_l, f_r, o, u = p.split(D)
+    c = (f_l + 1).sigmoid() * left[1] + (f_r + 1).sigmoid() * right[1] + i.sigmoid() * u.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def plain(e: CYKEncoder, words: Tensor) -> tuple[dict, dict]:
+    """Return the states and the best splits of all spans (start, length) of one sentence."""
+    states, splits = {}, {}
+    T = len(words)
+    for a in range(T):
+        states[a, 1] = leaf(e, words[a])
+    for n in range(2, T + 1):
+        for a in range(T - n + 1):
+            found = [composed(e, states[a, k], states[a + k, n - k]) for k in range(1, n)]
+            scores = torch.stack(
+                [e.query @ h / (e.query.norm() * h.norm()).clamp(min=1e-12) for h, _ in found]
+            )
+            weights = torch.softmax(e.beta * scores, dim=0)
+            states[a, n] = tuple(
+                sum(w * state[half] for w, state in zip(weights, found, strict=True))
+                for half in (0, 1)
+            )
+            splits[a, n] = int(weights.argmax()) + 1
+    return states, splits
+
+
+def brackets(splits: dict, a: int, n: int) -> str:
+    if n == 1:
+        return str(a)
+    k = splits[a, n]
+    return f"( {brackets(splits, a, k)} {brackets(splits, a + k, n - k)} )"
+
+
+@pytest.mark.parametrize("blocks", ["single", "large", "whole"])
+def test_batch_equals_plain_loops_with_all_gradients(monkeypatch, blocks):
+    if blocks == "single":
+        monkeypatch.setattr(chart, "BLOCK", 1)
+    if blocks == "whole":
+        # as on a GPU
+        divided = chart._blocks
+        monkeypatch.setattr(chart, "_blocks", lambda active, n, _: divided(active, n, True))
+    e = encoder_of()
+    words, lengths = words_of(LENGTHS)
+    words.requires_grad_()
+    inputs = [words, *e.parameters()]
+    encoding = e(words, lengths, details=True)
+    nodes = torch.cat(encoding.nodes, dim=-1)
+    wanted = torch.zeros_like(nodes)
+    vectors = []
+    for b, T in enumerate(LENGTHS):
+        states, splits = plain(e, words[b, :T])
+        vectors.append(states[0, T][0])
+        tree = Tree([str(i) for i in range(T)], encoding.order[b, : T - 1].tolist())
+        assert str(tree) == brackets(splits, 0, T)
+        assert (encoding.order[b, T - 1 :] == -1).all()
+        for a in range(T):
+            wanted[b, a] = torch.cat(states[a, 1])
+        for t, (first, end) in enumerate(tree.spans):
+            wanted[b, 7 + t] = torch.cat(states[first, end - first])
+    vector = torch.stack(vectors)
+    torch.testing.assert_close(encoding.vector, vector, rtol=0, atol=1e-12)
+    torch.testing.assert_close(nodes, wanted, rtol=0, atol=1e-12)
+    dv, dn = torch.randn_like(vector), torch.randn_like(nodes)
+    own = torch.autograd.grad((encoding.vector * dv).sum() + (nodes * dn).sum(), inputs)
+    loops = torch.autograd.grad((vector * dv).sum() + (wanted * dn).sum(), inputs)
+    for one, other in zip(own, loops, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_trees_of_a_batch_differ():
+    words, lengths = words_of([6] * 8)
+    assert len(set(map(tuple, encoder_of()(words, lengths).order.tolist()))) > 2
+
+
+def test_two_words_are_one_composition():
+    e = encoder_of()
+    words, lengths = words_of([2])
+    h, c = composed(e, leaf(e, words[0, 0]), leaf(e, words[0, 1]))
+    encoding = e(words, lengths, details=True)
+    torch.testing.assert_close(encoding.vector[0], h)
+    torch.testing.assert_close(encoding.nodes.c[0, 2], c)
+    assert encoding.order.tolist() == [[0]]
+
+
+def test_without_temperature_the_tree_is_hard():
+    e = encoder_of(beta=1e9)
+    words, lengths = words_of(LENGTHS)
+    vector, order = e(words, lengths)
+    for b, T in enumerate(LENGTHS):
+        nodes = [leaf(e, word) for word in words[b, :T]]
+        for position in order[b, : T - 1].tolist():
+            nodes[position : position + 2] = [composed(e, *nodes[position : position + 2])]
+        torch.testing.assert_close(vector[b], nodes[0][0])
+
+
+def test_company_and_padding_have_no_effect():
+    e = encoder_of()
+    words, lengths = words_of(LENGTHS)
+    together = e(words, lengths)
+    wide = torch.full((len(LENGTHS), 9, E), math.nan, dtype=torch.float64)
+    for b, T in enumerate(LENGTHS):
+        wide[b, :T] = words[b, :T]
+        alone = e(words[b : b + 1, :T], lengths[b : b + 1])
+        torch.testing.assert_close(together.vector[b], alone.vector[0], rtol=0, atol=1e-14)
+        assert together.order[b, : T - 1].tolist() == alone.order[0].tolist()
+    wide.requires_grad_()
+    padded = e(wide, lengths)
+    assert torch.equal(padded.vector, together.vector)
+    assert torch.equal(padded.order[:, :6], together.order)
+    (gradient,) = torch.autograd.grad(padded.vector.square().sum(), wide)
+    for b, T in enumerate(LENGTHS):
+        assert (gradient[b, :T] != 0).all()
+        assert (gradient[b, T:] == 0).all()
+
+
+def test_zero_states_have_finite_gradients():
+    e = encoder_of()
+    for p in e.parameters():
+        torch.nn.init.zeros_(p)
+    words, lengths = words_of([4, 2])
+    words.requires_grad_()
+    vector = e(words, lengths).vector
+    assert not vector.any()
+    for gradient in torch.autograd.grad(vector.sum(), [words, *e.parameters()]):
+        assert gradient.isfinite().all()
+
+
+def test_inverse_temperature_follows_the_epochs():
+    e = encoder_of()
+    e.advance(0, 0.0)
+    assert e.beta == 1
+    e.advance(499, 0.9)
+    assert e.beta == 1
+    e.advance(1000, 0.25)
+    assert e.beta == 26
+    other = encoder_of()
+    other.load_state_dict(e.state_dict())
+    assert other.beta == 26
+
+
+def test_resumed_run_keeps_the_inverse_temperature(tmp_path):
+    settings = ["encoder.kind=cyk", "embedding_dim=4", "encoder.hidden_dim=4", "generate=32"]
+    settings += ["epochs=2", "batch_size=8", "refresh=3", "sharpening=10", "best_by=loss"]
+    settings += ["checkpoint_seconds=0", "test_fraction=0"]
+    recipe = gumbeltree.with_settings(gumbeltree.load_recipe("demo"), settings)
+    data = gumbeltree.prepare(recipe)
+
+    def stop(step):
+        # the first epoch has 4 steps
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gumbeltree.train(recipe, data, tmp_path / "two", quiet=True, device="cpu", on_step=stop)
+    gumbeltree.train(recipe, data, tmp_path / "two", quiet=True, device="cpu", resume=True)
+    gumbeltree.train(recipe, data, tmp_path / "one", quiet=True, device="cpu")
+    one, two = (gumbeltree.load(tmp_path / name).state_dict() for name in ("one", "two"))
+    assert one["encoder.beta"] > 1
+    for name, x in one.items():
+        assert torch.equal(x, two[name]), name
+
+
+def test_parameters_are_counted():
+    config = tiny_config(encoder="cyk", embedding_dim=100, hidden_dim=100)
+    counts = count_parameters(config)
+    assert [counts[part] for part in ("leaf", "composition", "query")] == [50_000, 100_500, 100]
+
+
+def test_model_draws_trees_without_scores():
+    model = tiny_model("single", encoder="cyk")
+    found = trace(model, TEXTS[1])
+    assert found.tree == model.parse(TEXTS[1])
+    assert (found.trees, found.scored, found.sampled) == ("soft", False, False)
+    torch.testing.assert_close(found.states[-1], found.vector)
+    assert remarks(found).endswith("heaviest tree of a mixture, no scores")
+    with pytest.raises(ValueError, match="builds soft trees"):
+        draw_film([("model", found)])
+    card = model_card(model)
+    assert "mixture of all its binary trees" in card
+    assert "need not agree" in card
