@@ -49,6 +49,8 @@ OTHERS = (
     "gated-attention-matched",
     *("constituency-sst2-matched", "constituency-sst5-matched"),
     *("constituency-dropout-sst2-matched", "constituency-dropout-sst5-matched"),
+    *("constituency-sst2", "constituency-sst5", "constituency-dropout-sst5"),
+    *("rntn-sst2", "rntn-sst5"),
     *("nti-sst2", "nti-sst2-matched", "nti-sst5", "nti-sst5-matched"),
     *SHIFT_REDUCE,
 )

@@ -7,17 +7,12 @@ import torch
 from torch import Tensor
 
 from gumbeltree import Sentences
-from gumbeltree.config import FixedTreeConfig, ModelConfig
+from gumbeltree.config import FixedTreeConfig, load_recipe
 from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.level_tree import GoldTreeEncoder
 from gumbeltree.ops.levels import levels_of
 from gumbeltree.parts import ENCODERS
-from gumbeltree.peers import (
-    DropoutConstituencyConfig,
-    LevelTreeConfig,
-    NodesConfig,
-    RNTNConfig,
-)
+from gumbeltree.peers import DropoutConstituencyConfig, LevelTreeConfig, RNTNConfig
 from gumbeltree.states import NodeState
 
 LENGTHS = [5, 1, 9, 2, 1, 9, 3]
@@ -244,21 +239,17 @@ def test_only_the_candidate_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "width", "classes", "total"),
+    ("name", "total"),
     [
-        ("constituency", 150, 5, 316_800 + 755),
-        ("constituency", 150, 3, 316_800 + 453),
-        ("constituency_dropout", 300, 5, 1_353_005),
-        ("rntn", 25, 5, 63_905),
+        ("constituency-sst5", 316_800 + 755),
+        # the head has an output for neutral nodes
+        ("constituency-sst2", 316_800 + 453),
+        ("constituency-dropout-sst5", 1_353_005),
+        ("rntn-sst5", 63_905),
     ],
 )
-def test_counts_of_the_published_models(kind: str, width: int, classes: int, total: int) -> None:
-    words = width if kind == "rntn" else 300
-    encoder = ENCODERS[kind].Config(embedding_dim=words, hidden_dim=width)
-    # two classes and neutral nodes have three outputs
-    labels = ("a", "b", "c", "d", "e") if classes == 5 else ("a", "b")
-    head = NodesConfig(labels, other_class=classes == 3)
-    assert count_parameters(ModelConfig(encoder, head))["total"] == total
+def test_counts_of_the_published_models(name: str, total: int) -> None:
+    assert count_parameters(load_recipe(name).model)["total"] == total
 
 
 def test_rejects_what_it_cannot_do() -> None:
