@@ -175,8 +175,7 @@ class SpinnConfig(EncoderSettings):
     dropout: float = setting(0.0, low=0, high=1)
     """Dropout of the states of the words, after their batch normalisation."""
     impl: str = setting("auto", choices=STACK_IMPLS)
-    """Gradients with memory linear in the number of words (auto, exact), or by autograd
-    (reference)."""
+    """Backward pass written by hand (auto, exact), or autograd, which is slower (reference)."""
     kind: str = kind_of("spinn")
 
 
@@ -195,8 +194,7 @@ class LatentSyntaxConfig(EncoderSettings):
     estimator: Any = part(ESTIMATORS, "reinforce")
     """Gradient estimator of the actions: reinforce or ppo."""
     impl: str = setting("auto", choices=STACK_IMPLS)
-    """Gradients with memory linear in the number of words (auto, exact), or by autograd
-    (reference)."""
+    """Backward pass written by hand (auto, exact), or autograd, which is slower (reference)."""
     kind: str = kind_of("latent_syntax")
 
 

@@ -194,3 +194,21 @@ def test_tables_tell_where_there_is_a_choice() -> None:
     assert tables.rank.tolist() == [0, 1, 0, 1, 0, 1, 0, 0]
     assert tables.reduces.tolist() == [False] * 5 + [True] * 3
     assert tables.free.tolist() == [False] * 4 + [True] + [False] * 3
+
+
+@pytest.mark.parametrize("tracked", [False, True], ids=["bare", "tracked"])
+def test_memory_of_the_thin_stack_is_linear(tracked: bool) -> None:
+    def kept(T: int) -> int:
+        """Count the numbers that the backward pass of one sentence of T words keeps."""
+        problem, order = problem_of(tracked, [T]), random_orders(0, [T])
+        sizes = []
+
+        def note(x: Tensor) -> Tensor:
+            sizes.append(x.numel())
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(note, note):
+            follow(problem, stack_tables(order, problem.layout, tracked))
+        return sum(sizes)
+
+    assert kept(20) < kept(40) < 2 * kept(20)

@@ -11,10 +11,12 @@ in the composition.
 Two implementations agree in values and gradients:
 
 - `machine` keeps the stack on the device and runs any sequence of actions, given or its own.
-  Autograd differentiates it. Each update of the states then copies them, so memory grows with T^2.
+  Autograd differentiates it. Each step then copies all states, and each read makes a gradient of
+  their size, so the work grows with T^2.
 - `thin` runs given trees. All row numbers are known in advance (`tables`), so the backward pass
-  follows the same tables in reverse and adds the gradients to the rows that were read. Memory is
-  linear in T. Without a tracker, it needs only the T - 1 merges, since nothing depends on SHIFT.
+  follows the same tables in reverse and adds the gradients to the rows that were read. Work and
+  memory are linear in T. Without a tracker, it needs only the T - 1 merges, since nothing depends
+  on SHIFT.
 
 `transitions` converts between merge orders and sequences of actions.
 """
