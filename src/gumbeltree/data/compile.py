@@ -250,7 +250,7 @@ def make_task(recipe: Recipe) -> Task:
         table.nodes = HEADS[head.kind].node_targets
         return table
     task: Task = TASKS[settings.task]()
-    task.trees = needs_trees(recipe)
+    task.trees = task.words_of_trees = needs_trees(recipe)
     task.nodes = HEADS[head.kind].node_targets
     return task
 

@@ -13,7 +13,6 @@ from gumbeltree.tasks.task import Example
 from gumbeltree.text.batches import chunks
 from gumbeltree.text.files import Report, counted, shown
 from gumbeltree.text.ids import TextReader
-from gumbeltree.text.tokenizer import undo_ptb_escapes
 
 
 class Examples:
@@ -32,8 +31,7 @@ class Examples:
         examples: the examples.
         report: counts so far.
         trees: whether to keep gold trees and the labels of their nodes; a repeated sentence keeps
-            its first ones. The words of a tree take the place of its text, which may be split into
-            words differently.
+            its first ones.
     """
 
     def __init__(
@@ -46,11 +44,7 @@ class Examples:
         self.nodes: dict[int, tuple[str | None, ...]] = {}
         self.report = Report() if report is None else report
         for example in examples:
-            texts = example.texts
-            known = [tree for tree in example.trees if tree is not None] if trees else []
-            if len(known) == len(texts):
-                texts = tuple(" ".join(map(undo_ptb_escapes, tree.words)) for tree in known)
-            row = self._add(texts, example.label)
+            row = self._add(example.texts, example.label)
             for index, tree in zip(row, example.trees if trees else (), strict=False):
                 if tree is not None and index not in self.orders:
                     self.orders[index] = np.array(tree.order, dtype=np.uint32)
@@ -59,8 +53,11 @@ class Examples:
 
     @property
     def pretokenized(self) -> bool:
-        """Whether all texts are the words of their trees."""
-        return 0 < len(self.orders) == len(self.sentences)
+        """Whether all texts have trees and, split at spaces, as many words as their trees."""
+        return 0 < len(self.orders) == len(self.sentences) and all(
+            len(text.split()) == len(self.orders[index]) + 1
+            for text, index in self.sentences.items()
+        )
 
     def _add(self, texts: Iterable[str], label: str) -> tuple[int, ...]:
         row = tuple(self.sentences.setdefault(text, len(self.sentences)) for text in texts)

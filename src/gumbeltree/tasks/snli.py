@@ -11,6 +11,7 @@ from gumbeltree.tasks.checks import (
 )
 from gumbeltree.tasks.task import Example, FileNames, Task
 from gumbeltree.text.files import Report
+from gumbeltree.text.tokenizer import undo_ptb_escapes
 from gumbeltree.tree import Tree
 
 _FIELDS = ("gold_label", "sentence1", "sentence2")
@@ -25,7 +26,7 @@ class SNLI(Task):
     """Pairs of raw sentences; pairs without a gold label are dropped.
 
     Gold trees come from the fields `sentence1_binary_parse` and `sentence2_binary_parse`, if
-    present, with the parser's tokens.
+    present, with the parser's tokens, which can take the place of the sentences.
     """
 
     name = "snli"
@@ -59,6 +60,9 @@ class SNLI(Task):
         trees: tuple[Tree | None, ...] = (None, None)
         if self.trees:
             trees = (_tree(fields, "sentence1"), _tree(fields, "sentence2"))
+        known = [tree for tree in trees if tree is not None]
+        if self.words_of_trees and len(known) == 2:
+            first, second = (" ".join(map(undo_ptb_escapes, tree.words)) for tree in known)
         return [Example((first, second), label, trees)]
 
 

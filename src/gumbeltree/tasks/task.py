@@ -44,11 +44,14 @@ class Task(ABC):
         file_names: File names of each split; gzipped files, with `.gz` appended, are found as well.
         trees: Whether to read gold trees; SNLI is faster to read without.
         nodes: Whether to read the labels of all nodes, if the data has them.
+        words_of_trees: Whether the words of a tree take the place of its text, which a tokenizer
+            may split differently.
         size_name: What `size_of` counts, such as levels; empty if the task has no such size.
     """
 
     trees: bool = True
     nodes: bool = False
+    words_of_trees: bool = False
     size_name: ClassVar[str] = ""
     name: ClassVar[str]
     labels: tuple[str, ...] | None

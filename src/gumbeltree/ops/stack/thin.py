@@ -29,8 +29,8 @@ class _Thin(Function):
     def forward(
         ctx: Any, problem: StackProblem, tables: StackTables, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
-        states, gates = problem.first_states(), problem.weight.new_empty(0)
-        (h, c), weight, tracker = states.chunk(2, dim=1), problem.weight, problem.tracker
+        states, weight, tracker = problem.first_states(), problem.weight, problem.tracker
+        h, c = states.chunk(2, dim=1)
         gates = states.new_empty((tables.merges.shape[1], len(weight)))
         steps = len(tables.rank) if tracker else 0
         d = tracker.weight_hh.shape[1] if tracker else 0
