@@ -16,7 +16,7 @@ from gumbeltree.nn.heads.head import Part
 from gumbeltree.nn.heads.merges import MergesHead
 from gumbeltree.nn.spans import random_orders, spans_of
 from gumbeltree.peers import MergesConfig
-from gumbeltree.tasks.parses import Parses
+from gumbeltree.tasks.parses import ParsedSentences
 from gumbeltree.text.files import Report
 from tests.commands import run
 from tests.models import TEXTS, tiny_model
@@ -159,7 +159,7 @@ def test_task_holds_out_premises(tmp_path):
     path = tmp_path / "snli_1.0_dev.jsonl"
     odd = {**PAIRS[0], "sentence1": "one more word here", "gold_label": "-"}
     path.write_text("".join(json.dumps(pair) + "\n" for pair in [*PAIRS, odd]))
-    task, report = Parses(), Report()
+    task, report = ParsedSentences(), Report()
     assert task.splits(tmp_path) == {"train": path, "dev": path}
     train, dev = ({x.texts[0]: x for x in task.read(path, s, report)} for s in ("train", "dev"))
     assert len(train) + len(dev) == 31

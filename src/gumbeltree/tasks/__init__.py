@@ -13,7 +13,7 @@ TASKS = Registry(
         "logic": "gumbeltree.tasks.logic:Logic",
         "sick": "gumbeltree.tasks.sick:SICK",
         "sick_relatedness": "gumbeltree.tasks.sick:SICKRelatedness",
-        "parses": "gumbeltree.tasks.parses:Parses",
+        "parses": "gumbeltree.tasks.parses:ParsedSentences",
         "demo": "gumbeltree.tasks.demo:Demo",
         "table": "gumbeltree.tasks.table:Table",
     },

@@ -12,7 +12,7 @@ from gumbeltree.tree import Tree
 _NAMES = ("snli_1.0_dev.jsonl", "trees.txt")
 
 
-class Parses(Task):
+class ParsedSentences(Task):
     """Each distinct sentence with its binary tree; the label is the order of merges.
 
     One tenth of the premises, or of the trees in a file without premises, is held out for
