@@ -16,6 +16,7 @@ import gumbeltree
 import gumbeltree.bench.cpu
 from gumbeltree import load, save
 from gumbeltree.code_version import code_version, described
+from gumbeltree.config import recipe_names
 from gumbeltree.describe import measured
 from tests.commands import Result
 from tests.models import tiny_model
@@ -187,7 +188,10 @@ def test_info_prints_the_description_of_a_recipe_file_verbatim(cli, tmp_path, de
     ("name", "word"),
     [
         ("snli300d", "Did you mean 'snli-300d'?"),
-        *[(name, "recipes: demo, ") for name in ("", "nothing like it", "sst2/", ".")],
+        *[
+            (name, f"recipes: {recipe_names()[0]}, ")
+            for name in ("", "nothing like it", "sst2/", ".")
+        ],
         ("nowhere.toml", "nowhere.toml"),
     ],
 )
