@@ -520,8 +520,8 @@ class ModelConfig(Settings):
     """A whole model: embedding, encoder and head."""
 
     encoder: Any = part(ENCODERS, "gumbel_tree")
-    """Encoder: gumbel_tree, supervised_tree, beam_tree, parser_composer, fixed_tree, cyk, bag or
-    lstm."""
+    """Encoder: gumbel_tree, beam_tree, parser_composer, supervised_tree, fixed_tree, bag, lstm, or
+    one of the systems in `gumbeltree.peers`."""
     head: Any = part(HEADS, "pair")
     """Head: pair, single or single_maxout (classes), nodes (classes of all nodes), pair_number or
     single_number, pair_bins or single_bins, pair_tags or single_tags, similarity, merges
