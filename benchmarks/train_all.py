@@ -21,7 +21,6 @@ import argparse
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -110,7 +109,7 @@ class Work:
                 self.advance()
         finally:
             for process in self.running:
-                process.send_signal(signal.SIGINT)
+                process.terminate()
             for process, run in self.running.items():
                 process.wait()
                 self.say(f"stopped   {run.folder}")

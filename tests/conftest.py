@@ -28,8 +28,10 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _start() -> None:
     torch.manual_seed(0)
+    # training with tf32 sets it for the whole process
+    torch.set_float32_matmul_precision("highest")
 
 
 @pytest.fixture(autouse=True)

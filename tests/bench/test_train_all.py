@@ -19,7 +19,8 @@ options = ["--data", "missing.txt"]
 """
 # stands in for gumbeltree: fails without its data, and trains until its second start
 STAND_IN = """
-import json, pathlib, sys, time
+import json, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 if "missing.txt" in sys.argv:
     sys.exit("missing.txt does not exist")
 if sys.argv[1] == "evaluate":

@@ -101,7 +101,7 @@ def test_folders_that_cannot_be_read_are_skipped(complete, monkeypatch):
 def test_recipes(complete):
     assert complete("train", "") == recipe_names()
     assert complete("data", "prepare", "text") == ["text", "text-pair"]
-    assert complete("info", "p") == ["plain"]
+    assert complete("info", "pl") == ["plain"]
     assert {"sst2", "sst2-100d"} <= set(complete("info", "sst2"))
 
 
