@@ -32,7 +32,7 @@ SNLI = ("neutral", "entailment", "contradiction")
 TUNED = ("snli-100d-tuned", "snli-300d-tuned", "sst2-tuned", "sst5-tuned")
 OTHERS = (
     *("demo", "listops", "listops-beams", "sick", "snli-100d-reference", "sst2-100d"),
-    *("text", "text-pair", "embed"),
+    *("text", "text-pair", "embed", "embed-100d"),
     "sick-relatedness",
     *TUNED,
 )
