@@ -35,6 +35,7 @@ from gumbeltree.evaluation import evaluate
 from gumbeltree.fetch import SOURCES
 from gumbeltree.hub import CARD
 from gumbeltree.model import SentenceModel, load, save
+from gumbeltree.packaged import results_of
 from gumbeltree.store import CONFIG, TOKENIZER, WEIGHTS, find_model, read_config
 from gumbeltree.text.tokenizer import PAD, UNKNOWN
 
@@ -43,7 +44,10 @@ MOST_LOST = 0.001
 """Largest accepted drop of development accuracy, as a fraction."""
 
 # source of a task's examples, and licence of a model trained on them
-TASKS = {"snli": ("snli", "cc-by-sa-4.0"), "sst2": ("sst", "other"), "sst5": ("sst", "other")}
+TASKS = {
+    **dict.fromkeys(("snli", "snli_similarity"), ("snli", "cc-by-sa-4.0")),
+    **dict.fromkeys(("sst2", "sst5"), ("sst", "other")),
+}
 # more precise than `gumbeltree data get --list`
 TERMS = {"sst": "free for research if you cite the paper; its authors state no licence"}
 
@@ -62,13 +66,13 @@ def best_of(folders: Sequence[Path]) -> Path:
     ranked = []
     for folder in folders:
         about = read_config(folder).get("provenance", {})
-        accuracy = about.get("metrics", {}).get("dev_accuracy")
-        if accuracy is None:
+        main, value, _ = results_of(about)
+        if value is None:
             raise ValueError(
                 f"{folder}: no development accuracy is recorded; finish its training first"
             )
-        ranked.append((-accuracy, about.get("seed", 0), folder, about.get("recipe_name")))
-        print(f"{folder}: dev {accuracy:.2%}, seed {about.get('seed', 'not recorded')}")
+        ranked.append((-value, about.get("seed", 0), folder, about.get("recipe_name")))
+        print(f"{folder}: dev {main} {value:.2%}, seed {about.get('seed', 'not recorded')}")
     recipes = sorted({str(recipe) for *_, recipe in ranked})
     if len(recipes) > 1:
         raise ValueError(f"the models have different recipes: {', '.join(recipes)}; pass only one")
@@ -123,12 +127,12 @@ def mapped(split: Split, before: Tokenizer, after: Tokenizer) -> Split:
 
 
 def measure(model: SentenceModel, prepared: Prepared, device: str) -> dict[str, float]:
-    """Return the accuracies on the development split and, if there is one, the test split."""
+    """Return the main metric on the development split and, if there is one, the test split."""
     model.to(device)
     return {
-        f"{name}_accuracy": evaluate(
+        f"{name}_{model.head.measure}": evaluate(
             model, mapped(prepared.splits[name], prepared.tokenizer, model.tokenizer)
-        ).accuracy
+        ).value
         for name in ("dev", "test")
         if name in prepared.splits
     }
@@ -137,9 +141,9 @@ def measure(model: SentenceModel, prepared: Prepared, device: str) -> dict[str, 
 def check_fit(model: SentenceModel, prepared: Prepared, path: Path) -> None:
     """Raise if a prepared file does not match the model."""
     data = model.provenance.get("recipe", {}).get("data", {})
-    pair = model.config.head.kind == "pair"
+    pair = model.head.sentences == 2
     for what, found, wanted in (
-        ("labels", prepared.labels, model.labels),
+        ("labels", prepared.labels, getattr(model.config.head, "labels", ())),
         ("pair", prepared.pair, pair),
         ("max_words", prepared.max_words, model.config.max_words),
         *((key, getattr(prepared.data, key), data.get(key)) for key in ("task", "lower")),
@@ -225,11 +229,12 @@ def ship(arguments: argparse.Namespace) -> None:
                     f"{key}: {compared[key]:.2%} original, {value:.2%} shipped; the run recorded "
                     f"{recorded.get(key, float('nan')):.2%}"
                 )
-            if compared["dev_accuracy"] - metrics["dev_accuracy"] > MOST_LOST + 1e-9:
+            main = original.head.measure
+            before, after = (x[f"dev_{main}"] for x in (compared, metrics))
+            if before - after > MOST_LOST + 1e-9:
                 raise ValueError(
-                    f"dev accuracy drops from {compared['dev_accuracy']:.2%} to "
-                    f"{metrics['dev_accuracy']:.2%}, more than {100 * MOST_LOST:g} points; keep "
-                    "more words"
+                    f"dev {main} drops from {before:.2%} to {after:.2%}, more than "
+                    f"{100 * MOST_LOST:g} points; keep more words"
                 )
             size = finish(metrics, compared)
         target.mkdir(parents=True, exist_ok=True)

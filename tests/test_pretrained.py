@@ -28,7 +28,7 @@ from tests.test_imports import imported_by
 from tests.test_store import FILES, assert_same, edit_weights
 
 SHIPPED = packaged.packaged_names()
-MOST_BYTES = 12_000_000
+MOST_BYTES = 20_000_000
 PROVENANCE = {
     "recipe_name": "sst2-100d",
     "recipe": {"data": {"task": "sst2", "lower": True}},
@@ -197,6 +197,19 @@ def test_lists_models(package):
     assert "dev 87.50%, test 86.00%" in out
     assert "pairs: neutral, entailment, " in out
     assert "not recorded" in out
+
+
+def test_lists_models_without_classes(monkeypatch, tmp_path):
+    metrics = {"step": 7, "dev_triplets": 0.75, "test_triplets": 0.5}
+    save(tiny_model("similarity"), tmp_path / "near", {**PROVENANCE, "metrics": metrics})
+    monkeypatch.setattr(packaged, "FOLDER", tmp_path)
+    (about,) = pretrained_models()
+    assert (about.kind, about.labels, about.dev_accuracy) == ("similarity", (), None)
+    assert (about.measure, about.dev_value, about.test_value) == ("triplets", 0.75, 0.5)
+    out = " ".join(run("models").out.split())
+    assert "pairs: similarity" in out
+    assert "dev 75.00%, test 50.00%" in out
+    assert "(triplets)" in out
 
 
 def test_listing_does_not_import_torch():
@@ -421,6 +434,32 @@ def test_packages_the_best_seed(trained, tmp_path, capsys, monkeypatch):
     assert (folder / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
+def test_packages_a_model_of_similarities(tmp_path, capsys):
+    pairs = [(f"w{i} w{j}", f"w{j} w{i}") for i in range(5) for j in range(i)]
+    lines = [
+        json.dumps({"gold_label": label, "sentence1": first, "sentence2": second})
+        for first, other in pairs
+        for label, second in (("entailment", other), ("contradiction", "w7 w8 w9"))
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    recipe = with_settings(
+        load_recipe("embed"), ["embedding_dim=4", "hidden_dim=4", "dev_fraction=0.4", "epochs=1"]
+    )
+    data = prepare(recipe, tmp_path / "pairs.jsonl")
+    save_prepared(data, tmp_path / "data.safetensors")
+    gumbeltree.train(recipe, data, tmp_path / "run", recipe_name="embed")
+    ship(
+        *(tmp_path / "run", "--name", "mine", "--out", tmp_path / "out"),
+        *("--check", tmp_path / "data.safetensors"),
+    )
+    assert "dev_triplets: " in capsys.readouterr().out
+    about = load(tmp_path / "out" / "mine").provenance
+    assert about["license"] == "cc-by-sa-4.0"
+    assert about["shipped"]["original"].keys() == {"dev_triplets"}
+    found = evaluate(load(tmp_path / "out" / "mine"), data.splits["dev"])
+    assert about["metrics"]["dev_triplets"] == found.triplets
+
+
 def test_best_seed_and_ties(tmp_path):
     for seed, accuracy in ((4, 0.8), (2, 0.9), (3, 0.9), (1, 0.7)):
         about = {**PROVENANCE, "seed": seed, "metrics": {"dev_accuracy": accuracy}}
@@ -489,17 +528,21 @@ def test_packaged_model_is_complete(name):
     about, metrics = model.provenance, model.provenance["metrics"]
     recipe = load_recipe(name)
     assert recipe.model.encoder == model.config.encoder
-    assert set(recipe.model.head.labels) == set(model.labels)
-    assert 0.5 < metrics["dev_accuracy"] < 1
+    assert recipe.model.head.kind == model.config.head.kind
+    assert set(getattr(recipe.model.head, "labels", ())) == set(model.labels)
+    measure = model.head.measure
+    assert 0.5 < metrics[f"dev_{measure}"] < 1
     assert about["shipped"]["measured"] is True
-    lost = about["shipped"]["original"]["dev_accuracy"] - metrics["dev_accuracy"]
+    lost = about["shipped"]["original"][f"dev_{measure}"] - metrics[f"dev_{measure}"]
     assert lost <= ship_model.MOST_LOST + 1e-9
     card = (folder / "README.md").read_text(encoding="utf-8")
     data = ModelCard(card).data
     assert data.license == about["license"]
-    assert {result.metric_value for result in data.eval_results} == {
-        metrics[key] for key in ("dev_accuracy", "test_accuracy") if key in metrics
-    }
+    measured = [metrics[x] for x in (f"dev_{measure}", f"test_{measure}") if x in metrics]
+    assert f"- dev {measure}: {measured[0]:.2%}" in card
+    # the header is for classifiers
+    listed = [result.metric_value for result in data.eval_results or ()]
+    assert listed == (measured if model.labels else [])
     assert f"`{about['sources'][0]['licence']}`" in card
     assert "Table" not in card
     assert any(source["name"].startswith("glove") for source in about["sources"])

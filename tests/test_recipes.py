@@ -77,6 +77,8 @@ OTHERS = (
     *("text", "text-pair", "embed", "sick-relatedness", "parser"),
     *(name for name in PEERS if " " not in name),
     *MATCHED,
+    *("text", "text-pair", "embed", "embed-100d"),
+    "sick-relatedness",
     *TUNED,
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience

@@ -553,7 +553,13 @@ class DataConfig(Settings):
     vector, else zero)."""
     word_weights: float = setting(0.0, low=0, high=1)
     """If positive, multiply the vectors of a file by a / (a + p), with a this setting, such as
-    1e-3, and p the share of a word in the training texts (Arora et al. 2017)."""
+    1e-3, and p the share of a word in the texts of `word_shares` (Arora et al. 2017)."""
+    word_shares: str = setting("train", choices=("train", "file"))
+    """Texts that `word_weights` counts words in: train, or file, those of the vector file, whose
+    r-th line has a share proportional to 1 / r."""
+    remove_directions: int = setting(0, low=0, high=100)
+    """Remove from the vectors of a file this many main directions of the mean vectors of the
+    training sentences, which say what all of them have in common."""
     own_vectors: bool = False
     """Without a vector file, start from word vectors computed from the training texts: words with
     similar neighbours get similar vectors. If false, start from N(0, 0.01^2)."""

@@ -17,12 +17,15 @@ class PackagedModel:
 
     Attributes:
         name: Name for `gumbeltree.load` and the commands.
-        kind: Input it classifies, "single" sentences or "pair".
-        labels: Class names.
+        kind: Its head, such as "single", "pair" or "similarity".
+        labels: Class names; empty if it does not classify.
         task: Task it was trained on.
         examples: Number of training examples.
-        dev_accuracy: Accuracy on the development split, 0..1.
-        test_accuracy: Accuracy on the test split, 0..1.
+        dev_accuracy: Accuracy on the development split, 0..1; None if it does not classify.
+        test_accuracy: Accuracy on the test split, 0..1; None if it does not classify.
+        measure: Name of its main metric, such as "accuracy" or "triplets".
+        dev_value: That metric on the development split.
+        test_value: That metric on the test split.
         license: License identifier, as in its card.
         bytes: Size of its folder.
         folder: Path of its folder.
@@ -35,6 +38,9 @@ class PackagedModel:
     examples: int | None
     dev_accuracy: float | None
     test_accuracy: float | None
+    measure: str | None
+    dev_value: float | None
+    test_value: float | None
     license: str | None
     bytes: int
     folder: Path
@@ -70,18 +76,29 @@ def about_packaged(name: str) -> PackagedModel:
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     head, about = config["model"]["head"], config["provenance"]
     metrics = about.get("metrics", {})
+    measure, dev, test = results_of(about)
     return PackagedModel(
         name=name,
         kind=head["kind"],
-        labels=tuple(head["labels"]),
+        labels=tuple(head.get("labels", ())),
         task=about.get("recipe", {}).get("data", {}).get("task"),
         examples=about.get("data", {}).get("splits", {}).get("train", {}).get("examples"),
         dev_accuracy=metrics.get("dev_accuracy"),
         test_accuracy=metrics.get("test_accuracy"),
+        measure=measure,
+        dev_value=dev,
+        test_value=test,
         license=about.get("license"),
         bytes=sum(path.stat().st_size for path in folder.iterdir()),
         folder=folder,
     )
+
+
+def results_of(about: dict[str, Any]) -> tuple[str | None, float | None, float | None]:
+    """Return the main metric in the provenance of a model, and its values on dev and test."""
+    metrics = about.get("metrics", {})
+    name = next((key.removeprefix("dev_") for key in metrics if key.startswith("dev_")), None)
+    return name, metrics.get(f"dev_{name}"), metrics.get(f"test_{name}")
 
 
 def packaged_hint(folder: Path) -> str:

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from gumbeltree.config import load_recipe, with_settings
+from gumbeltree.data import compile as data_compile
 from gumbeltree.data.compile import make_task, prepare, vocabulary, with_labels
 from gumbeltree.data.prepared import check_fit, load_prepared, save_prepared
 from gumbeltree.text import batches
@@ -831,6 +832,51 @@ def test_frequent_words_get_short_vectors(folder):
         expected = plain.vectors[row] * 0.25 / (0.25 + share)
         np.testing.assert_allclose(weighted.vectors[row], expected, rtol=1e-6)
     assert weighted.fingerprint() != plain.fingerprint()
+
+
+def test_shares_can_come_from_the_vector_file(folder):
+    written(folder / "train.tsv", "text\tlabel", "a b\tx", "a c\ty", "e a\tx")
+    written(folder / "dev.tsv", "text\tlabel", "c c\tx")
+    vectors = written(folder / "v.txt", "d 7 8", "c 5 6", "b 3 4", "a 1 2")
+    settings = ("own_vectors=false", "extra_words=4", "missing_vectors=random", "test_fraction=0")
+    plain = prepare(recipe_of("text", *settings), folder, vectors)
+    settings = (*settings, "word_weights=0.25", "word_shares=file")
+    weighted = prepare(recipe_of("text", *settings), folder, vectors)
+    harmonic = 1 + 1 / 2 + 1 / 3 + 1 / 4
+    # e is not in the file
+    shares = {"d": 1, "c": 1 / 2, "b": 1 / 3, "a": 1 / 4, "e": 0}
+    for word, share in shares.items():
+        row = plain.tokenizer.token_to_id(word)
+        expected = plain.vectors[row] * 0.25 / (0.25 + share / harmonic)
+        np.testing.assert_allclose(weighted.vectors[row], expected, rtol=1e-6)
+
+
+def test_removes_common_directions(folder, monkeypatch):
+    # several chunks of sentences
+    monkeypatch.setattr(data_compile, "SENTENCES_AT_ONCE", 2)
+    generator = np.random.default_rng(0)
+    names = [f"w{i}" for i in range(12)]
+    texts = [
+        " ".join(generator.choice(names[:9], size)) for size in generator.integers(1, 6, 7).tolist()
+    ]
+    assert len(set(texts)) == len(texts)
+    written(folder / "train.tsv", "text\tlabel", *(f"{x}\t{'xy'[len(x) % 2]}" for x in texts))
+    written(folder / "dev.tsv", "text\tlabel", "w10 w11\tx")
+    rows = generator.normal(0.5, 1, (12, 4)).round(3)
+    lines = [" ".join([name, *map(str, row)]) for name, row in zip(names, rows, strict=True)]
+    vectors = written(folder / "v.txt", *lines)
+    settings = ("own_vectors=false", "extra_words=12", "test_fraction=0", "embedding_dim=4")
+    settings = (*settings, "word_weights=0.1")
+    before = prepare(recipe_of("text", *settings), folder, vectors)
+    after = prepare(recipe_of("text", *settings, "remove_directions=2"), folder, vectors)
+    ids = before.tokenizer.get_vocab()
+    old, new = (np.array([x.vectors[ids[name]] for name in names]) for x in (before, after))
+    means = np.array([old[[names.index(w) for w in text.split()]].mean(0) for text in texts])
+    common = np.linalg.svd(means)[2][:2]
+    np.testing.assert_allclose(new, old - old @ common.T @ common, atol=1e-6)
+    assert np.abs(new @ common.T).max() < 1e-5 < np.abs(old @ common.T).min()
+    with pytest.raises(ValueError, match=r"remove_directions is 4.*only 4 dimensions"):
+        prepare(recipe_of("text", *settings, "remove_directions=4"), folder, vectors)
 
 
 def test_pairs_of_a_premise_stay_in_one_split(folder):

@@ -67,7 +67,7 @@ def test_names_of_tasks():
         TASKS["sst"]
 
 
-def test_snli_similarity_numbers_the_premises(write):
+def test_snli_similarity_numbers_the_premises(write, tmp_path):
     pairs = [
         ("entailment", "A cat sat.", "An animal sat."),
         ("neutral", "A cat sat.", "It slept."),
@@ -84,6 +84,11 @@ def test_snli_similarity_numbers_the_premises(write):
         ("different 0", "A cat ran."),
     ]
     assert report.dropped == {"neutral": 1, "without a gold label": 1}
+    # the loss would not use the dog
+    kept, report = read("snli_similarity", tmp_path / "a.jsonl", "train")
+    assert [e.texts[1] for e in kept] == ["An animal sat.", "A cat ran."]
+    assert report.examples == 2
+    assert report.dropped["without a similar sentence"] == 1
 
 
 @pytest.mark.parametrize("module", [table, listops])

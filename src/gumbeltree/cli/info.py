@@ -113,6 +113,7 @@ def data_of(about: dict[str, Any]) -> str:
 
 
 def accuracy_of(about: dict[str, Any]) -> str:
-    """Return the accuracies of a packaged model."""
-    values = ((split, about[f"{split}_accuracy"]) for split in ("dev", "test"))
-    return ", ".join(f"{split} {x:.2%}" for split, x in values if x is not None) or "not recorded"
+    """Return the accuracies of a packaged model, and of what, unless they are of classes."""
+    values = ((split, about[f"{split}_value"]) for split in ("dev", "test"))
+    found = ", ".join(f"{split} {x:.2%}" for split, x in values if x is not None) or "not recorded"
+    return found if about["measure"] in (None, "accuracy") else f"{found} ({about['measure']})"

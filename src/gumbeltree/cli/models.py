@@ -32,7 +32,8 @@ def models(as_json: Json = False) -> None:
     rows = []
     for about in listed:
         kind = "pairs" if HEADS.light_version(about["kind"]).sentences == 2 else "sentences"
-        labels = f"{kind}: {', '.join(about['labels'])}"
+        # a model without classes is named after its head
+        labels = f"{kind}: {', '.join(about['labels']) or about['kind']}"
         size = f"{about['bytes'] / 1e6:.1f} MB"
         rows.append((about["name"], labels, data_of(about), accuracy_of(about), size))
-    print_list(("model", "classifies", "trained on", "accuracy", "size"), rows)
+    print_list(("model", "predicts", "trained on", "accuracy", "size"), rows)

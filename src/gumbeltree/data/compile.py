@@ -38,6 +38,7 @@ from gumbeltree.text.tokenizer import (
 from gumbeltree.text.vectors import Coverage, first_words, read_vectors, text_files
 
 log = logging.getLogger(__name__)
+SENTENCES_AT_ONCE = 10_000
 
 
 def prepare(
@@ -136,14 +137,17 @@ def prepare(
     if vectors is not None:
         second = None if more_vectors is None else Path(more_vectors)
         counts = dict(zip(words, _count(splits.values(), len(words)).tolist(), strict=True))
-        matrix, report["vectors"] = _word_vectors(
+        matrix, report["vectors"], shares = _word_vectors(
             recipe, Path(vectors), second, [*words, *extra], counts, say
         )
         if settings.word_weights:
-            shares = _count([splits["train"]], len(matrix))
-            shares = shares / max(1, shares.sum())
+            if settings.word_shares == "train":
+                shares = _count([splits["train"]], len(matrix)).astype(np.float64)
+                shares /= max(1, shares.sum())
             weights = settings.word_weights / (settings.word_weights + shares)
             matrix *= weights[:, None].astype(np.float32)
+        if settings.remove_directions:
+            matrix = without_directions(matrix, splits["train"], settings.remove_directions)
     elif settings.own_vectors:
         say("computing word vectors from the training texts")
         size, dim = tokenizer.get_vocab_size(), recipe.model.encoder.embedding_dim
@@ -446,6 +450,36 @@ def _count(splits: Iterable[Split], words: int) -> NDArray[np.int64]:
     return counts
 
 
+def without_directions(vectors: NDArray[np.float32], split: Split, n: int) -> NDArray[np.float32]:
+    """Remove the main directions of the means of sentences from word vectors (Arora et al. 2017).
+
+    Removing a direction is linear: means of the new vectors are the means of the old ones without
+    it. Each distinct sentence counts once.
+
+    Args:
+        vectors: vectors of all ids `[V, E]`.
+        split: the sentences.
+        n: number of directions.
+    """
+    if n >= vectors.shape[1]:
+        raise ValueError(
+            f"remove_directions is {n}, but the vectors have only {vectors.shape[1]} dimensions; "
+            "use a smaller number"
+        )
+    moments = np.zeros((vectors.shape[1],) * 2)
+    # the vectors of all words at once need too much memory
+    for first in range(0, len(split.starts) - 1, SENTENCES_AT_ONCE):
+        starts = split.starts[first : first + SENTENCES_AT_ONCE + 1]
+        words = vectors[split.words[starts[0] : starts[-1]]]
+        means = np.add.reduceat(words, starts[:-1] - starts[0]).astype(np.float64)
+        means /= np.diff(starts)[:, None]
+        moments += means.T @ means
+    # eigenvalues ascend
+    main = np.linalg.eigh(moments)[1][:, -n:]
+    kept: NDArray[np.float32] = (vectors - (vectors @ main) @ main.T).astype(np.float32)
+    return kept
+
+
 def _word_vectors(
     recipe: Recipe,
     path: Path,
@@ -453,8 +487,10 @@ def _word_vectors(
     words: list[str],
     counts: dict[str, int],
     say: Say,
-) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return the vectors of all ids, `[V, E]`, and a report on their sources.
+) -> tuple[NDArray[np.float32], dict[str, Any], NDArray[np.float64]]:
+    """Return the vectors of all ids, `[V, E]`, a report on their sources, and shares `[V]`.
+
+    Shares are those of the words in the texts of the vector file.
 
     Args:
         recipe: configures the width and the treatment of out-of-vocabulary words.
@@ -480,6 +516,8 @@ def _word_vectors(
             f"{path} has no vector for any word of the data ({found.malformed:,} malformed lines "
             "skipped); pass another file"
         )
+    # <pad> and <unk> are not in the file
+    shares = np.append(found.shares(words), [0.0, 0.0])
     known = found.coverage(counts)
     report: dict[str, Any] = {"file": path.name, **known._asdict()}
     if more is not None:
@@ -499,7 +537,7 @@ def _word_vectors(
         words, "random" if missing == "random" else "zero", seed=recipe.data.split_seed
     )
     # the last two rows are <pad> and <unk>
-    return np.concatenate([rows, np.zeros((2, dim), dtype=np.float32)]), report
+    return np.concatenate([rows, np.zeros((2, dim), dtype=np.float32)]), report, shares
 
 
 def _gain(before: Coverage, after: Coverage) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """SNLI (Bowman et al. 2015): entailment between sentences, from the official jsonl or txt files."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 from gumbeltree.tasks.checks import (
@@ -69,7 +71,8 @@ class SNLI(Task):
 class SNLISimilarity(SNLI):
     """Premises with similar and different sentences: those that they entail and contradict.
 
-    Neutral pairs are dropped. A label is the kind of a pair and the number of its premise, by which
+    Neutral pairs are dropped, and so are training pairs whose premise only has different sentences:
+    the loss does not use it. A label is the kind of a pair and the number of its premise, by which
     pairs form triplets.
     """
 
@@ -79,6 +82,23 @@ class SNLISimilarity(SNLI):
 
     def __init__(self) -> None:
         self.premises: dict[str, int] = {}
+
+    def read(
+        self, path: Path | str, split: str, report: Report, skip_bad: bool = False
+    ) -> Iterator[Example]:
+        """Read a file; see `Task.read`."""
+        examples = super().read(path, split, report, skip_bad)
+        if split != "train":
+            yield from examples
+            return
+        pairs = list(examples)
+        used = {pair.texts[0] for pair in pairs if pair.label.startswith("similar ")}
+        for pair in pairs:
+            if pair.texts[0] in used:
+                yield pair
+            else:
+                report.examples -= 1
+                report.dropped["without a similar sentence"] += 1
 
     def parse_fields(self, fields: dict[str, Any], report: Report) -> list[Example]:
         """Read one pair; see `Task.parse_fields`."""

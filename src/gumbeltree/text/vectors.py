@@ -52,11 +52,15 @@ class Vectors:
         words: distinct words.
         array: their vectors, float32 `[len(words), dim]`.
         malformed: number of lines skipped because a requested word had no valid vector.
+        lines: line of each word in its file, from 1, `[len(words)]`; None if not read from a file.
+        file_lines: number of lines of that file.
     """
 
     words: tuple[str, ...]
     array: NDArray[np.float32]
     malformed: int = 0
+    lines: NDArray[np.int64] | None = None
+    file_lines: int = 0
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -76,6 +80,18 @@ class Vectors:
     def __getitem__(self, word: str) -> NDArray[np.float32]:
         row: NDArray[np.float32] = self.array[self._rows[word]]
         return row
+
+    def shares(self, words: Iterable[str]) -> NDArray[np.float64]:
+        """Estimate the share of each word in the texts of the file by Zipf's law, `[words]`.
+
+        Vector files start with the most frequent word. The share of the r-th one is taken to be
+        proportional to 1 / r, and that of words without a line to be 0.
+        """
+        if self.lines is None:
+            raise ValueError("shares need the lines of a file; use the result of `read_vectors`")
+        scale = (1 / np.arange(1, self.file_lines + 1)).sum()
+        known = dict(zip(self.words, (1 / (self.lines * scale)).tolist(), strict=True))
+        return np.array([known.get(word, 0.0) for word in words])
 
     def coverage(self, counts: Mapping[str, int]) -> Coverage:
         """Return the coverage of a text, given the frequency of each word."""
@@ -128,10 +144,11 @@ def read_vectors(path: str | Path, words: Iterable[str], dim: int | None = None)
     tokens = {word.encode("utf-8", "surrogatepass"): word for word in requested}
     first_fields = {token.partition(b" ")[0] for token in tokens}
     found: dict[str, NDArray[np.float32]] = {}
-    malformed = 0
+    places: dict[str, int] = {}
+    malformed = number = 0
     with _open(path, dim) as stream:
         dim, lines = _start(path, stream, dim)
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if line[: line.find(b" ")] not in first_fields:
                 continue
             fields = _split(line, dim)
@@ -142,10 +159,11 @@ def read_vectors(path: str | Path, words: Iterable[str], dim: int | None = None)
             if numbers is None:
                 malformed += 1
             else:
-                found[word] = numbers
+                found[word], places[word] = numbers, number
     kept = tuple(word for word in requested if word in found)
     array = np.array([found[word] for word in kept], dtype=np.float32)
-    return Vectors(kept, array.reshape(len(kept), dim), malformed)
+    order = np.array([places[word] for word in kept], dtype=np.int64)
+    return Vectors(kept, array.reshape(len(kept), dim), malformed, order, number)
 
 
 def first_words(path: str | Path, n: int, dim: int | None = None) -> list[str]:
