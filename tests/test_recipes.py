@@ -74,11 +74,9 @@ MATCHED = {
 }
 OTHERS = (
     *("demo", "listops", "listops-beams", "sick", "snli-100d-reference", "sst2-100d"),
-    *("text", "text-pair", "embed", "sick-relatedness", "parser"),
+    *("text", "text-pair", "embed", "embed-100d", "sick-relatedness", "parser"),
     *(name for name in PEERS if " " not in name),
     *MATCHED,
-    *("text", "text-pair", "embed", "embed-100d"),
-    "sick-relatedness",
     *TUNED,
 )
 # optimizer, learning rate, batch size, evaluations per epoch, patience
