@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from gumbeltree.device.find_rows import RowTables, find_rows
 from gumbeltree.device.overlap import Overlap
@@ -213,14 +214,17 @@ class Layout:
         position, rank = self.valid(self.steps).t().nonzero(as_tuple=True)
         return self.sentence[rank] * self.T + position
 
+    def packed(self, rows: Tensor) -> PackedSequence:
+        """Return rows of words `[cap, ...]` as an input of torch's RNNs."""
+        return PackedSequence(rows[: self.N], torch.tensor(self.active))
+
     def unpack(self, rows: Tensor) -> Tensor:
         """Pad rows of words, `[N, ...]` -> `[B, T, ...]`, with zeros."""
         return self._lay_out(rows, self.word_places(), self.T)
 
     def padded(self, rows: Tensor) -> Tensor:
         """Pad rows of words, `[cap, ...]` -> `[B, T, ...]`, with zeros, also inside a graph."""
-        position = torch.arange(self.T, device=self.start.device)
-        inside = position < self.own_lengths()[:, None]
+        inside = self.word_mask()
         row = torch.where(inside, self.start[:-1] + self.rank[:, None], 0)
         found = rows.index_select(0, row.flatten()).unflatten(0, row.shape)
         return torch.where(inside.view(*row.shape, *[1] * (rows.dim() - 1)), found, 0)
@@ -245,9 +249,13 @@ class Layout:
         made = self.N + merged[(self.lengths - 2).clamp(min=0)] + rank
         return torch.where(self.lengths > 1, made, rank)
 
+    def word_mask(self) -> Tensor:
+        """Return which entries of `unpack` are words, bool `[B, T]`."""
+        return torch.arange(self.T, device=self.rank.device) < self.own_lengths()[:, None]
+
     def node_mask(self) -> Tensor:
         """Return which entries of `unpack_nodes` are nodes, bool `[B, 2T-1]`."""
-        words = torch.arange(self.T, device=self.rank.device) < self.own_lengths()[:, None]
+        words = self.word_mask()
         return torch.cat([words, words[:, 1:]], dim=1)
 
 

@@ -29,9 +29,8 @@ def gated(**settings: object) -> GatedAttentionEncoder:
 def plain(encoder: GatedAttentionEncoder, words: Tensor) -> Tensor:
     """Return the vector of one sentence `[T, E]`."""
     inputs = words
-    pairs = zip(encoder.forwards, encoder.backwards, strict=True)
-    for pair in pairs:
-        directions = [(x.weight_ih, x.weight_hh, x.bias) for x in pair]
+    for layer in encoder.layers:
+        directions = [(x.weight_ih, x.weight_hh, x.bias) for x in layer.children()]
         top, read = both_ways(inputs, *directions), inputs
         inputs = torch.cat([top, words], dim=1)
     D = top.shape[1] // 2
@@ -63,7 +62,7 @@ def test_company_and_padding_have_no_effect(layers: int) -> None:
 def test_constant_gates_give_the_mean() -> None:
     encoder = gated()
     with torch.no_grad():
-        for lstm in (encoder.forwards[-1], encoder.backwards[-1]):
+        for lstm in encoder.layers[-1].children():
             for weight in (lstm.weight_ih, lstm.weight_hh):
                 weight[:3] = 0
     mean, _, mixed = encoder(*words_of()).vector.chunk(3, dim=1)
@@ -79,7 +78,7 @@ def test_batches_of_single_words() -> None:
 
 def test_initial_weights() -> None:
     encoder = GatedAttentionEncoder(GatedAttentionConfig(40, 40))
-    for lstm in (*encoder.forwards, *encoder.backwards):
+    for lstm in (x for layer in encoder.layers for x in layer.children()):
         for gate in lstm.weight_hh.chunk(4):
             torch.testing.assert_close(gate @ gate.t(), torch.eye(20), rtol=0, atol=1e-3)
         assert lstm.weight_ih.std().item() == pytest.approx(0.01, rel=0.1)

@@ -1,12 +1,12 @@
 """The encoder of the biattentive classification network (McCann et al. 2017)."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence
 
-from gumbeltree.layout import Layout, Sentences
+from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.nn.encoders.tree_encoder import maximum
 from gumbeltree.peers import BCNConfig
 from gumbeltree.states import Draw, Encoding, Keep
 
@@ -46,30 +46,20 @@ class BCNEncoder(Encoder):
         """Return the pooled outputs `[B, 8D]`."""
         layout = sentences.layout
         projected = self.dropout(self.project(sentences.words[: layout.N]).relu())
-        X = _run(self.encoder, projected, layout)
-        lengths = layout.own_lengths()
-        inside = torch.arange(layout.T, device=X.device) < lengths[:, None]  # [B, T]
-        padded = layout.unpack(X)
+        X = self.encoder(layout.packed(projected))[0].data  # [N, 2D]
+        inside, padded = layout.word_mask(), layout.unpack(X)
         # both sides of the attention are the same sentence
         C = F.scaled_dot_product_attention(
             padded, padded, padded, attn_mask=inside[:, None], scale=1.0
         )
         C = C.flatten(0, 1).index_select(0, layout.word_places())
-        Y = layout.unpack(_run(self.integrator, torch.cat([X, X - C, X * C], dim=1), layout))
-        outside = ~inside[..., None]
-        scores = self.attend(Y).masked_fill(outside, -torch.inf)  # [B, T, 1]
+        rows = layout.packed(torch.cat([X, X - C, X * C], dim=1))
+        Y = layout.unpack(self.integrator(rows)[0].data)  # [B, T, 2D]
+        scores = self.attend(Y).masked_fill(~inside[..., None], -torch.inf)  # [B, T, 1]
         pools = [
-            Y.masked_fill(outside, -torch.inf).amax(1),
-            Y.masked_fill(outside, torch.inf).amin(1),
-            Y.sum(1) / lengths[:, None],
+            maximum(Y, inside),
+            -maximum(-Y, inside),
+            Y.sum(1) / inside.sum(1)[:, None],
             (scores.softmax(1) * Y).sum(1),
         ]
         return Encoding(torch.cat(pools, dim=1))
-
-
-def _run(lstm: nn.LSTM, rows: Tensor, layout: Layout) -> Tensor:
-    """Return the outputs of a BiLSTM for rows of words, `[N, ...]` -> `[N, 2D]`."""
-    # a packed sequence has the same order of rows
-    packed = PackedSequence(rows, torch.tensor(layout.active))
-    output: Tensor = lstm(packed)[0].data
-    return output

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch.nn.utils.rnn import pad_packed_sequence
 
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
@@ -58,12 +58,11 @@ class CYKEncoder(Encoder):
         i, _, _, o, u = gates.to(self.query.dtype).chunk(5, dim=-1)
         c = i.sigmoid() * u.tanh()
         h = o.sigmoid() * c.tanh()
-        sizes, rank = torch.tensor(layout.active), layout.rank
-        h, c = (pad_packed_sequence(PackedSequence(x, sizes))[0] for x in (h, c))  # [T, B, D]
+        h, c = (pad_packed_sequence(layout.packed(x))[0] for x in (h, c))  # [T, B, D]
         weight, bias = self.cell.weight, self.cell.bias
         found = chart(h, c, weight, bias, self.query, self.beta, layout.active)
         lengths = layout.own_lengths()
-        vector = found.h[lengths - 1, lengths - 1, rank]
+        vector = found.h[lengths - 1, lengths - 1, layout.rank]
         order, place = best_trees(found.split, layout)
         nodes, scores, mask = None, None, None
         if keep.nodes:

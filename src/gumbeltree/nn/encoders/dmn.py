@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence
 
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
@@ -50,8 +49,7 @@ class DMNEncoder(Encoder):
         """Return the answer states `[B, D]`."""
         layout, q = sentences.layout, self.question
         words = F.pad(sentences.words[: layout.N], (0, 1), value=1.0)
-        # a packed sequence has the same order of rows
-        facts = self.facts(PackedSequence(words, torch.tensor(layout.active)))[0].data
+        facts = self.facts(layout.packed(words))[0].data
         rank = torch.cat([layout.rank.new_tensor(range(n)) for n in layout.active])
         related, inputs = self.relation(facts), self.episode.inputs(facts)
         m = q.expand(layout.B, -1)

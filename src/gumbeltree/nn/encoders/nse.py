@@ -1,12 +1,13 @@
 """The Neural Semantic Encoder, which reads and rewrites a memory of all words."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumbeltree.config import LSTMLeafConfig
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
-from gumbeltree.nn.single_bias_lstm import SingleBiasLSTM
+from gumbeltree.nn.leaves.lstm import LSTMLeaf
 from gumbeltree.peers import NSEConfig
 from gumbeltree.states import Draw, Encoding, Keep
 
@@ -39,9 +40,10 @@ class NSEEncoder(Encoder):
                 f"the same width, but `embedding_dim` is {config.embedding_dim} and `hidden_dim` "
                 f"is {D}; set both to the width of the word vectors"
             )
-        self.reader = SingleBiasLSTM(D, D)
+        lstm = LSTMLeafConfig(init="uniform", biases=1)
+        self.reader = LSTMLeaf(D, D, lstm)
         self.compose = nn.Linear(2 * D, 2 * D) if config.compose else None
-        self.writer = SingleBiasLSTM(2 * D, D)
+        self.writer = LSTMLeaf(2 * D, D, lstm)
         self.dropout = nn.Dropout(config.dropout)
         for p in self.parameters():
             nn.init.uniform_(p, -config.init_range, config.init_range)
@@ -51,7 +53,7 @@ class NSEEncoder(Encoder):
         words, layout, D = sentences.words, sentences.layout, self.config.hidden_dim
         outside = ~layout.valid(layout.T)
         memory = layout.padded(words)[layout.sentence]  # [B, T, D], longest first
-        read = self.reader(self.dropout(words), layout)
+        read = self.reader(self.dropout(words), layout)[:, :D]
         fed = read
         if self.compose is not None:
             # the half of the product that does not depend on the memory
@@ -69,9 +71,17 @@ class NSEEncoder(Encoder):
                 composed = torch.cat([o, m], dim=-1)
             else:
                 composed = part + F.linear(m, self.compose.weight[:, D:])
-            h, c = self.writer.step(self.dropout(composed), h[:n], c[:n])
+            h, c = _step(self.writer, self.dropout(composed), h[:n], c[:n])
             # (1 - z) M + z h
             memory = memory.lerp(h[:, None], z[..., None])
             states.append(h)
         last = layout.start[layout.lengths - 1] + torch.arange(layout.B, device=words.device)
         return Encoding(torch.cat(states)[last[layout.rank]])
+
+
+def _step(lstm: LSTMLeaf, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Return h and c after one more input `[n, E]`, each `[n, D]`."""
+    gates = F.linear(x, lstm.weight_ih, lstm.bias) + F.linear(h, lstm.weight_hh)
+    i, f, g, o = gates.chunk(4, dim=-1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c

@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence
 
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
@@ -46,13 +45,12 @@ class StackedBiLSTMEncoder(Encoder):
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the maximum over the words of each sentence `[B, D]`."""
-        words, layout = sentences.words, sentences.layout
-        active, outputs = torch.tensor(layout.active), list[torch.Tensor]()
+        layout, outputs = sentences.layout, list[torch.Tensor]()
+        words = sentences.words[: layout.N]
         for layer in self.layers:
             below = outputs
             if self.config.residual and outputs:
                 below = [torch.stack(outputs).sum(0)]
-            packed = PackedSequence(torch.cat([words, *below], dim=-1), active)
-            outputs.append(layer(packed)[0].data)
-        mask = layout.node_mask()[:, : layout.T]
-        return Encoding(maximum(layout.padded(outputs[-1]), mask, plus_mean=False))
+            inputs = torch.cat([words, *below], dim=-1)
+            outputs.append(layer(layout.packed(inputs))[0].data)
+        return Encoding(maximum(layout.padded(outputs[-1]), layout.word_mask()))

@@ -209,13 +209,13 @@ def attend(h: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return (weights[..., None] * wide).sum(1).to(h.dtype), weights
 
 
-def maximum(h: Tensor, mask: Tensor, plus_mean: bool) -> Tensor:
-    """Return the maximum over the nodes of each tree, `[B, D]`.
+def maximum(h: Tensor, mask: Tensor, plus_mean: bool = False) -> Tensor:
+    """Return the maximum over the nodes of each tree or the words of each sentence, `[B, D]`.
 
     Args:
-        h: nodes `[B, 2T-1, D]`, zero where there is no node.
-        mask: which nodes exist, bool `[B, 2T-1]`.
-        plus_mean: add the mean over the nodes.
+        h: nodes `[B, 2T-1, D]` or words `[B, T, D]`; with `plus_mean`, zero where there is none.
+        mask: which of them exist, bool `[B, 2T-1]` or `[B, T]`.
+        plus_mean: add their mean.
     """
     highest = h.masked_fill(~mask[..., None], -torch.inf).amax(1)
     if not plus_mean:

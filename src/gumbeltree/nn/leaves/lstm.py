@@ -100,7 +100,7 @@ class BidirectionalLSTMLeaf(nn.Module):
         super().__init__()
         if hidden_dim % 2:
             raise ValueError(
-                f"leaf 'bilstm' needs an even `hidden_dim`, half for each direction, got "
+                f"a bidirectional LSTM needs an even `hidden_dim`, half for each direction, got "
                 f"{hidden_dim}; use {hidden_dim + 1}"
             )
         self.forwards = LSTMLeaf(embedding_dim, hidden_dim // 2, config)
