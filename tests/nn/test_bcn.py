@@ -2,68 +2,50 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gumbeltree.config import load_recipe
 from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.bcn import BCNEncoder
 from gumbeltree.peers import BCNConfig
 from tests.models import TEXTS, tiny_model
-from tests.nn.equations import check_autocast, check_batch, check_gradients, check_padding, words_of
-
-
-def encoder_of(**settings: float) -> BCNEncoder:
-    torch.manual_seed(2)
-    encoder = BCNEncoder(BCNConfig(5, 6, **settings)).double().eval()
-    for parameter in encoder.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return encoder
-
-
-def run_lstm(lstm: nn.LSTM, x: Tensor) -> Tensor:
-    """Run both directions of a BiLSTM, step by step, over the words of a sentence `[L, E]`."""
-    outputs = []
-    for suffix in ("", "_reverse"):
-        W, U, b, b2 = (
-            getattr(lstm, f"{name}_l0{suffix}")
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
-        h = c = x.new_zeros(lstm.hidden_size)
-        states = []
-        for word in x.flip(0) if suffix else x:
-            i, f, g, o = (W @ word + b + U @ h + b2).chunk(4)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            states.append(h)
-        outputs.append(torch.stack(states[::-1] if suffix else states))
-    return torch.cat(outputs, dim=1)
+from tests.nn.equations import (
+    bilstm,
+    check_autocast,
+    check_bounds,
+    check_company,
+    check_sentences,
+    encoder_of,
+    words_of,
+)
 
 
 def by_hand(e: BCNEncoder, x: Tensor) -> Tensor:
     """Return the vector of one sentence `[L, E]`."""
-    X = run_lstm(e.encoder, torch.relu(x @ e.project.weight.T + e.project.bias))
+    X = bilstm(e.encoder, torch.relu(x @ e.project.weight.T + e.project.bias))
     rows = []
     for word in X:
         weights = torch.stack([word @ other for other in X]).exp()
         C = sum(w * other for w, other in zip(weights / weights.sum(), X, strict=True))
         rows.append(torch.cat([word, word - C, word * C]))
-    Y = run_lstm(e.integrator, torch.stack(rows))
+    Y = bilstm(e.integrator, torch.stack(rows))
     weights = torch.stack([y @ e.attend.weight[0] + e.attend.bias[0] for y in Y]).exp()
     attended = sum(w * y for w, y in zip(weights / weights.sum(), Y, strict=True))
     return torch.cat([Y.max(0).values, Y.min(0).values, sum(Y) / len(Y), attended])
 
 
 def test_values_and_gradients_follow_the_equations() -> None:
-    check_gradients(encoder_of(), by_hand)
+    encoder = encoder_of("bcn")
+    check_sentences(encoder, lambda x: by_hand(encoder, x))
 
 
 def test_batch_and_padding_have_no_effect() -> None:
-    check_batch(encoder_of())
-    check_padding(encoder_of())
+    check_company(encoder_of("bcn"))
+    check_bounds(encoder_of("bcn"))
 
 
 def test_half_precision() -> None:
-    check_autocast(encoder_of())
+    check_autocast(encoder_of("bcn"))
 
 
 def test_counts_of_the_preset() -> None:
@@ -79,8 +61,8 @@ def test_counts_of_the_preset() -> None:
 
 
 def test_dropout_applies_in_training_only() -> None:
-    e, (words, lengths) = encoder_of(dropout=0.5), words_of()
-    plain = encoder_of()(words, lengths).vector
+    e, (words, lengths) = encoder_of("bcn", dropout=0.5), words_of()
+    plain = encoder_of("bcn")(words, lengths).vector
     assert torch.equal(e(words, lengths).vector, plain)
     e.train()
     dropped, again = e(words, lengths).vector, e(words, lengths).vector

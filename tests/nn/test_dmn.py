@@ -9,15 +9,14 @@ from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.dmn import DMNEncoder
 from gumbeltree.peers import DMNConfig
 from tests.models import TEXTS, tiny_model
-from tests.nn.equations import check_autocast, check_batch, check_gradients, check_padding, words_of
-
-
-def encoder_of(passes: int = 2) -> DMNEncoder:
-    torch.manual_seed(3)
-    encoder = DMNEncoder(DMNConfig(5, 6, passes=passes)).double()
-    for parameter in encoder.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return encoder
+from tests.nn.equations import (
+    check_autocast,
+    check_bounds,
+    check_company,
+    check_sentences,
+    encoder_of,
+    words_of,
+)
 
 
 def gru(W: Tensor, b: Tensor, U: Tensor, x: Tensor, h: Tensor) -> Tensor:
@@ -52,20 +51,21 @@ def by_hand(e: DMNEncoder, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("passes", [1, 2, 3])
 def test_values_and_gradients_follow_the_equations(passes: int) -> None:
-    check_gradients(encoder_of(passes), by_hand)
+    encoder = encoder_of("dmn", passes=passes)
+    check_sentences(encoder, lambda x: by_hand(encoder, x))
 
 
 def test_batch_and_padding_have_no_effect() -> None:
-    check_batch(encoder_of())
-    check_padding(encoder_of())
+    check_company(encoder_of("dmn", passes=2))
+    check_bounds(encoder_of("dmn", passes=2))
 
 
 def test_half_precision() -> None:
-    check_autocast(encoder_of())
+    check_autocast(encoder_of("dmn", passes=2))
 
 
 def test_closed_gates_leave_the_question_alone() -> None:
-    e = encoder_of()
+    e = encoder_of("dmn", passes=2)
     nn.init.constant_(e.gate[2].bias, -1e4)
     words, lengths = words_of()
     vector = e(words, lengths).vector

@@ -15,23 +15,27 @@ from gumbeltree.states import VECTORS, Draw
 from gumbeltree.text.spelling import MOST_CHARACTERS, character_table
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from tests.models import TEXTS, tiny_model
-from tests.nn.sequences import both_ways, check_against, check_company, encoder_of, words_of
+from tests.nn.equations import (
+    bilstm,
+    check_autocast,
+    check_company,
+    check_sentences,
+    encoder_of,
+    words_of,
+)
 
 layers = pytest.mark.parametrize("layers", [1, 3])
 
 
 def gated(**settings: object) -> GatedAttentionEncoder:
-    encoder = encoder_of("gated_attention", **settings)
-    assert isinstance(encoder, GatedAttentionEncoder)
-    return encoder
+    return encoder_of("gated_attention", **settings)
 
 
 def plain(encoder: GatedAttentionEncoder, words: Tensor) -> Tensor:
     """Return the vector of one sentence `[T, E]`."""
     inputs = words
     for layer in encoder.layers:
-        directions = [(x.weight_ih, x.weight_hh, x.bias) for x in layer.children()]
-        top, read = both_ways(inputs, *directions), inputs
+        top, read = bilstm(layer, inputs), inputs
         inputs = torch.cat([top, words], dim=1)
     D = top.shape[1] // 2
     norms = []
@@ -40,8 +44,8 @@ def plain(encoder: GatedAttentionEncoder, words: Tensor) -> Tensor:
         before = top[t - 1, :D] if t else nothing
         after = top[t + 1, D:] if t + 1 < len(read) else nothing
         gates = [
-            torch.sigmoid(weight_ih[:D] @ word + weight_hh[:D] @ state + bias[:D])
-            for (weight_ih, weight_hh, bias), state in zip(directions, (before, after), strict=True)
+            torch.sigmoid(x.weight_ih[:D] @ word + x.weight_hh[:D] @ state + x.bias[:D])
+            for x, state in zip(layer.children(), (before, after), strict=True)
         ]
         norms.append(torch.cat(gates).square().sum().sqrt())
     mixed = sum((a * h for a, h in zip(norms, top, strict=True)), torch.zeros_like(top[0]))
@@ -51,12 +55,13 @@ def plain(encoder: GatedAttentionEncoder, words: Tensor) -> Tensor:
 @layers
 def test_equals_plain_loops(layers: int) -> None:
     encoder = gated(layers=layers)
-    check_against(encoder, lambda words: plain(encoder, words))
+    check_sentences(encoder, lambda words: plain(encoder, words))
 
 
 @layers
 def test_company_and_padding_have_no_effect(layers: int) -> None:
     check_company(gated(layers=layers))
+    check_autocast(gated(layers=layers))
 
 
 def test_constant_gates_give_the_mean() -> None:

@@ -8,32 +8,34 @@ from gumbeltree.config import HeadConfig, ModelConfig, load_recipe
 from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.nse import NSEEncoder
 from gumbeltree.peers import NSEConfig
-from tests.nn.sequences import check_against, check_company, encoder_of, lstm
+from tests.nn.equations import (
+    check_autocast,
+    check_company,
+    check_sentences,
+    encoder_of,
+    lstm,
+    step,
+)
 
 both = pytest.mark.parametrize("compose", [True, False])
 
 
 def nse(**settings: object) -> NSEEncoder:
-    encoder = encoder_of("nse", hidden_dim=5, **settings)
-    assert isinstance(encoder, NSEEncoder)
-    return encoder
+    return encoder_of("nse", hidden_dim=5, **settings)
 
 
 def last_state(encoder: NSEEncoder, words: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Return the vector of one sentence `[T, D]` and its memory at the end."""
-    reader, writer, memory = encoder.reader, encoder.writer, list(words)
-    read = lstm(words, reader.weight_ih, reader.weight_hh, reader.bias)
+    memory = list(words)
     h = c = words.new_zeros(words.shape[1])
-    for o in read:
-        weights = [torch.exp(o @ slot) for slot in memory]
-        z = [weight / sum(weights) for weight in weights]
+    for o, _ in lstm(encoder.reader, words):
+        powers = [torch.exp(o @ slot) for slot in memory]
+        z = [power / sum(powers) for power in powers]
         m = sum((share * slot for share, slot in zip(z, memory, strict=True)), torch.zeros_like(o))
         x = torch.cat([o, m])
         if encoder.compose is not None:
             x = encoder.compose.weight @ x + encoder.compose.bias
-        i, f, g, out = (writer.weight_ih @ x + writer.weight_hh @ h + writer.bias).chunk(4)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        h = out.sigmoid() * c.tanh()
+        h, c = step(encoder.writer, x, h, c)
         memory = [(1 - share) * slot + share * h for share, slot in zip(z, memory, strict=True)]
     return h, memory
 
@@ -41,12 +43,13 @@ def last_state(encoder: NSEEncoder, words: Tensor) -> tuple[Tensor, list[Tensor]
 @both
 def test_equals_plain_loops(compose: bool) -> None:
     encoder = nse(compose=compose)
-    check_against(encoder, lambda words: last_state(encoder, words)[0])
+    check_sentences(encoder, lambda words: last_state(encoder, words)[0])
 
 
 @both
 def test_company_and_padding_have_no_effect(compose: bool) -> None:
     check_company(nse(compose=compose))
+    check_autocast(nse(compose=compose))
 
 
 def test_a_single_word_replaces_its_slot_by_the_state() -> None:
@@ -56,9 +59,8 @@ def test_a_single_word_replaces_its_slot_by_the_state() -> None:
     vector = encoder(word, torch.tensor([1])).vector[0]
     h, (slot,) = last_state(encoder, word[0])
     assert torch.equal(slot, h)
-    (o,) = lstm(word[0], encoder.reader.weight_ih, encoder.reader.weight_hh, encoder.reader.bias)
-    writer, x = encoder.writer, torch.cat([o, word[0, 0]])
-    (expected,) = lstm(x[None], writer.weight_ih, writer.weight_hh, writer.bias)
+    ((o, _),) = lstm(encoder.reader, word[0])
+    ((expected, _),) = lstm(encoder.writer, torch.cat([o, word[0, 0]])[None])
     torch.testing.assert_close(vector, expected)
 
 

@@ -6,9 +6,15 @@ from torch import Tensor
 
 from gumbeltree.config import HeadConfig, ModelConfig
 from gumbeltree.describe import count_parameters
-from gumbeltree.nn.encoders.stacked_bilstm import StackedBiLSTMEncoder
 from gumbeltree.peers import StackedBiLSTMConfig
-from tests.nn.sequences import both_ways, check_against, check_company, encoder_of
+from tests.nn.equations import (
+    bilstm,
+    check_autocast,
+    check_bounds,
+    check_company,
+    check_sentences,
+    encoder_of,
+)
 
 forms = pytest.mark.parametrize(
     "settings",
@@ -25,7 +31,6 @@ forms = pytest.mark.parametrize(
 @forms
 def test_equals_plain_loops(settings: dict[str, object]) -> None:
     encoder = encoder_of("stacked_bilstm", **settings)
-    assert isinstance(encoder, StackedBiLSTMEncoder)
 
     def plain(words: Tensor) -> Tensor:
         outputs: list[Tensor] = []
@@ -33,23 +38,18 @@ def test_equals_plain_loops(settings: dict[str, object]) -> None:
             below = list(outputs)
             if encoder.config.residual and outputs:
                 below = [sum(outputs[1:], start=outputs[0])]
-            directions = [
-                (
-                    getattr(layer, f"weight_ih_l0{end}"),
-                    getattr(layer, f"weight_hh_l0{end}"),
-                    getattr(layer, f"bias_ih_l0{end}") + getattr(layer, f"bias_hh_l0{end}"),
-                )
-                for end in ("", "_reverse")
-            ]
-            outputs.append(both_ways(torch.cat([words, *below], dim=1), *directions))
+            outputs.append(bilstm(layer, torch.cat([words, *below], dim=1)))
         return outputs[-1].max(0).values
 
-    check_against(encoder, plain)
+    check_sentences(encoder, plain)
 
 
 @forms
 def test_company_and_padding_have_no_effect(settings: dict[str, object]) -> None:
-    check_company(encoder_of("stacked_bilstm", **settings))
+    encoder = encoder_of("stacked_bilstm", **settings)
+    check_company(encoder)
+    check_bounds(encoder)
+    check_autocast(encoder)
 
 
 def test_maximum_can_be_negative() -> None:
