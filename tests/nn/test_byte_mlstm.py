@@ -9,7 +9,6 @@ import gumbeltree
 from gumbeltree import Sentences
 from gumbeltree.describe import count_parameters
 from gumbeltree.evaluation import evaluate
-from gumbeltree.layout import Layout
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.byte_mlstm import ByteMLSTMEncoder
 from gumbeltree.peers import ByteMLSTMConfig
@@ -17,6 +16,7 @@ from gumbeltree.states import VECTORS, Draw
 from gumbeltree.text.spelling import byte_table
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from tests.models import TEXTS, WORDS, tiny_model
+from tests.nn.equations import check_same, roomy
 from tests.runs import small
 
 
@@ -63,17 +63,7 @@ def test_values_losses_and_gradients_follow_the_equations() -> None:
     found = e(model.embed(batch_of(model)))
     assert found.order is None
     vectors, losses = (torch.stack(x) for x in zip(*expected, strict=True))
-    torch.testing.assert_close(found.vector, vectors)
-    torch.testing.assert_close(found.losses["bytes"], losses)
-    weight = torch.linspace(-1, 1, vectors.numel(), dtype=vectors.dtype).view_as(vectors)
-    parameters = dict(e.named_parameters())
-    ours, theirs = (
-        torch.autograd.grad((v * weight).sum() + (l * l).sum(), list(parameters.values()))
-        for v, l in ((found.vector, found.losses["bytes"]), (vectors, losses))
-    )
-    for name, one, other in zip(parameters, ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
-        assert other.any(), name
+    check_same([found.vector, found.losses["bytes"]], [vectors, losses], dict(e.named_parameters()))
 
 
 def test_a_probe_sends_no_gradient_to_the_language_model() -> None:
@@ -92,13 +82,9 @@ def test_company_has_no_effect() -> None:
     for text, vector in zip(TEXTS, vectors, strict=True):
         torch.testing.assert_close(model.encode_batch(batch_of(model, [text])).vector[0], vector)
     # bounds above the longest sentence and the number of words
-    batch = batch_of(model)
-    of = batch.layout
-    start = torch.cat([of.start, of.start[-1:].expand(2)])
-    roomy = Layout(of.cap + 3, start, of.lengths, of.sentence, of.rank, of.active)
-    ids = torch.cat([batch.words, torch.tensor([3, 1, 2])])
-    words = model.spelling[ids]
-    sentences = Sentences(torch.randn(len(ids), 1).double(), roomy, extras={"bytes": words})
+    batch = roomy(batch_of(model), torch.tensor([3, 1, 2]))
+    ids = batch.words
+    sentences = batch.with_words(torch.randn(len(ids), 1).double(), bytes=model.spelling[ids])
     torch.testing.assert_close(model.encoder.encode(sentences, Draw(), VECTORS).vector, vectors)
 
 

@@ -1,7 +1,5 @@
 """Test the CYK Tree-LSTM against a chart of plain loops, with its trees and inverse temperature."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -15,26 +13,17 @@ from gumbeltree.card import model_card
 from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.cyk import CYKEncoder
 from gumbeltree.ops import chart
-from gumbeltree.peers import CYKConfig
 from tests.models import TEXTS, tiny_config, tiny_model
+from tests.nn.equations import check_company, check_same, encoder_of, words_of
 
-E, D = 3, 4
+D = 6
 LENGTHS = [5, 1, 7, 2, 5, 1, 3]
 
 
-def encoder_of(beta: float = 3.0) -> CYKEncoder:
-    torch.manual_seed(7)
-    encoder = CYKEncoder(CYKConfig(E, D)).double()
-    for p in encoder.parameters():
-        torch.nn.init.normal_(p)
+def cyk(beta: float = 3.0) -> CYKEncoder:
+    encoder = encoder_of("cyk", std=1.0)
     encoder.beta.fill_(beta)
     return encoder
-
-
-def words_of(lengths: list[int]) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(3)
-    words = torch.randn(len(lengths), max(lengths), E, dtype=torch.float64)
-    return words, torch.tensor(lengths)
 
 
 def leaf(e: CYKEncoder, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,10 +78,9 @@ def test_batch_equals_plain_loops_with_all_gradients(monkeypatch, blocks):
         # as on a GPU
         divided = chart._blocks
         monkeypatch.setattr(chart, "_blocks", lambda active, n, _: divided(active, n, True))
-    e = encoder_of()
+    e = cyk()
     words, lengths = words_of(LENGTHS)
     words.requires_grad_()
-    inputs = [words, *e.parameters()]
     encoding = e(words, lengths, details=True)
     nodes = torch.cat(encoding.nodes, dim=-1)
     wanted = torch.zeros_like(nodes)
@@ -107,23 +95,17 @@ def test_batch_equals_plain_loops_with_all_gradients(monkeypatch, blocks):
             wanted[b, a] = torch.cat(states[a, 1])
         for t, (first, end) in enumerate(tree.spans):
             wanted[b, 7 + t] = torch.cat(states[first, end - first])
-    vector = torch.stack(vectors)
-    torch.testing.assert_close(encoding.vector, vector, rtol=0, atol=1e-12)
-    torch.testing.assert_close(nodes, wanted, rtol=0, atol=1e-12)
-    dv, dn = torch.randn_like(vector), torch.randn_like(nodes)
-    own = torch.autograd.grad((encoding.vector * dv).sum() + (nodes * dn).sum(), inputs)
-    loops = torch.autograd.grad((vector * dv).sum() + (wanted * dn).sum(), inputs)
-    for one, other in zip(own, loops, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    inputs = {"words": words, **dict(e.named_parameters())}
+    check_same([encoding.vector, nodes], [torch.stack(vectors), wanted], inputs)
 
 
 def test_trees_of_a_batch_differ():
     words, lengths = words_of([6] * 8)
-    assert len(set(map(tuple, encoder_of()(words, lengths).order.tolist()))) > 2
+    assert len(set(map(tuple, cyk()(words, lengths).order.tolist()))) > 2
 
 
 def test_two_words_are_one_composition():
-    e = encoder_of()
+    e = cyk()
     words, lengths = words_of([2])
     h, c = composed(e, leaf(e, words[0, 0]), leaf(e, words[0, 1]))
     encoding = e(words, lengths, details=True)
@@ -133,7 +115,7 @@ def test_two_words_are_one_composition():
 
 
 def test_without_temperature_the_tree_is_hard():
-    e = encoder_of(beta=1e9)
+    e = cyk(beta=1e9)
     words, lengths = words_of(LENGTHS)
     vector, order = e(words, lengths)
     for b, T in enumerate(LENGTHS):
@@ -144,27 +126,11 @@ def test_without_temperature_the_tree_is_hard():
 
 
 def test_company_and_padding_have_no_effect():
-    e = encoder_of()
-    words, lengths = words_of(LENGTHS)
-    together = e(words, lengths)
-    wide = torch.full((len(LENGTHS), 9, E), math.nan, dtype=torch.float64)
-    for b, T in enumerate(LENGTHS):
-        wide[b, :T] = words[b, :T]
-        alone = e(words[b : b + 1, :T], lengths[b : b + 1])
-        torch.testing.assert_close(together.vector[b], alone.vector[0], rtol=0, atol=1e-14)
-        assert together.order[b, : T - 1].tolist() == alone.order[0].tolist()
-    wide.requires_grad_()
-    padded = e(wide, lengths)
-    assert torch.equal(padded.vector, together.vector)
-    assert torch.equal(padded.order[:, :6], together.order)
-    (gradient,) = torch.autograd.grad(padded.vector.square().sum(), wide)
-    for b, T in enumerate(LENGTHS):
-        assert (gradient[b, :T] != 0).all()
-        assert (gradient[b, T:] == 0).all()
+    check_company(cyk(), LENGTHS)
 
 
 def test_zero_states_have_finite_gradients():
-    e = encoder_of()
+    e = cyk()
     for p in e.parameters():
         torch.nn.init.zeros_(p)
     words, lengths = words_of([4, 2])
@@ -176,14 +142,14 @@ def test_zero_states_have_finite_gradients():
 
 
 def test_inverse_temperature_follows_the_epochs():
-    e = encoder_of()
+    e = cyk()
     e.advance(0, 0.0)
     assert e.beta == 1
     e.advance(499, 0.9)
     assert e.beta == 1
     e.advance(1000, 0.25)
     assert e.beta == 26
-    other = encoder_of()
+    other = cyk()
     other.load_state_dict(e.state_dict())
     assert other.beta == 26
 

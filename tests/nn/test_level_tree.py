@@ -1,10 +1,8 @@
 """Test encoders of gold trees against plain recursions over one sentence at a time."""
 
-import math
-
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, sigmoid
 
 from gumbeltree import Sentences
 from gumbeltree.config import FixedTreeConfig, load_recipe
@@ -14,6 +12,7 @@ from gumbeltree.ops.levels import levels_of
 from gumbeltree.parts import ENCODERS
 from gumbeltree.peers import DropoutConstituencyConfig, LevelTreeConfig, RNTNConfig
 from gumbeltree.states import NodeState
+from tests.nn.equations import check_company, check_same, encoder_of, words_of
 
 LENGTHS = [5, 1, 9, 2, 1, 9, 3]
 KINDS = ["constituency", "constituency_dropout", "rntn"]
@@ -31,25 +30,8 @@ def random_orders(lengths: list[int], seed: int = 3) -> Tensor:
 
 
 def make(kind: str, **settings: object) -> GoldTreeEncoder:
-    """Return an encoder in float64 whose weights are all random."""
     width = D if kind == "rntn" else E
-    config = ENCODERS[kind].Config(embedding_dim=width, hidden_dim=D, **settings)
-    encoder: GoldTreeEncoder = ENCODERS[kind](config).double().eval()
-    chance = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for p in encoder.parameters():
-            p.copy_(torch.randn(p.shape, generator=chance, dtype=torch.float64) * 0.6)
-    return encoder
-
-
-def batch(width: int = E, lengths: list[int] = LENGTHS) -> tuple[Tensor, Tensor]:
-    chance = torch.Generator().manual_seed(2)
-    shape = len(lengths), max(lengths), width
-    return torch.randn(shape, generator=chance, dtype=torch.float64), torch.tensor(lengths)
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + (-x).exp())
+    return encoder_of(kind, embedding_dim=width, hidden_dim=D, **settings)
 
 
 def constituency(w: dict[str, Tensor], x: Tensor | None, pair: list[NodeState]) -> NodeState:
@@ -121,23 +103,15 @@ def plain_nodes(
 @pytest.mark.parametrize("kind", KINDS)
 def test_agrees_with_a_plain_recursion(kind: str) -> None:
     encoder = make(kind)
-    words, lengths = batch(encoder.config.embedding_dim)
+    words, lengths = words_of(LENGTHS, encoder.config.embedding_dim)
     words.requires_grad_()
     order = random_orders(LENGTHS)
     weights = dict(encoder.named_parameters())
     roots, nodes = plain_nodes(kind, weights, words, lengths, order)
-    chance = torch.Generator().manual_seed(4)
-    weigh = [torch.randn(x.shape, generator=chance, dtype=torch.float64) for x in (roots, nodes)]
-    inputs = [words, *weights.values()]
-    expected = torch.autograd.grad((roots * weigh[0]).sum() + (nodes * weigh[1]).sum(), inputs)
     found = encoder(words, lengths, order=order, details=True)
-    torch.testing.assert_close(found.vector, roots, rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.nodes.h, nodes, rtol=0, atol=1e-12)
+    check_same([found.vector, found.nodes.h], [roots, nodes], {"words": words, **weights})
     assert torch.equal(found.order, order)
     assert torch.equal(found.mask, (nodes != 0).any(-1))
-    total = (found.vector * weigh[0]).sum() + (found.nodes.h * weigh[1]).sum()
-    for result, exact in zip(torch.autograd.grad(total, inputs), expected, strict=True):
-        torch.testing.assert_close(result, exact, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize(("leaf", "cell"), [("lstm", "treelstm"), ("affine", "gated")])
@@ -145,22 +119,14 @@ def test_levels_agree_with_merges_one_by_one(leaf: str, cell: str) -> None:
     encoder = make("level_tree", leaf=leaf, cell=cell)
     config = FixedTreeConfig(E, D, leaf, cell, trees="gold", impl="reference")
     steps = ENCODERS["fixed_tree"](config).double().eval()
-    steps.load_state_dict(encoder.state_dict())
-    words, lengths = batch()
-    order = random_orders(LENGTHS)
-    gradients = []
-    for each in (encoder, steps):
-        each_words = words.clone().requires_grad_()
-        found = each(each_words, lengths, order=order, details=True)
-        chance = torch.Generator().manual_seed(5)
-        total = torch.zeros((), dtype=torch.float64)
-        for x in (found.vector, *found.nodes):
-            weigh = torch.randn(x.shape, generator=chance, dtype=torch.float64)
-            total = total + (x * weigh).sum()
-        inputs = [each_words, *each.parameters()]
-        gradients.append([found.vector, *found.nodes, *torch.autograd.grad(total, inputs)])
-    for result, exact in zip(*gradients, strict=True):
-        torch.testing.assert_close(result, exact, rtol=0, atol=1e-11)
+    steps.leaf, steps.cell = encoder.leaf, encoder.cell
+    words, lengths = words_of(LENGTHS, E)
+    words.requires_grad_()
+    found, wanted = (
+        x(words, lengths, order=random_orders(LENGTHS), details=True) for x in (encoder, steps)
+    )
+    inputs = {"words": words, **dict(encoder.named_parameters())}
+    check_same([found.vector, *found.nodes], [wanted.vector, *wanted.nodes], inputs)
 
 
 def test_levels_are_heights() -> None:
@@ -179,22 +145,13 @@ def test_levels_are_heights() -> None:
 
 @pytest.mark.parametrize("kind", [*KINDS, "level_tree"])
 def test_neither_padding_nor_company_matters(kind: str) -> None:
-    encoder = make(kind)
-    words, lengths = batch(encoder.config.embedding_dim)
-    order = random_orders(LENGTHS)
-    together = encoder(words, lengths, order=order).vector
-    outside = torch.arange(max(LENGTHS)) >= lengths[:, None]
-    noisy = words.masked_fill(outside[..., None], math.nan)
-    assert torch.equal(encoder(noisy, lengths, order=order).vector, together)
-    for b, n in enumerate(LENGTHS):
-        alone = encoder(words[b : b + 1, :n], lengths[b : b + 1], order=order[b : b + 1, : n - 1])
-        torch.testing.assert_close(alone.vector[0], together[b], rtol=0, atol=1e-12)
+    check_company(make(kind), LENGTHS, order=random_orders(LENGTHS))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_words_without_merges(kind: str) -> None:
     encoder = make(kind)
-    words, lengths = batch(encoder.config.embedding_dim, [1, 1])
+    words, lengths = words_of([1, 1], encoder.config.embedding_dim)
     found = encoder(words, lengths, order=torch.empty(2, 0, dtype=torch.int64), details=True)
     assert found.order.shape == (2, 0)
     torch.testing.assert_close(found.nodes.h[:, 0], found.vector)
@@ -204,7 +161,7 @@ def test_only_words_without_merges(kind: str) -> None:
 def test_rntn_without_a_tensor_is_a_plain_recursive_network() -> None:
     encoder = make("rntn")
     torch.nn.init.zeros_(encoder.tensor)
-    words, lengths = batch(D, [2])
+    words, lengths = words_of([2], D)
     found = encoder(words, lengths, order=torch.tensor([[0]])).vector[0]
     torch.testing.assert_close(found, encoder.cell(words[0].tanh().flatten()).tanh())
 
@@ -257,7 +214,7 @@ def test_rejects_what_it_cannot_do() -> None:
         ENCODERS["rntn"](RNTNConfig(30, 25))
     with pytest.raises(ValueError, match=r"cell\.dropout.*0\.5.*fixed_tree"):
         ENCODERS["level_tree"](LevelTreeConfig(E, D, cell={"kind": "gated", "dropout": 0.5}))
-    words, lengths = batch()
+    words, lengths = words_of(LENGTHS, E)
     with pytest.raises(ValueError, match="gold trees"):
         make("constituency")(words, lengths)
 
@@ -265,7 +222,7 @@ def test_rejects_what_it_cannot_do() -> None:
 def test_gradients_of_frozen_weights_are_not_computed() -> None:
     encoder = make("constituency")
     encoder.cell[0].weight.requires_grad_(False)
-    words, lengths = batch()
+    words, lengths = words_of(LENGTHS, E)
     encoder(words, lengths, order=random_orders(LENGTHS)).vector.sum().backward()
     assert encoder.cell[0].weight.grad is None
     assert encoder.cell[1].weight.grad.any()
@@ -275,7 +232,7 @@ def test_gradients_of_frozen_weights_are_not_computed() -> None:
 
 def test_states_keep_their_precision_under_autocast() -> None:
     encoder = make("constituency").float()
-    words, lengths = batch()
+    words, lengths = words_of(LENGTHS, E)
     with torch.autocast("cpu", torch.bfloat16):
         found = encoder(words.float(), lengths, order=random_orders(LENGTHS))
     assert found.vector.dtype == torch.float32
@@ -285,7 +242,7 @@ def test_states_keep_their_precision_under_autocast() -> None:
 
 
 def test_dropout_changes_in_training_only() -> None:
-    words, lengths = batch()
+    words, lengths = words_of(LENGTHS, E)
     encoder = ENCODERS["constituency_dropout"](DropoutConstituencyConfig(E, D)).double()
     order = random_orders(LENGTHS)
     vectors = [encoder(words, lengths, order=order).vector for _ in range(2)]
