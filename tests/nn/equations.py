@@ -34,6 +34,16 @@ def words_of(lengths: Sequence[int] = LENGTHS, width: int = 5) -> tuple[Tensor, 
     return torch.randn(shape, generator=chance, dtype=torch.float64), torch.tensor(lengths)
 
 
+def random_merges(lengths: Sequence[int], seed: int = 3) -> Tensor:
+    """Return random merges `[B, T-1]`, -1 past the end of a sentence."""
+    chance = torch.Generator().manual_seed(seed)
+    order = torch.full((len(lengths), max(lengths) - 1), -1)
+    for row, length in zip(order, lengths, strict=True):
+        for step in range(length - 1):
+            row[step] = torch.randint(length - 1 - step, (1,), generator=chance)
+    return order
+
+
 def step(weights: Any, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Return h and c of an LSTM after one more input `[E]`; gates are in the order i, f, g, o.
 

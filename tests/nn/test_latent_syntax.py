@@ -23,69 +23,39 @@ from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import Step
 from tests.commands import run
 from tests.models import TEXTS, tiny_model
+from tests.nn.equations import check_company, check_same, encoder_of, words_of
+from tests.nn.shift_reduce import Run, by_list
 
 LENGTHS = [4, 1, 6, 2, 3]
 E, D = 3, 4
+WEIGHTS = ["log_prob", "entropy"]
 each_tracker = pytest.mark.parametrize("tracker", [0, 2], ids=["bare", "tracked"])
 each_impl = pytest.mark.parametrize("impl", ["exact", "reference"])
 
 
 def made(tracker: int = 0, **fields: object) -> LatentSyntaxEncoder:
-    torch.manual_seed(1)
-    encoder = LatentSyntaxEncoder(LatentSyntaxConfig(E, D, tracker=tracker, **fields)).double()
-    for p in encoder.parameters():
-        torch.nn.init.normal_(p, std=0.5)
-    return encoder
+    sizes = {"embedding_dim": E, "hidden_dim": D}
+    return encoder_of("latent_syntax", tracker=tracker, **sizes, **fields).train()
 
 
 def words(lengths: list[int] = LENGTHS) -> Tensor:
-    torch.manual_seed(2)
-    return torch.randn(len(lengths), max(lengths), E, dtype=torch.float64)
+    return words_of(lengths, E)[0]
 
 
-def by_list(e: LatentSyntaxEncoder, x: Tensor, transitions: list[int] | None) -> tuple:
-    """Return vector, log-probability, entropy and actions for one sentence `[L, E]`.
+def run_list(e: LatentSyntaxEncoder, x: Tensor, transitions: list[int] | None = None) -> Run:
+    """Run one sentence `[L, E]` with a list as the stack."""
 
-    Without transitions, take the possible action with the higher score.
-    """
-    stack, queue = [], list(x @ e.leaf.weight.t() + e.leaf.bias)
-    log_prob = entropy = torch.zeros((), dtype=torch.float64)
-    absent = torch.zeros(3, D, dtype=torch.float64) if e.absent is None else e.absent
-    d = e.config.tracker
-    hidden = cell = x.new_zeros(d)
-    actions: list[int] = []
-    for step in range(2 * len(x) - 1):
-        top = stack[-1][:D] if stack else absent[0]
-        second = stack[-2][:D] if len(stack) > 1 else absent[1]
-        word = queue[0][:D] if queue else absent[2]
-        if d:
-            gates = e.tracker.weight_ih @ torch.cat([top, second, word])
-            i, f, g, o = (gates + e.tracker.weight_hh @ hidden + e.tracker.bias).split(d)
-            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-            hidden = o.sigmoid() * cell.tanh()
-            scores = e.policy.weight @ hidden + e.policy.bias
-        else:
-            layer = e.policy[0].weight @ torch.cat([second, top, word]) + e.policy[0].bias
-            scores = e.policy[2].weight @ layer.clamp(min=0) + e.policy[2].bias
-        action = 0 if queue else 1
-        if queue and len(stack) > 1:
-            action = int(scores.argmax()) if transitions is None else transitions[step]
-            logs = scores.log_softmax(0)
-            log_prob, entropy = log_prob + logs[action], entropy - (logs.exp() * logs).sum()
-        actions.append(action)
-        if action == 0:
-            stack.append(queue.pop(0))
-            continue
-        right, left = stack.pop(), stack.pop()
-        gates = e.cell.weight @ torch.cat([left[:D], right[:D]]) + e.cell.bias
-        if d:
-            gates = gates + e.tracker.to_cell @ hidden
-        i, f_l, f_r, g, o = gates.split(D)
-        # the forget gates have an offset of 1
-        c = (f_l + 1).sigmoid() * left[D:] + (f_r + 1).sigmoid() * right[D:]
-        c = c + i.sigmoid() * g.tanh()
-        stack.append(torch.cat([o.sigmoid() * c.tanh(), c]))
-    return stack[0][:D], log_prob, entropy, actions
+    def scores(top: Tensor, second: Tensor, word: Tensor, h: Tensor, c: Tensor) -> Tensor:
+        if e.tracker is not None:
+            return e.policy.weight @ h + e.policy.bias
+        layer = e.policy[0].weight @ torch.cat([second, top, word]) + e.policy[0].bias
+        return e.policy[2].weight @ layer.clamp(min=0) + e.policy[2].bias
+
+    leaves = x @ e.leaf.weight.t() + e.leaf.bias
+    # the forget gates have an offset of 1
+    bias = e.cell.bias + torch.tensor([0.0, 1, 1, 0, 0]).repeat_interleave(D)
+    missing = leaves.new_zeros(3, D) if e.absent is None else e.absent
+    return by_list(leaves, e.cell.weight, bias, missing, e.tracker, transitions, scores)
 
 
 def all_trees(length: int) -> list[list[int]]:
@@ -120,25 +90,14 @@ def test_equals_a_list_as_the_stack(tracker: int, impl: str, given: bool) -> Non
     order = e(padded, lengths, noise=keys).order if given else None
     found = e(padded, lengths, noise=keys + given, order=order)
     assert (found.order[:, 0] >= 0).tolist() == [length > 1 for length in LENGTHS]
-    loss = expected = torch.zeros((), dtype=torch.float64)
-    weight = torch.linspace(-1, 2, D, dtype=torch.float64)
-    for b, length in enumerate(LENGTHS):
-        merges = found.order[b, : length - 1].tolist()
-        *wanted, actions = by_list(e, x[b, :length], to_transitions(merges))
-        assert actions == to_transitions(merges)
-        for y, z, factor in zip(
-            (found.vector, found.log_prob, found.entropy), wanted, (weight, 2.0, -0.7), strict=True
-        ):
-            torch.testing.assert_close(y[b], z, rtol=0, atol=1e-12)
-            loss = loss + (1 + b) * (factor * y[b]).sum()
-            expected = expected + (1 + b) * (factor * z).sum()
-    inputs = [x, *e.parameters()]
-    gradients = (
-        torch.autograd.grad(y, inputs, allow_unused=True, materialize_grads=True)
-        for y in (loss, expected)
-    )
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+    runs = [
+        run_list(e, x[b, :length], to_transitions(found.order[b, : length - 1].tolist()))
+        for b, length in enumerate(LENGTHS)
+    ]
+    vectors = torch.stack([run.nodes[-1][:D] for run in runs])
+    wanted = [vectors, *(torch.stack([getattr(run, x) for run in runs]) for x in WEIGHTS)]
+    inputs = {"words": x, **dict(e.named_parameters())}
+    check_same([found.vector, *(getattr(found, x) for x in WEIGHTS)], wanted, inputs, {"absent"})
 
 
 @each_tracker
@@ -150,22 +109,17 @@ def test_takes_the_better_action_without_noise(tracker: int) -> None:
     assert found.log_prob is None
     assert len({tuple(row) for row in found.order.tolist()}) > 3
     for b, length in enumerate(lengths):
-        vector, _, _, actions = by_list(e, x[b, :length], None)
-        assert to_transitions(found.order[b, : length - 1].tolist()) == actions
-        torch.testing.assert_close(found.vector[b], vector, rtol=0, atol=1e-12)
-        alone = e(x[b : b + 1, :length], torch.tensor([length]))
-        assert torch.equal(alone.order[0], found.order[b, : length - 1])
+        run = run_list(e, x[b, :length])
+        assert to_transitions(found.order[b, : length - 1].tolist()) == run.actions
+        torch.testing.assert_close(found.vector[b], run.nodes[-1][:D], rtol=0, atol=1e-12)
+    check_company(e, lengths)
 
 
 @each_tracker
 def test_draws_do_not_depend_on_company(tracker: int) -> None:
     e, x, lengths = made(tracker), words(), torch.tensor(LENGTHS)
     keys = torch.arange(10).view(5, 2) * 7919
-    together = e(x, lengths, noise=keys)
-    for b, length in enumerate(LENGTHS):
-        one = e(x[b : b + 1, :length], lengths[b : b + 1], noise=keys[b : b + 1])
-        assert torch.equal(one.order[0], together.order[b, : length - 1])
-        torch.testing.assert_close(one.log_prob[0], together.log_prob[b], rtol=0, atol=1e-12)
+    check_company(e, LENGTHS, noise=keys)
     keys = torch.arange(80).view(40, 2)
     many = e(x[2:3].expand(40, -1, -1), lengths[2:3].expand(40), noise=keys)
     assert len({tuple(row) for row in many.order.tolist()}) > 2

@@ -12,21 +12,11 @@ from gumbeltree.ops.levels import levels_of
 from gumbeltree.parts import ENCODERS
 from gumbeltree.peers import DropoutConstituencyConfig, LevelTreeConfig, RNTNConfig
 from gumbeltree.states import NodeState
-from tests.nn.equations import check_company, check_same, encoder_of, words_of
+from tests.nn.equations import check_company, check_same, encoder_of, random_merges, words_of
 
 LENGTHS = [5, 1, 9, 2, 1, 9, 3]
 KINDS = ["constituency", "constituency_dropout", "rntn"]
 E, D = 3, 4
-
-
-def random_orders(lengths: list[int], seed: int = 3) -> Tensor:
-    """Return random merges, -1 past the end of a sentence."""
-    chance = torch.Generator().manual_seed(seed)
-    order = torch.full((len(lengths), max(lengths) - 1), -1)
-    for row, length in zip(order, lengths, strict=True):
-        for step in range(length - 1):
-            row[step] = torch.randint(length - 1 - step, (1,), generator=chance)
-    return order
 
 
 def make(kind: str, **settings: object) -> GoldTreeEncoder:
@@ -105,7 +95,7 @@ def test_agrees_with_a_plain_recursion(kind: str) -> None:
     encoder = make(kind)
     words, lengths = words_of(LENGTHS, encoder.config.embedding_dim)
     words.requires_grad_()
-    order = random_orders(LENGTHS)
+    order = random_merges(LENGTHS)
     weights = dict(encoder.named_parameters())
     roots, nodes = plain_nodes(kind, weights, words, lengths, order)
     found = encoder(words, lengths, order=order, details=True)
@@ -123,14 +113,14 @@ def test_levels_agree_with_merges_one_by_one(leaf: str, cell: str) -> None:
     words, lengths = words_of(LENGTHS, E)
     words.requires_grad_()
     found, wanted = (
-        x(words, lengths, order=random_orders(LENGTHS), details=True) for x in (encoder, steps)
+        x(words, lengths, order=random_merges(LENGTHS), details=True) for x in (encoder, steps)
     )
     inputs = {"words": words, **dict(encoder.named_parameters())}
     check_same([found.vector, *found.nodes], [wanted.vector, *wanted.nodes], inputs)
 
 
 def test_levels_are_heights() -> None:
-    order = random_orders(LENGTHS)
+    order = random_merges(LENGTHS)
     layout = Sentences.of([[0] * n for n in LENGTHS]).layout
     levels = levels_of(order, layout)
     height = dict.fromkeys(range(layout.N), 0)
@@ -145,7 +135,7 @@ def test_levels_are_heights() -> None:
 
 @pytest.mark.parametrize("kind", [*KINDS, "level_tree"])
 def test_neither_padding_nor_company_matters(kind: str) -> None:
-    check_company(make(kind), LENGTHS, order=random_orders(LENGTHS))
+    check_company(make(kind), LENGTHS, order=random_merges(LENGTHS))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -223,28 +213,28 @@ def test_gradients_of_frozen_weights_are_not_computed() -> None:
     encoder = make("constituency")
     encoder.cell[0].weight.requires_grad_(False)
     words, lengths = words_of(LENGTHS, E)
-    encoder(words, lengths, order=random_orders(LENGTHS)).vector.sum().backward()
+    encoder(words, lengths, order=random_merges(LENGTHS)).vector.sum().backward()
     assert encoder.cell[0].weight.grad is None
     assert encoder.cell[1].weight.grad.any()
     with torch.no_grad():
-        assert not encoder(words, lengths, order=random_orders(LENGTHS)).vector.requires_grad
+        assert not encoder(words, lengths, order=random_merges(LENGTHS)).vector.requires_grad
 
 
 def test_states_keep_their_precision_under_autocast() -> None:
     encoder = make("constituency").float()
     words, lengths = words_of(LENGTHS, E)
     with torch.autocast("cpu", torch.bfloat16):
-        found = encoder(words.float(), lengths, order=random_orders(LENGTHS))
+        found = encoder(words.float(), lengths, order=random_merges(LENGTHS))
     assert found.vector.dtype == torch.float32
     found.vector.sum().backward()
-    exact = encoder(words.float(), lengths, order=random_orders(LENGTHS)).vector
+    exact = encoder(words.float(), lengths, order=random_merges(LENGTHS)).vector
     torch.testing.assert_close(found.vector, exact, rtol=0.1, atol=0.05)
 
 
 def test_dropout_changes_in_training_only() -> None:
     words, lengths = words_of(LENGTHS, E)
     encoder = ENCODERS["constituency_dropout"](DropoutConstituencyConfig(E, D)).double()
-    order = random_orders(LENGTHS)
+    order = random_merges(LENGTHS)
     vectors = [encoder(words, lengths, order=order).vector for _ in range(2)]
     assert not torch.equal(*vectors)
     encoder.eval()

@@ -23,6 +23,8 @@ from gumbeltree.peers import SpinnConfig
 from gumbeltree.tasks.task import Example
 from tests.commands import run
 from tests.models import TEXTS, tiny_model
+from tests.nn.equations import check_company, check_same, encoder_of, random_merges, words_of
+from tests.nn.shift_reduce import Run, by_list
 
 LENGTHS = [4, 1, 6, 2, 4]
 E, D = 3, 4
@@ -36,25 +38,20 @@ each_impl = pytest.mark.parametrize("impl", ["exact", "reference"])
 
 
 def made(variant: str, impl: str = "exact") -> SpinnEncoder:
-    torch.manual_seed(1)
-    encoder = SpinnEncoder(SpinnConfig(E, D, impl=impl, **VARIANTS[variant])).double()
-    for p in encoder.parameters():
-        torch.nn.init.normal_(p, std=0.7)
-    return encoder
+    sizes = {"embedding_dim": E, "hidden_dim": D}
+    return encoder_of("spinn", 0.7, impl=impl, **sizes, **VARIANTS[variant]).train()
 
 
 def words(lengths: list[int] = LENGTHS) -> Tensor:
-    torch.manual_seed(2)
-    return torch.randn(len(lengths), max(lengths), E, dtype=torch.float64)
+    return words_of(lengths, E)[0]
 
 
 def orders(lengths: list[int] = LENGTHS) -> Tensor:
     """Random trees, in the order of a stack."""
-    found = torch.full((len(lengths), max(lengths) - 1), -1)
-    for b, length in enumerate(lengths):
-        tree = Tree.random(map(str, range(length)), b)
-        tree = Tree.from_brackets(str(tree))
-        found[b, : length - 1] = torch.tensor(tree.order, dtype=torch.int64)
+    found = random_merges(lengths)
+    for row, length in zip(found, lengths, strict=True):
+        tree = Tree(map(str, range(length)), row[: length - 1].tolist())
+        row[: length - 1] = torch.tensor(Tree.from_brackets(str(tree)).order, dtype=row.dtype)
     return found
 
 
@@ -84,54 +81,13 @@ def leaves_of(e: SpinnEncoder, x: Tensor, lengths: list[int]) -> list[Tensor]:
     return list((rows * e.leaf.norm.weight + e.leaf.norm.bias).split(lengths))
 
 
-def compose(e: SpinnEncoder, left: Tensor, right: Tensor, tracked: Tensor | None) -> Tensor:
-    gates = e.cell.weight @ torch.cat([left[:D], right[:D]]) + e.cell.bias
-    if tracked is not None:
-        gates = gates + e.tracker.to_cell @ tracked
-    i, f_l, f_r, g, o = gates.split(D)
-    c = f_l.sigmoid() * left[D:] + f_r.sigmoid() * right[D:] + i.sigmoid() * g.tanh()
-    return torch.cat([o.sigmoid() * c.tanh(), c])
+def run_list(e: SpinnEncoder, leaves: Tensor, transitions: list[int] | None = None) -> Run:
+    def scores(top: Tensor, second: Tensor, word: Tensor, h: Tensor, c: Tensor) -> Tensor:
+        return e.action.weight @ torch.cat([h, c]) + e.action.bias
 
-
-def by_list(
-    e: SpinnEncoder, leaves: Tensor, transitions: list[int] | None
-) -> tuple[Tensor, Tensor, list[int]]:
-    """Return the vector, the mean cross-entropy of the actions, and the actions.
-
-    Without transitions, take the possible action with the higher score.
-    """
-    stack, queue, actions = [], list(leaves), []
-    losses = torch.zeros((), dtype=torch.float64)
-    none, tracked = leaves.new_zeros(D), None
-    d = e.config.tracker
-    hidden = cell = leaves.new_zeros(d)
-    for step in range(2 * len(leaves) - 1):
-        if d:
-            view = [
-                stack[-1][:D] if stack else none,
-                stack[-2][:D] if len(stack) > 1 else none,
-                queue[0][:D] if queue else none,
-            ]
-            gates = e.tracker.weight_ih @ torch.cat(view) + e.tracker.weight_hh @ hidden
-            i, f, g, o = (gates + e.tracker.bias).split(d)
-            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-            tracked = hidden = o.sigmoid() * cell.tanh()
-        possible = [bool(queue), len(stack) > 1]
-        action = possible.index(True)
-        if all(possible):
-            scores = None
-            if e.action is not None:
-                scores = e.action.weight @ torch.cat([hidden, cell]) + e.action.bias
-            action = int(scores.argmax()) if transitions is None else transitions[step]
-            if scores is not None:
-                losses = losses - scores.log_softmax(0)[action]
-        actions.append(action)
-        if action == 0:
-            stack.append(queue.pop(0))
-        else:
-            right, left = stack.pop(), stack.pop()
-            stack.append(compose(e, left, right, tracked))
-    return stack[0][:D], losses / (2 * len(leaves) - 1), actions
+    choice = None if e.action is None else scores
+    nothing = leaves.new_zeros(3, D)
+    return by_list(leaves, e.cell.weight, e.cell.bias, nothing, e.tracker, transitions, choice)
 
 
 @each_variant
@@ -147,53 +103,36 @@ def test_equals_a_list_as_the_stack(variant: str, impl: str, training: bool) -> 
     assert torch.equal(found.order, order)
     assert set(found.losses) == ({"actions"} if variant == "parsing" else set())
     assert found.log_prob is None
-    loss = expected = torch.zeros((), dtype=torch.float64)
-    weight = torch.linspace(-1, 2, D, dtype=torch.float64)
-    for b, leaves in enumerate(leaves_of(e, x, LENGTHS)):
-        merges = order[b, : LENGTHS[b] - 1].tolist()
-        vector, actions, _ = by_list(e, leaves, to_transitions(merges))
-        torch.testing.assert_close(found.vector[b], vector, rtol=0, atol=1e-12)
-        expected = expected + (1 + b) * (weight * vector).sum()
-        loss = loss + (1 + b) * (weight * found.vector[b]).sum()
-        if variant == "parsing":
-            torch.testing.assert_close(found.losses["actions"][b], actions, rtol=0, atol=1e-12)
-            expected = expected + (2 + b) * actions
-            loss = loss + (2 + b) * found.losses["actions"][b]
-    inputs = [x, *e.parameters()]
-    gradients = [
-        torch.autograd.grad(y, inputs, allow_unused=True, materialize_grads=True)
-        for y in (loss, expected)
+    runs = [
+        run_list(e, leaves, to_transitions(order[b, : len(leaves) - 1].tolist()))
+        for b, leaves in enumerate(leaves_of(e, x, LENGTHS))
     ]
-    names = ["x", *(name for name, _ in e.named_parameters())]
-    for name, one, other in zip(names, *gradients, strict=True):
-        torch.testing.assert_close(
-            one, other, rtol=1e-9, atol=1e-10, msg=lambda text, name=name: f"{name}: {text}"
-        )
+    results = [found.vector, *found.losses.values()]
+    wanted = [torch.stack([run.nodes[-1][:D] for run in runs])]
+    if variant == "parsing":
+        # the mean over all actions
+        wanted.append(torch.stack([-run.log_prob / len(run.actions) for run in runs]))
+    check_same(results, wanted, {"words": x, **dict(e.named_parameters())})
 
 
 @each_impl
 def test_own_trees_equal_those_of_a_list(impl: str) -> None:
     e = made("parsing", impl).eval()
-    torch.manual_seed(5)
     lengths = [1, 5, 7, 2, 7, 3, 6, 5]
-    x = torch.randn(len(lengths), 7, E, dtype=torch.float64)
+    x = words(lengths)
     for grad in (False, True):
         with torch.set_grad_enabled(grad):
             found = e(x, torch.tensor(lengths))
         kinds = set()
         for b, leaves in enumerate(leaves_of(e, x, lengths)):
-            vector, _, actions = by_list(e, leaves, None)
+            run = run_list(e, leaves)
             merges = found.order[b, : lengths[b] - 1].tolist()
-            assert to_transitions(merges) == actions
-            torch.testing.assert_close(found.vector[b], vector, rtol=0, atol=1e-12)
+            assert to_transitions(merges) == run.actions
+            torch.testing.assert_close(found.vector[b], run.nodes[-1][:D], rtol=0, atol=1e-12)
             kinds.add(tuple(merges))
         assert len(kinds) > 5
-    # company changes nothing
-    for b, length in enumerate(lengths):
-        alone = e(x[b : b + 1, :length], torch.tensor([length]))
-        assert torch.equal(alone.order[0], found.order[b, : length - 1])
-        torch.testing.assert_close(alone.vector[0], found.vector[b], rtol=0, atol=1e-12)
     assert not found.losses
+    check_company(e, lengths)
 
 
 def test_scores_are_probabilities_of_the_next_merge() -> None:

@@ -20,17 +20,13 @@ from gumbeltree.tasks.parses import ParsedSentences
 from gumbeltree.text.files import Report
 from tests.commands import run
 from tests.models import TEXTS, tiny_model
+from tests.nn.equations import random_merges
 
 LENGTHS = [6, 1, 4, 2, 7, 3]
 
 
 def random_trees(seed: int = 0) -> torch.Tensor:
-    generator = np.random.default_rng(seed)
-    order = torch.full((len(LENGTHS), max(LENGTHS) - 1), -1)
-    for b, T in enumerate(LENGTHS):
-        for t in range(T - 1):
-            order[b, t] = int(generator.integers(T - 1 - t))
-    return order
+    return random_merges(LENGTHS, seed)
 
 
 def trees_of(order: torch.Tensor) -> list[Tree]:

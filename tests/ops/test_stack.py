@@ -19,6 +19,8 @@ from gumbeltree.ops.stack.transitions import (
     to_transitions,
 )
 from gumbeltree.tree import Tree
+from tests.nn.equations import check_same, random_merges
+from tests.nn.shift_reduce import by_list
 
 LENGTHS = [5, 1, 7, 2, 5, 3]
 D, WIDTH = 3, 2
@@ -62,15 +64,6 @@ def test_transitions_that_no_stack_makes_are_refused() -> None:
         to_order([SHIFT, SHIFT])
 
 
-def random_orders(seed: int, lengths: list[int]) -> Tensor:
-    T = max(lengths)
-    order = torch.full((len(lengths), T - 1), -1)
-    for b, length in enumerate(lengths):
-        tree = Tree.random(named(length), seed + b)
-        order[b, : length - 1] = torch.tensor(tree.order, dtype=torch.int64)
-    return order
-
-
 def problem_of(tracked: bool, lengths: list[int]) -> StackProblem:
     torch.manual_seed(4)
     cell = TreeLSTMCell(D, TreeLSTMConfig()).double()
@@ -94,48 +87,11 @@ def problem_of(tracked: bool, lengths: list[int]) -> StackProblem:
     )
 
 
-def inputs_of(problem: StackProblem) -> list[Tensor]:
-    own = [problem.leaves, problem.weight, problem.bias, problem.missing]
-    return [*own, *(problem.tracker or ())]
-
-
-def by_list(
-    problem: StackProblem, words: Tensor, transitions: list[int]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Run one sentence `[L, 2D]` with a list as the stack; return nodes and tracker states."""
-    stack, queue, made, tracked = [], list(words), [], []
-    e = m = torch.zeros(WIDTH, dtype=torch.float64)
-    for action in transitions:
-        top = stack[-1][:D] if stack else problem.missing[0]
-        second = stack[-2][:D] if len(stack) > 1 else problem.missing[1]
-        word = queue[0][:D] if queue else problem.missing[2]
-        if problem.tracker:
-            w_ih, w_hh, b, _ = problem.tracker
-            i, f, g, o = (w_ih @ torch.cat([top, second, word]) + w_hh @ e + b).split(WIDTH)
-            m = torch.sigmoid(f) * m + torch.sigmoid(i) * torch.tanh(g)
-            e = torch.sigmoid(o) * torch.tanh(m)
-            tracked.append(torch.cat([e, m]))
-        if action == SHIFT:
-            stack.append(queue.pop(0))
-            continue
-        right, left = stack.pop(), stack.pop()
-        gates = problem.weight @ torch.cat([left[:D], right[:D]]) + problem.bias
-        if problem.tracker:
-            gates = gates + problem.tracker.to_cell @ e
-        i, f_l, f_r, g, o = gates.split(D)
-        c = torch.sigmoid(f_l) * left[D:] + torch.sigmoid(f_r) * right[D:]
-        c = c + torch.sigmoid(i) * torch.tanh(g)
-        stack.append(torch.cat([torch.sigmoid(o) * torch.tanh(c), c]))
-        made.append(stack[-1])
-    assert len(stack) == 1
-    return [*words, *made], tracked
-
-
 @pytest.mark.parametrize("impl", ["thin", "machine"])
 @pytest.mark.parametrize("tracked", [False, True], ids=["bare", "tracked"])
 @pytest.mark.parametrize("lengths", [LENGTHS, [1], [1, 1], [2]], ids=str)
 def test_both_implementations_equal_a_list(impl: str, tracked: bool, lengths: list[int]) -> None:
-    problem, given_order = problem_of(tracked, lengths), random_orders(3, lengths)
+    problem, given_order = problem_of(tracked, lengths), random_merges(lengths)
     layout = problem.layout
     tables = stack_tables(given_order, layout, tracked)
     assert tables.order.shape == given_order.shape
@@ -146,40 +102,31 @@ def test_both_implementations_equal_a_list(impl: str, tracked: bool, lengths: li
         assert torch.equal(order, tables.order)
     padded = layout.unpack(problem.leaves)
     nodes = layout.unpack_nodes(result.states[: layout.nodes])
-    T = layout.T
-    loss = expected = torch.zeros((), dtype=torch.float64)
-    step = 0
     by_sentence: list[list[Tensor]] = [[] for _ in lengths]
     if result.tracked is not None:
         # rows are ordered by step, then by rank
         for row, rank in zip(result.tracked, tables.rank.tolist(), strict=True):
             by_sentence[int(layout.sentence[rank])].append(row)
+    weights = problem.weight, problem.bias, problem.missing, problem.tracker
+    found, wanted = list[Tensor](), list[Tensor]()
     for b, length in enumerate(lengths):
         merges = tables.order[b, : length - 1].tolist()
-        assert Tree(named(length), merges) == Tree.random(named(length), 3 + b)
-        wanted, tracked_rows = by_list(problem, padded[b, :length], to_transitions(merges))
-        found = [*nodes[b, :length], *nodes[b, T : T + length - 1], *by_sentence[b]]
-        assert len(found) == 2 * length - 1 + tracked * (2 * length - 1)
-        for x, y in zip(found, [*wanted, *tracked_rows], strict=True):
-            torch.testing.assert_close(x, y, rtol=0, atol=1e-12)
-            weight = torch.linspace(-1, 1.5, len(x), dtype=torch.float64) * (1 + step % 5)
-            loss, expected, step = (
-                loss + (weight * x).sum(),
-                expected + (weight * y).sum(),
-                step + 1,
-            )
-    inputs = inputs_of(problem)
-    gradients = [
-        torch.autograd.grad(x, inputs, allow_unused=True, materialize_grads=True)
-        for x in (loss, expected)
-    ]
-    for x, y in zip(*gradients, strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-11)
+        given_merges = given_order[b, : length - 1].tolist()
+        assert Tree(named(length), merges) == Tree(named(length), given_merges)
+        run = by_list(padded[b, :length], *weights, to_transitions(merges))
+        found += [*nodes[b, :length], *nodes[b, layout.T :][: length - 1], *by_sentence[b]]
+        wanted += run.nodes + run.tracked
+    of_tracker = problem.tracker._asdict() if tracked else {}
+    of_cell = {"cell": problem.weight, "cell bias": problem.bias, "missing": problem.missing}
+    unused = set() if tracked else {"missing"}
+    if max(lengths) == 1:
+        unused |= {"cell", "cell bias", "to_cell", "weight_hh"}
+    check_same(found, wanted, {"leaves": problem.leaves, **of_cell, **of_tracker}, unused)
 
 
 def test_second_derivatives_of_the_thin_stack_are_refused() -> None:
     problem = problem_of(True, [3])
-    tables = stack_tables(random_orders(1, [3]), problem.layout, True)
+    tables = stack_tables(random_merges([3]), problem.layout, True)
     states = follow(problem, tables).states
     (gradient,) = torch.autograd.grad(states.square().sum(), problem.leaves, create_graph=True)
     with pytest.raises(RuntimeError, match="second derivatives"):
@@ -200,7 +147,7 @@ def test_tables_tell_where_there_is_a_choice() -> None:
 def test_memory_of_the_thin_stack_is_linear(tracked: bool) -> None:
     def kept(T: int) -> int:
         """Count the numbers that the backward pass of one sentence of T words keeps."""
-        problem, order = problem_of(tracked, [T]), random_orders(0, [T])
+        problem, order = problem_of(tracked, [T]), random_merges([T])
         sizes = []
 
         def note(x: Tensor) -> Tensor:
