@@ -1,6 +1,5 @@
 """Test the biattentive classification network against its equations, sentence by sentence."""
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -8,7 +7,6 @@ from gumbeltree.config import load_recipe
 from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.bcn import BCNEncoder
 from gumbeltree.peers import BCNConfig
-from tests.models import TEXTS, tiny_model
 from tests.nn.equations import (
     bilstm,
     check_autocast,
@@ -67,11 +65,3 @@ def test_dropout_applies_in_training_only() -> None:
     e.train()
     dropped, again = e(words, lengths).vector, e(words, lengths).vector
     assert not torch.equal(dropped, again)
-
-
-def test_a_model_classifies_text() -> None:
-    model = tiny_model("single", encoder="bcn")
-    assert model.encode(TEXTS).shape == (len(TEXTS), 48)
-    alone = [model.predict([text])[0] for text in TEXTS]
-    for one, other in zip(model.predict(TEXTS), alone, strict=True):
-        assert one.logits == pytest.approx(other.logits, abs=1e-5)

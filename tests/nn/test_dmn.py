@@ -8,7 +8,6 @@ from gumbeltree.config import load_recipe
 from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.dmn import DMNEncoder
 from gumbeltree.peers import DMNConfig
-from tests.models import TEXTS, tiny_model
 from tests.nn.equations import (
     check_autocast,
     check_bounds,
@@ -84,11 +83,3 @@ def test_count_of_the_preset() -> None:
     # its output has no bias, while that of the head has
     total = count_parameters(load_recipe("dmn-sst5").model)["total"]
     assert total == count + 300 * classes + classes
-
-
-def test_a_model_classifies_text() -> None:
-    model = tiny_model("single", encoder="dmn")
-    assert model.encode(TEXTS).shape == (len(TEXTS), 6)
-    alone = [model.predict([text])[0] for text in TEXTS]
-    for one, other in zip(model.predict(TEXTS), alone, strict=True):
-        assert one.logits == pytest.approx(other.logits, abs=1e-5)

@@ -18,6 +18,8 @@ ENCODERS: dict[str, dict[str, object]] = {
     "stacked_bilstm": {},
     "nse": {"hidden_dim": 5},
     "gated_attention": {"character_dim": 6},
+    "bcn": {},
+    "dmn": {},
 }
 kinds = pytest.mark.parametrize("kind", ENCODERS)
 
@@ -32,6 +34,9 @@ def test_is_used_and_saved(tmp_path, kind):
     vectors, answers = model.encode(TEXTS), model.predict(TEXTS, TEXTS[::-1])
     assert vectors.shape == (len(TEXTS), model.encoder.vector_dim)
     np.testing.assert_allclose(model.encode(TEXTS, batch_size=2), vectors, atol=1e-5)
+    for text, pair, answer in zip(TEXTS, TEXTS[::-1], answers, strict=True):
+        (alone,) = model.predict([text], [pair])
+        assert alone.logits == pytest.approx(answer.logits, abs=1e-5)
     gumbeltree.save(model, tmp_path, {})
     loaded = gumbeltree.load(tmp_path)
     np.testing.assert_array_equal(loaded.encode(TEXTS), vectors)
@@ -65,7 +70,10 @@ def test_has_no_numpy_version(tmp_path, kind):
 @kinds
 def test_is_trained_from_settings(tmp_path, kind):
     own = [f"encoder.{key}={value}" for key, value in ENCODERS[kind].items()]
-    recipe = small(f"encoder.kind={kind}", *own, "encoder.hidden_dim=8", "average=0.9", "epochs=1")
+    recipe = small(
+        f"encoder.kind={kind}", *own, "encoder.hidden_dim=8", "average=0.9", "epochs=1",
+        "evaluations=1", "data.generate=100",
+    )  # fmt: skip
     data = gumbeltree.prepare(recipe)
     result = gumbeltree.train(recipe, data, tmp_path, quiet=True)
     model = gumbeltree.load(tmp_path)
