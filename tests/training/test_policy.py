@@ -447,13 +447,7 @@ def test_resumes_with_the_same_bits(demo, tmp_path, name):
     with pytest.raises(RuntimeError, match="failed"):
         train(recipe, demo, tmp_path / "run", on_step=fail)
     train(recipe, demo, tmp_path / "run", resume=True)
-    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
-    # the best model may be older than the last state
-    one, other = (last_state(tmp_path / folder) for folder in ("run", "straight"))
-    for part in ("model", "optimizer", "policy"):
-        assert one[part].keys() == other[part].keys()
-        for x, y in zip(tree_leaves(one[part]), tree_leaves(other[part]), strict=True):
-            assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+    one = check_resumed(tmp_path, "model", "optimizer", "policy")
     assert one["policy"]["sums"][0] == pytest.approx(1 - 0.9**14)
 
 
@@ -461,6 +455,20 @@ def last_state(folder):
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     with RunFolder(folder, settings, True) as run:
         return run.load_checkpoint()
+
+
+def check_resumed(folder, *parts):
+    """Compare "run", which was interrupted, with "straight"; return its last state."""
+    runs = folder / "run", folder / "straight"
+    found, wanted = map(contents, runs)
+    assert found == wanted
+    # the best model may be older than the last state
+    one, other = map(last_state, runs)
+    for part in parts:
+        assert one[part].keys() == other[part].keys()
+        for x, y in zip(tree_leaves(one[part]), tree_leaves(other[part]), strict=True):
+            assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+    return one
 
 
 def test_the_parser_has_a_learning_rate_of_its_own():

@@ -3,14 +3,13 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from gumbeltree.config import TrainingConfig
 from gumbeltree.training.loop import train
 from gumbeltree.training.schedule import Schedule
-from tests.runs import contents, metrics, small
+from tests.runs import metrics, small
 from tests.training.test_loop import accuracies
-from tests.training.test_policy import last_state
+from tests.training.test_policy import check_resumed, last_state
 
 
 def schedule(*rates, **settings):
@@ -107,11 +106,7 @@ def test_resumes(demo, tmp_path, monkeypatch):
     # the last checkpoint is that of step 6
     accuracies(monkeypatch, *values[3:], *[0.5] * 9)
     train(small(*SETTINGS, "halve_every=2"), demo, tmp_path / "run", resume=True, test=False)
-    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
-    one, other = (last_state(tmp_path / folder) for folder in ("run", "straight"))
-    for part in ("model", "optimizer", "schedule", "best"):
-        for x, y in zip(tree_leaves(one[part]), tree_leaves(other[part]), strict=True):
-            assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+    check_resumed(tmp_path, "model", "optimizer", "schedule", "best")
     # halved in epochs 3 and 5, and after the evaluations 2, 4 and 5
     steps, halvings = [2, 4, 6, 8, 10, 12], [0, 0, 2, 2, 4, 5]
     found = [line["learning_rate"] for line in metrics(tmp_path / "run")]
