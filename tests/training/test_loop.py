@@ -546,6 +546,17 @@ def test_init_in_double_precision(demo, tmp_path):
     train(recipe, demo, tmp_path / "second", init=init)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_init_from_an_encoder_with_batch_norm(demo, dtype):
+    recipe = small("encoder.kind=spinn", "encoder.parses=true")
+    config = with_labels(recipe, demo).model
+    init = new_model(config, demo, 1)
+    init.encoder.leaf.norm.num_batches_tracked += 3
+    start = new_model(config, demo, 2, init, dtype)
+    assert start.encoder.leaf.norm.num_batches_tracked == 3
+    assert torch.equal(start.encoder.cell.weight, init.encoder.cell.weight.to(dtype))
+
+
 def test_resumes_with_more_epochs(demo, finished, tmp_path):
     copy = shutil.copytree(finished[0], tmp_path / "run")
     more = small("tuned=false", "epochs=4", "checkpoint_seconds=50")

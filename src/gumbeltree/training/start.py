@@ -81,7 +81,11 @@ def new_model(
         if prepared.vectors is not None:
             model.embedding.weight.copy_(torch.from_numpy(prepared.vectors))
         if init is not None:
-            weights = {name: x.to(dtype) for name, x in init.encoder.state_dict().items()}
+            # batch normalisation counts its batches in integers
+            weights = {
+                name: x.to(dtype) if x.is_floating_point() else x
+                for name, x in init.encoder.state_dict().items()
+            }
             check_fit(model.encoder.state_dict(), weights, "the encoder of the initial model")
             model.encoder.load_state_dict(weights)
             ids, known = prepared.tokenizer.get_vocab(), init.tokenizer.get_vocab()
