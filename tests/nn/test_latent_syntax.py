@@ -10,6 +10,7 @@ from torch import Tensor
 import gumbeltree
 from gumbeltree import Draw, Sentences, Tree
 from gumbeltree.analysis.samples import sample_trees
+from gumbeltree.card import model_card
 from gumbeltree.config import TrainingConfig, load_recipe
 from gumbeltree.describe import count_parameters
 from gumbeltree.evaluation import split_of
@@ -212,3 +213,12 @@ def test_a_model_parses_plain_text(tmp_path) -> None:
     assert len(drawn.trees) == 200
     assert 1 < len(set(drawn.trees)) <= 14
     assert isinstance(drawn.greedy, Tree)
+
+
+@pytest.mark.parametrize("settings", [{}, {"encoder": "spinn", "parses": True}])
+def test_cards_do_not_call_it_the_model_of_the_paper(settings: dict[str, object]) -> None:
+    kind = settings.get("encoder", "latent_syntax")
+    card = model_card(tiny_model("single", **{"encoder": kind, **settings}))
+    assert "is a [Gumbel Tree-LSTM]" not in card
+    assert f"encoder, `{kind}`, turns a sentence" in card
+    assert "is a [Gumbel Tree-LSTM]" in model_card(tiny_model("single"))
