@@ -22,6 +22,7 @@ from gumbeltree.tasks.task import Example
 from gumbeltree.text.ids import TextReader
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.training.loop import train
+from gumbeltree.training.start import new_model
 from gumbeltree.tree import Tree
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -239,11 +240,23 @@ def test_rejects_data_and_encoders_that_do_not_fit(tmp_path):
         with_labels(recipe("sst5", "head.kind=single"), labelled)
     with pytest.raises(ValueError, match=r"'nodes'.*'lstm' does not follow"):
         with_labels(recipe("sst5", "encoder.kind=lstm"), labelled)
+    taught = recipe("sst5", "encoder.kind=supervised_tree")
+    with pytest.raises(ValueError, match=r"'supervised_tree' builds.*random order.*level_tree"):
+        train(taught, labelled, tmp_path / "run")
     listops = with_settings(
         load_recipe("listops"), ["generate=50", "encoder.kind=level_tree", "head.kind=nodes"]
     )
     with pytest.raises(ValueError, match=r"label for every node.*listops"):
         prepare(listops)
+
+
+def test_steps_that_need_labels_of_nodes_are_not_captured(tmp_path, monkeypatch):
+    monkeypatch.setattr(NodesHead, "capturable", True, raising=False)
+    settings = recipe("sst5", "encoder.kind=fixed_tree", "trees=gold")
+    data = prepare(settings, write(tmp_path))
+    model = new_model(with_labels(settings, data).model, data, 0)
+    assert "NodesHead needs labels of nodes" in model.why_not_captured(sample=True)
+    assert "NodesHead" not in (model.why_not_captured(sample=False) or "")
 
 
 def test_rejects_trees_without_all_labels():

@@ -30,6 +30,12 @@ class SupervisedTreeEncoder(GumbelTreeEncoder):
         """Return vectors, trees and, for gold trees in training, the loss of the merges."""
         if sentences.order is None or not self.training:
             return super().encode(sentences, draw, keep)
+        if sentences.node_labels is not None:
+            raise ValueError(
+                f"the encoder {self.config.kind!r} builds gold trees in a random order, which the "
+                "labels of their nodes do not follow; use an encoder that does, such as "
+                "level_tree, or a head for whole sentences"
+            )
         gold = random_orders(sentences.order)
         followed = sentences.with_order(gold.order)
         encoding = super().encode(followed, draw, Keep(keep.nodes, scores=True, beams=keep.beams))
