@@ -8,7 +8,7 @@ from gumbeltree import Sentences
 from gumbeltree.config import FixedTreeConfig, load_recipe
 from gumbeltree.describe import count_parameters
 from gumbeltree.nn.encoders.level_tree import GoldTreeEncoder
-from gumbeltree.ops.levels import levels_of
+from gumbeltree.ops.levels import compose_levels, levels_of
 from gumbeltree.parts import ENCODERS
 from gumbeltree.peers import DropoutConstituencyConfig, LevelTreeConfig, RNTNConfig
 from gumbeltree.states import NodeState
@@ -218,6 +218,22 @@ def test_gradients_of_frozen_weights_are_not_computed() -> None:
     assert encoder.cell[1].weight.grad.any()
     with torch.no_grad():
         assert not encoder(words, lengths, order=random_merges(LENGTHS)).vector.requires_grad
+
+
+@pytest.mark.parametrize(("nodes", "slope"), [(4, 16), (2, 8)])
+def test_gradients_of_weights_that_only_some_levels_use(nodes: int, slope: int) -> None:
+    factor = torch.tensor(2.0, requires_grad=True)
+    layout = Sentences.padded(torch.zeros(2, 4, 1), torch.tensor([4, 4])).layout
+    levels = levels_of(torch.tensor([[0, 1, 0], [0, 1, 0]]), layout)
+    assert [len(level.node) for level in levels] == [4, 2]
+
+    def compose(left: NodeState, right: NodeState) -> NodeState:
+        h = left.h + right.h
+        return NodeState(h * factor if len(h) == nodes else h, left.c)
+
+    leaves = NodeState(torch.ones(8, 1), torch.zeros(8, 0))
+    compose_levels(compose, levels, leaves, [factor]).h.sum().backward()
+    assert factor.grad == slope
 
 
 def test_states_keep_their_precision_under_autocast() -> None:

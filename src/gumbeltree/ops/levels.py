@@ -130,7 +130,8 @@ class _Levels(Function):
                     gradients[i % 2].index_add_(0, level[i // 2], dx)
             for i, dp in enumerate(found[4:]):
                 before = totals[i]
-                totals[i] = dp if before is None or dp is None else before + dp
+                if dp is not None:
+                    totals[i] = dp if before is None else before + dp
         of = dict(zip(needed, totals, strict=True))
         leaves = (x[: ctx.words] for x in gradients)
         return None, None, None, *leaves, *(of.get(p) for p in ctx.parameters)
