@@ -117,6 +117,16 @@ def test_long_training_examples_can_be_dropped(snli):
         prepare(recipe_of("snli-100d", "train_max_words=2"), snli)
 
 
+def test_words_of_trees_are_counted_as_they_are(folder):
+    # the tokenizer would split the first one
+    parses = {"sentence1_binary_parse": "( don't go )", "sentence2_binary_parse": "( go now )"}
+    pair = {"gold_label": "neutral", "sentence1": "Don't go", "sentence2": "Go now", **parses}
+    for name in ("train", "dev"):
+        written(folder / f"snli_1.0_{name}.jsonl", json.dumps(pair))
+    prepared = prepare(recipe_of("spinn-pi-matched", "train_max_words=2"), folder)
+    assert words_of(prepared, "train") == [("don't go", "go now", "neutral")]
+
+
 def test_snli_with_capitals_and_compressed(snli):
     recipe = recipe_of("snli-100d", "lower=false")
     prepared = prepare(recipe, snli)

@@ -108,13 +108,14 @@ def prepare(
     tokenizer = splitter([*words, *extra], settings.lower)
     target, kind = _targets(recipe, task)
     splits, reports = {}, {}
+    # the tokenizer of pretokenized tasks does so anyway
+    at_spaces = split_already and not task.pretokenized
     if settings.train_max_words:
-        examples["train"] = _without_long(examples["train"], tokenizer, settings.train_max_words)
+        most = settings.train_max_words
+        examples["train"] = _without_long(examples["train"], tokenizer, most, at_spaces)
     trained = set(examples["train"].texts())
     for name, part in examples.items():
-        reader = TextReader(
-            tokenizer, recipe.model.max_words, split_already and not task.pretokenized
-        )
+        reader = TextReader(tokenizer, recipe.model.max_words, at_spaces)
         split = splits[name] = part.split(reader, target, kind, task.trees)
         unknown = np.add.reduceat(split.words == reader.unknown, split.starts[:-1])
         reports[name] = {
@@ -165,9 +166,11 @@ def prepare(
     )
 
 
-def _without_long(examples: Examples, tokenizer: Tokenizer, most: int) -> Examples:
+def _without_long(
+    examples: Examples, tokenizer: Tokenizer, most: int, pretokenized: bool
+) -> Examples:
     """Return the examples whose sentences have at most `most` words, with counts of the others."""
-    texts, reader = list(examples.sentences), TextReader(tokenizer, most + 1)
+    texts, reader = list(examples.sentences), TextReader(tokenizer, most + 1, pretokenized)
     short = [
         len(sentence.ids) <= most
         for rows in chunks([texts])
