@@ -120,6 +120,19 @@ def test_recipe_fits_its_task(name):
     assert count_parameters(recipe.model)["total"] > 0
 
 
+@pytest.mark.parametrize("name", ["spinn", "spinn-pi", "spinn-pi-nt"])
+def test_spinn_initialises_its_head_as_the_lstm_of_its_authors(name):
+    head, other = (load_recipe(x).model.head for x in (name, "lstm"))
+    for setting in ("hidden_init", "output_range", "normalise", "difference", "batch_norm"):
+        assert getattr(head, setting) == getattr(other, setting)
+
+
+def test_cyk_follows_the_mean_as_its_authors_follow_the_sum():
+    training = load_recipe("cyk").training
+    assert training.learning_rate == training.batch_size * 0.01
+    assert training.clip * training.batch_size == 5
+
+
 @pytest.mark.parametrize("name", [*COUNTS, *OTHERS])
 def test_recipe_states_every_setting(name):
     # a recipe must not depend on defaults, which may change

@@ -2,7 +2,7 @@
 
 A sentence of L words takes 2L - 1 steps: SHIFT pushes the next word, REDUCE replaces the two
 topmost nodes by their parent. States are stored once, in the rows that `Layout` gives to words and
-nodes, followed by three rows that stand for a missing second node, top node and next word. The
+nodes, followed by three rows that stand for a missing top node, second node and next word. The
 stack holds row numbers, so SHIFT moves no vectors.
 
 An optional tracker, an LSTM, reads [top; second; next word] before each step. Its state takes part
