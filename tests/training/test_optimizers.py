@@ -207,6 +207,10 @@ def test_epsilon(optimizer):
         ({"accumulator": 0.1}, r"`training.accumulator` is 0.1, but .* 'adam' .*=adagrad, or"),
         ({"reset_every": 1, "optimizer": "rmsprop"}, r"`training.reset_every` is 1.*'rmsprop'"),
         ({"eps": 0.1, "optimizer": "sgd"}, r"`training.eps` is 0.1.*adam or adadelta or"),
+        (
+            {"word_accumulator": 0.1, "optimizer": "adagrad", "word_optimizer": "sgd"},
+            r"`training.word_accumulator` is 0.1, but .* 'sgd' .*use word_optimizer=adagrad",
+        ),
         ({"word_rate": 0.1}, r"`training.word_rate` is 0.1, but .* fixed; set embedding.tuned"),
         ({"word_optimizer": "sgd"}, r"`training.word_optimizer` is sgd, but .* fixed"),
     ],

@@ -266,11 +266,14 @@ def _check(config: TrainingConfig, kinds: Sequence[str]) -> None:
     """Raise an error for settings that none of the optimizers has."""
     for name in ("eps", "accumulator", "word_accumulator", "reset_every"):
         value = getattr(config, name)
-        if value and not any(name in _KINDS[kind].takes for kind in kinds):
+        of_words = name == "word_accumulator"
+        asked = kinds[1:] if of_words else kinds
+        if value and not any(name in _KINDS[kind].takes for kind in asked):
             can = [kind for kind, about in _KINDS.items() if name in about.takes]
+            setting = "word_optimizer" if of_words and config.word_optimizer else "optimizer"
             raise ValueError(
-                f"`training.{name}` is {value:g}, but the optimizer {config.optimizer!r} does not "
-                f"have this setting; use optimizer={' or '.join(can)}, or remove it"
+                f"`training.{name}` is {value:g}, but the optimizer {asked[0]!r} does not have "
+                f"this setting; use {setting}={' or '.join(can)}, or remove it"
             )
 
 
