@@ -184,6 +184,17 @@ def test_parser_is_trained_and_parses_a_file(tmp_path):
     assert [json.loads(line) for line in out.read_text().splitlines()] == PAIRS[:3]
 
 
+@pytest.mark.parametrize("encoder", ["gumbel_tree", "level_tree"])
+def test_rejects_encoders_that_do_not_learn_trees(tmp_path, encoder):
+    (tmp_path / "snli_1.0_dev.jsonl").write_text("".join(json.dumps(x) + "\n" for x in PAIRS))
+    recipe = gumbeltree.with_settings(
+        gumbeltree.load_recipe("parser"), [f"encoder.kind={encoder}", "embedding_dim=8"]
+    )
+    data = gumbeltree.prepare(recipe, tmp_path)
+    with pytest.raises(ValueError, match=r"'merges' has nothing to learn.*supervised_tree"):
+        gumbeltree.train(recipe, data, tmp_path / "run", quiet=True, device="cpu")
+
+
 def test_use_needs_no_gold_trees():
     model = tiny_model("single", encoder="supervised_tree")
     assert len(model.parse(TEXTS[1])) == 8

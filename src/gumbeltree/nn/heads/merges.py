@@ -48,6 +48,11 @@ class MergesHead(Head):
                 f"the head 'merges' needs trees of at most {self.config.words:,} words, got "
                 f"{found}; use encoder.kind=supervised_tree, and set head.words to max_words"
             )
+        if self.training and not encoding.losses:
+            raise ValueError(
+                "the head 'merges' has nothing to learn, and the encoder does not learn trees "
+                "from the data; use encoder.kind=supervised_tree"
+            )
         zeros = encoding.vector.new_zeros(len(order))
         loss = encoding.losses.get("merges", zeros).detach()
         padded = F.pad(order, (0, self.config.words - 1 - order.shape[1]), value=-1)
