@@ -68,6 +68,18 @@ def test_encoders_of_version_1(changes, expected):
     assert part_settings(ENCODERS, "gumbel_tree", current_encoder(back), "encoder") == expected
 
 
+@pytest.mark.parametrize("biases", [1, 2])
+@pytest.mark.parametrize("kind", ["gumbel_tree", "lstm", "parser_composer"])
+def test_a_later_setting_of_a_part_changes_digests_only_if_it_is_used(kind, biases):
+    leaf = {"kind": "lstm", "biases": biases}
+    parts = {"lstm": {"biases": biases}, "parser_composer": {"parser": {"leaf": leaf}}}
+    settings = {"kind": kind, **parts.get(kind, {"leaf": leaf})}
+    first = first_encoder(
+        dataclasses.asdict(part_settings(ENCODERS, "gumbel_tree", settings, "encoder"))
+    )
+    assert ("biases" in json.dumps(first)) == (biases == 1)
+
+
 def test_a_recipe_file_of_version_1(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(

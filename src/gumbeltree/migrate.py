@@ -94,10 +94,11 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         encoder: complete settings in the current format.
     """
-    now = dict(encoder)
+    # leaves can be parts of a parser, too
+    now = _without(encoder, "biases", 2)
     kind = now.pop("kind")
     # version 1 did not know these settings
-    for name, former in (("pooling", "root"), ("add_words", False), ("biases", 2)):
+    for name, former in (("pooling", "root"), ("add_words", False)):
         if now.get(name) == former:
             del now[name]
     # a string names a part, a table also contains its settings
@@ -105,8 +106,6 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
         now.pop(name) if isinstance(now.get(name), Mapping) else {}
         for name in ("leaf", "cell", "estimator")
     )
-    if leaf.get("biases") == 2:
-        leaf = {name: x for name, x in leaf.items() if name != "biases"}
     leaf_init = now.pop("init") if kind == "lstm" else leaf.get("init", "orthogonal")
     return {
         "embedding_dim": now.pop("embedding_dim"),
@@ -130,6 +129,15 @@ def first_encoder(encoder: Mapping[str, Any]) -> dict[str, Any]:
             ("cell", cell, ("kind", "init", "forget_offset")),
         ) for key, x in part.items() if key not in known},
     }  # fmt: skip
+
+
+def _without(settings: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Return settings and those of their parts without one that has this value."""
+    return {
+        key: _without(x, name, value) if isinstance(x, Mapping) else x
+        for key, x in settings.items()
+        if (key, x) != (name, value)
+    }
 
 
 def current_setting(name: str, text: str, encoder: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
