@@ -121,6 +121,12 @@ def test_info_of_a_model_folder(cli, model):
     assert "neutral, entailment, contradiction" in out
 
 
+def test_info_shows_lists_of_numbers(cli):
+    code, out, err = cli("info", "bcn-sst5")
+    assert (code, err) == (0, "")
+    assert "hidden dims 1200, 600" in " ".join(out.split())
+
+
 def test_info_of_a_parser_and_composer(cli, tmp_path):
     save(tiny_model("single", encoder="parser_composer", parser={"leaf": "affine"}), tmp_path, {})
     code, out, err = cli("info", tmp_path)

@@ -88,7 +88,7 @@ def _shown(value: Any) -> str:
         entries = (f"{key} {_shown(x)}" for key, x in value.items() if x is not None)
         return value.get("kind") or " ".join(entries)
     if isinstance(value, list | tuple):
-        return ", ".join(value)
+        return ", ".join(map(_shown, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
