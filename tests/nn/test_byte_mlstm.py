@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import gumbeltree
 from gumbeltree import Sentences
+from gumbeltree.data.compile import needs_vectors
 from gumbeltree.describe import count_parameters
 from gumbeltree.evaluation import evaluate
 from gumbeltree.model import SentenceModel
@@ -150,3 +151,10 @@ def test_is_trained_from_settings(tmp_path) -> None:
     result = gumbeltree.train(recipe, data, tmp_path, quiet=True)
     model = gumbeltree.load(tmp_path)
     assert evaluate(model, data.splits["test"]).value == pytest.approx(result["test_accuracy"])
+
+
+def test_needs_no_word_vectors() -> None:
+    recipe = gumbeltree.load_recipe("byte-mlstm-small-sst5")
+    assert not recipe.model.embedding.tuned
+    assert not needs_vectors(recipe)
+    assert needs_vectors(gumbeltree.load_recipe("bcn-sst5"))

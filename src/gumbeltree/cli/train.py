@@ -223,7 +223,7 @@ def train(
         check_free(folder, resume)
     if prepared is None and data is not None:
         check_header(chosen, data)
-    from gumbeltree.data.compile import prepare
+    from gumbeltree.data.compile import needs_vectors, prepare
     from gumbeltree.data.prepared import load_prepared
     from gumbeltree.training.candidates import comparison, train_candidates
     from gumbeltree.training.display import Display
@@ -248,8 +248,7 @@ def train(
         compiled = load_prepared(prepared)
         check_unchanged("--prepared", chosen.data, plain.data, compiled.data)
         vectors = prepared if compiled.vectors is not None else None
-    given = vectors is not None or start is not None or chosen.data.own_vectors
-    if not given and not chosen.model.embedding.tuned:
+    if vectors is None and start is None and needs_vectors(chosen):
         raise ValueError(
             "this recipe does not train the word vectors, which would stay random; pass --vectors, "
             "or --set tuned=true"

@@ -270,6 +270,12 @@ def needs_trees(recipe: Recipe) -> bool:
     return gold or "order" in kind.needs | getattr(kind, "learns_from", frozenset())
 
 
+def needs_vectors(recipe: Recipe) -> bool:
+    """Return whether word vectors would stay random unless they come from a file."""
+    trained = recipe.model.embedding.tuned or recipe.data.own_vectors
+    return not trained and ENCODERS[recipe.model.encoder.kind].reads_vectors
+
+
 def read_splits(
     task: Task,
     recipe: Recipe,

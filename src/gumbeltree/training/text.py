@@ -8,7 +8,7 @@ from typing import Any
 
 from gumbeltree.config import Recipe, assignments, load_recipe, with_settings, with_target
 from gumbeltree.data.columns import examples_of
-from gumbeltree.data.compile import prepare
+from gumbeltree.data.compile import needs_vectors, prepare
 from gumbeltree.data.examples import Examples
 from gumbeltree.model import SentenceModel, load
 from gumbeltree.parts import HEADS
@@ -84,7 +84,7 @@ def train_text(
 
     recipes = candidate_recipes(with_encoder) if encoder == "auto" else {}
     recipe = with_encoder("tree" if recipes else encoder)
-    if vectors is None and not recipe.model.embedding.tuned and not recipe.data.own_vectors:
+    if vectors is None and needs_vectors(recipe):
         raise ValueError(
             "the settings do not train the word vectors, which would stay random; pass `vectors`, "
             "or the setting tuned=true"

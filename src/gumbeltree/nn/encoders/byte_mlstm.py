@@ -34,6 +34,7 @@ class ByteMLSTMEncoder(Encoder):
     """
 
     Config = ByteMLSTMConfig
+    reads_vectors = False
     spelling = "bytes"
 
     def __init__(self, config: ByteMLSTMConfig) -> None:

@@ -36,6 +36,8 @@ class Encoder(EncoderTraits, nn.Module, ABC):
     """Inputs required in addition to the words, such as "order"."""
     learns_from: frozenset[str] = frozenset()
     """Inputs required in training only, such as "order"."""
+    reads_vectors: ClassVar[bool] = True
+    """Whether it reads word vectors; encoders that read the spelling alone do not."""
     spelling: str = ""
     """How models add the spelling of each word to `Sentences.extras`, under the same name:
     characters or bytes, uint8 `[cap, K]`, 0 past the end of a word; see `text.spelling`."""
