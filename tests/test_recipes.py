@@ -14,7 +14,7 @@ from gumbeltree.config import (
     with_settings,
 )
 from gumbeltree.data.compile import make_task
-from gumbeltree.describe import count_parameters, describe
+from gumbeltree.describe import count_parameters, describe, published, without_published
 from gumbeltree.model import SentenceModel
 from gumbeltree.tasks import TASKS
 from gumbeltree.text.tokenizer import whitespace_tokenizer
@@ -149,6 +149,13 @@ def test_recipe_states_every_setting(name):
         *("task", "tokenizer", "lower", "vocabulary", "extra_words", "missing_vectors")
     }
     assert "max_words" in content["model"]
+
+
+@pytest.mark.parametrize("name", [*COUNTS, *OTHERS])
+def test_published_results_are_not_those_of_a_model(name):
+    description = load_recipe(name).description
+    assert "%" not in without_published(description)
+    assert ("%" in published(description)) == ("%" in description)
 
 
 @pytest.mark.parametrize("name", COUNTS)

@@ -21,7 +21,7 @@ PART_NAMES = {
     "batch_norm_out": "batch_norm",
 }  # fmt: skip
 """Names of parts in descriptions, where they differ from those of the weights."""
-PUBLISHED = re.compile(r"\s*\((Table \d+: [^)]*)\)")
+PUBLISHED = re.compile(r"\s*\(((?:Table \d+|published)\b[^)]*)\)")
 """A result of the paper in the description of a recipe."""
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "class_weights")
 """Names of stored numbers that are not trained."""
@@ -100,12 +100,12 @@ def measured(provenance: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def without_published(description: str) -> str:
-    """Remove the paper's result from the description of a recipe, such as "(Table 1: 82.6 %)"."""
+    """Remove published results from the description of a recipe, such as "(Table 1: 82.6 %)"."""
     return PUBLISHED.sub("", description)
 
 
 def published(description: str) -> str:
-    """Return the paper's result in the description of a recipe; empty if there is none."""
+    """Return the published results in the description of a recipe; empty if there are none."""
     found = PUBLISHED.search(description)
     return found[1] if found else ""
 
