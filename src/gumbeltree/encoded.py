@@ -48,6 +48,10 @@ class Encoded:
     """The most probable trees, if the encoder searches for them or `Keep.beams` requests them."""
 
 
+class MissingInputError(ValueError):
+    """Texts without an input that the encoder needs, such as their trees."""
+
+
 class EncoderTraits:
     """Properties of an encoder that do not depend on what computes it."""
 

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from gumbeltree.encoded import MissingInputError
 from gumbeltree.tree import Tree
 
 NO_GOLD = (
@@ -36,7 +37,7 @@ def order_table(kind: str, T: int) -> NDArray[np.int64]:
 @cache
 def _order(kind: str, length: int) -> tuple[int, ...]:
     if kind == "gold":
-        raise ValueError(NO_GOLD)
+        raise MissingInputError(NO_GOLD)
     if kind == "left":
         return (0,) * (length - 1)
     if kind == "right":

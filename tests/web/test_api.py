@@ -1553,3 +1553,11 @@ def test_a_panic_of_the_tokenizer_fails_one_request(capfd):
     assert post(TestClient(app), "predict", model="single", texts=["the dog"])
     with pytest.raises(ValueError, match=r"tokenizer failed on text 0: .*retry-limit"):
         model.predict([f"{'a' * 53}!"])
+
+
+@pytest.mark.parametrize("settings", [{"trees": "gold"}, {"encoder": "constituency"}])
+def test_models_that_follow_the_trees_of_the_data_refuse_plain_text(settings):
+    client = TestClient(make_app({"given": tiny_model("single", **settings)}))
+    for path in ("parse", "predict", "encode"):
+        response = client.post(f"/api/{path}", json={"model": "given", "texts": ["the dog"]})
+        assert "model: the model follows gold trees" in refused(response, 422)

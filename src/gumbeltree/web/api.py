@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gumbeltree import __version__
+from gumbeltree.encoded import MissingInputError
 from gumbeltree.text_model import TextModel
 from gumbeltree.web import schema, service
 from gumbeltree.web.guards import BUSY, Bodies, Endpoint, Hosts, Outside, Token
@@ -176,6 +177,8 @@ class Api:
                     f"{MARGIN * timeout:g} s; send fewer texts or samples"
                 )
             raise HTTPException(503, detail, {"Retry-After": str(max(1, seconds))}) from None
+        except MissingInputError as error:
+            raise HTTPException(422, f"model: {error}") from None
         except LateError:
             late = f"timed out after {timeout:g} s; send fewer texts or retry"
             raise HTTPException(504, late) from None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gumbeltree.config import EncoderSettings
-from gumbeltree.encoded import EncoderTraits
+from gumbeltree.encoded import EncoderTraits, MissingInputError
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.inputs import (
     check_finite,
@@ -76,7 +76,7 @@ class Encoder(EncoderTraits, nn.Module, ABC):
         """Raise an error if the sentences lack an input that the encoder needs."""
         for name in sorted(self.needs):
             if getattr(sentences, name, None) is None and name not in sentences.extras:
-                raise ValueError(
+                raise MissingInputError(
                     f"the encoder {self.config.kind!r} needs `{name}` for every sentence, but the "
                     "data has none; provide it with the data, or choose another encoder"
                 )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gumbeltree.config import FixedTreeConfig
+from gumbeltree.encoded import MissingInputError
 from gumbeltree.fixed_orders import NO_GOLD, order_table
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
@@ -55,7 +56,7 @@ class FixedTreeEncoder(TreeEncoder):
     def check_needs(self, sentences: Sentences) -> None:
         """Raise an error if the sentences lack the gold trees that the encoder follows."""
         if self.needs and sentences.order is None:
-            raise ValueError(NO_GOLD)
+            raise MissingInputError(NO_GOLD)
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return vectors and trees; merges follow `sentences.order` if it is set."""

@@ -5,6 +5,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from gumbeltree.encoded import MissingInputError
 from gumbeltree.fixed_orders import NO_GOLD
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
@@ -37,7 +38,7 @@ class GoldTreeEncoder(Encoder):
     def check_needs(self, sentences: Sentences) -> None:
         """Raise an error if the sentences have no gold trees."""
         if sentences.order is None:
-            raise ValueError(NO_GOLD)
+            raise MissingInputError(NO_GOLD)
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return vectors and the given trees."""

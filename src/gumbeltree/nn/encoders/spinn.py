@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gumbeltree.config import TreeLSTMConfig
+from gumbeltree.encoded import MissingInputError
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.stack_encoder import StackEncoder
 from gumbeltree.peers import SpinnConfig
@@ -76,7 +77,7 @@ class SpinnEncoder(StackEncoder):
                 "the encoder 'spinn' learns to parse from trees, but the training data has none; "
                 "use data with trees, such as SNLI's files with `sentence1_binary_parse`"
             )
-        raise ValueError(
+        raise MissingInputError(
             "the encoder 'spinn' follows the trees of the data (parses=false), but there are none "
             "with these texts; evaluate it on files with trees, such as SNLI's, with `gumbeltree "
             "evaluate`, or train an encoder with parses=true, which builds its own"
