@@ -174,6 +174,12 @@ def test_names_of_version_1_mean_what_the_encoder_is(swap):
         assert found.model.encoder == BagConfig(64, 64)
 
 
+@pytest.mark.parametrize("setting", ["trees=gold", "leaf_init=he", "forget_offset=0"])
+def test_later_encoders_refuse_names_of_version_1(setting):
+    with pytest.raises(ValueError, match=f"unknown key '{setting.partition('=')[0]}'"):
+        with_settings(load_recipe("cyk"), [setting])
+
+
 def test_both_forms_beside_each_other():
     now = current_encoder(
         {"cell_init": "orthogonal", "leaf_init": "he", "cell": {"forget_offset": 0.0}, "leaf": {}}

@@ -21,6 +21,8 @@ FIRST = (
     *ONLY_FIRST,
 )
 """Settings that every encoder had in version 1, used or not."""
+FIRST_KINDS = ("gumbel_tree", "fixed_tree", "lstm", "bag")
+"""Encoders with the settings of version 1."""
 
 PLACES = {
     "leaf_init": "encoder.leaf.init",
@@ -146,7 +148,8 @@ def current_setting(name: str, text: str, encoder: Mapping[str, Any]) -> Iterato
     Args:
         name: name of the setting.
         text: its value.
-        encoder: current settings of the encoder; settings that it does not use are dropped.
+        encoder: current settings of the encoder. Settings that those of version 1 do not use are
+            dropped; all others must know them.
     """
     prefix, _, last = name.rpartition(".")
     kind = encoder["kind"]
@@ -161,8 +164,14 @@ def current_setting(name: str, text: str, encoder: Mapping[str, Any]) -> Iterato
         yield name, text
     elif last == "leaf_init" and kind == "lstm":
         yield "encoder.init", text
-    elif last != "trees":
-        _, part, setting = PLACES[last].split(".")
-        table = encoder.get(part)
-        if isinstance(table, Mapping) and setting in table:
-            yield PLACES[last], text
+    elif last in PLACES and _has(encoder, PLACES[last]):
+        yield PLACES[last], text
+    elif kind not in FIRST_KINDS:
+        yield name, text
+
+
+def _has(encoder: Mapping[str, Any], place: str) -> bool:
+    """Return whether an encoder has a setting, given as "encoder.PART.SETTING"."""
+    _, part, setting = place.split(".")
+    table = encoder.get(part)
+    return isinstance(table, Mapping) and setting in table
