@@ -355,6 +355,19 @@ def test_development_sentences_are_parsed_by_the_model(tmp_path, monkeypatch) ->
     assert set(seen) == {(True, True), (False, False)}
 
 
+@pytest.mark.parametrize("parses", [False, True])
+def test_development_data_need_parses_only_if_the_model_follows_them(tmp_path, parses) -> None:
+    written(tmp_path, PAIR, {**PAIR, "gold_label": "entailment"})
+    bare = {key: value for key, value in PAIR.items() if "parse" not in key}
+    (tmp_path / "snli_1.0_dev.jsonl").write_text(json.dumps(bare) + "\n")
+    recipe = recipe_of(f"parses={str(parses).lower()}", "epochs=1")
+    if not parses:
+        with pytest.raises(ValueError, match="dev: the encoder needs gold trees"):
+            prepare(recipe, tmp_path)
+        return
+    gumbeltree.train(recipe, prepare(recipe, tmp_path), tmp_path / "run")
+
+
 def test_the_loss_of_actions_is_weighed(tmp_path) -> None:
     model = tiny_model("single", encoder="spinn", tracker=3, parses=True).train()
     examples = [

@@ -81,14 +81,15 @@ def prepare(
             raise FileNotFoundError(f"{path} does not exist; check the path")
     task = make_task(recipe)
     examples = read_splits(task, recipe, data, dev, test, skip_bad, say)
-    for name, part in examples.items() if task.trees else ():
-        if not part.orders:
+    trees = {name: task.trees and needs_trees(recipe, name) for name in examples}
+    for name, part in examples.items():
+        if trees[name] and not part.orders:
             raise ValueError(
                 f"{name}: the encoder needs gold trees, but these {task.name} data have none; use "
                 "data with trees, such as listops, logic or SNLI with its parses, or another "
                 "encoder"
             )
-        if task.nodes and not part.nodes:
+        if trees[name] and task.nodes and not part.nodes:
             raise ValueError(
                 f"{name}: the head {recipe.model.head.kind!r} needs a label for every node of the "
                 f"gold trees, but these {task.name} data have none; use sst2 or sst5, or another "
@@ -116,7 +117,7 @@ def prepare(
     trained = set(examples["train"].texts())
     for name, part in examples.items():
         reader = TextReader(tokenizer, recipe.model.max_words, at_spaces)
-        split = splits[name] = part.split(reader, target, kind, task.trees)
+        split = splits[name] = part.split(reader, target, kind, trees[name])
         unknown = np.add.reduceat(split.words == reader.unknown, split.starts[:-1])
         reports[name] = {
             "examples": len(split),
@@ -262,12 +263,12 @@ def make_task(recipe: Recipe) -> Task:
     return task
 
 
-def needs_trees(recipe: Recipe) -> bool:
-    """Return whether the encoder of a recipe follows the trees of the data or learns from them."""
-    encoder = recipe.model.encoder
-    gold = getattr(encoder, "trees", "") == "gold"
-    kind = ENCODERS[encoder.kind]
-    return gold or "order" in kind.needs | getattr(kind, "learns_from", frozenset())
+def needs_trees(recipe: Recipe, split: str = "train") -> bool:
+    """Return whether the encoder of a recipe follows the trees of a split or learns from them."""
+    # what it needs can depend on its settings
+    with torch.device("meta"):
+        encoder = ENCODERS[recipe.model.encoder.kind](recipe.model.encoder)
+    return "order" in encoder.needs | (encoder.learns_from if split == "train" else frozenset())
 
 
 def needs_vectors(recipe: Recipe) -> bool:
