@@ -163,6 +163,9 @@ def test_task_holds_out_premises(tmp_path):
     assert not set(train) & set(dev)
     assert train["a dog sleeps"].label == "0 0"
     assert report.dropped == {"with other words in the parse": 1}
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"files snli_1.0_dev.jsonl, trees.txt \(plain"):
+        task.splits(tmp_path)
 
 
 def test_parser_is_trained_and_parses_a_file(tmp_path):
@@ -180,7 +183,8 @@ def test_parser_is_trained_and_parses_a_file(tmp_path):
     bare = [{k: v for k, v in x.items() if "parse" not in k} for x in PAIRS[:3]]
     (tmp_path / "bare.jsonl").write_text("".join(json.dumps(x) + "\n" for x in bare))
     out = tmp_path / "silver.jsonl"
-    run("data", "parse", tmp_path / "run", tmp_path / "bare.jsonl", "--out", out)
+    done = run("data", "parse", tmp_path / "run", tmp_path / "bare.jsonl", "--out", out)
+    assert "3 examples read" in done.err
     assert [json.loads(line) for line in out.read_text().splitlines()] == PAIRS[:3]
 
 
@@ -193,6 +197,22 @@ def test_rejects_encoders_that_do_not_learn_trees(tmp_path, encoder):
     data = gumbeltree.prepare(recipe, tmp_path)
     with pytest.raises(ValueError, match=r"'merges' has nothing to learn.*supervised_tree"):
         gumbeltree.train(recipe, data, tmp_path / "run", quiet=True, device="cpu")
+
+
+def test_data_parse_reports_what_it_skips(tmp_path):
+    gumbeltree.save(tiny_model("single"), tmp_path / "model", {})
+    file, out = tmp_path / "some.jsonl", tmp_path / "silver.jsonl"
+    file.write_text(json.dumps(PAIRS[0]) + '\n{"sentence1": "a"}\n')
+    command = ("data", "parse", tmp_path / "model", file, "--out")
+    assert "line 2" in run(*command, out).refused()
+    assert not out.exists()
+    done = run(*command, out, "--skip-bad")
+    assert "1 example read; 0 dropped; 1 bad line skipped" in done.err
+    assert len(out.read_text().splitlines()) == 1
+    assert "plain text" in run(*command, tmp_path / "silver.jsonl.gz").refused()
+    file.write_text("")
+    assert "no usable pairs" in run(*command, tmp_path / "none.jsonl").refused()
+    assert not (tmp_path / "none.jsonl").exists()
 
 
 def test_use_needs_no_gold_trees():

@@ -12,6 +12,7 @@ from gumbeltree.cli import streams
 from gumbeltree.cli.data_get import data as data_app
 
 if TYPE_CHECKING:
+    from gumbeltree.text.files import Report
     from gumbeltree.text_model import TextModel
 
 SENTENCES = ("sentence1", "sentence2")
@@ -38,19 +39,22 @@ def parse(
       gumbeltree data parse runs/parser snli_1.0_train.jsonl --out silver/snli_1.0_train.jsonl
     """
     from gumbeltree.runtimes import load_for_use
+    from gumbeltree.text.files import Report
 
     streams.check_out(out)
+    if out.suffix == ".gz":
+        raise ValueError(f"data parse writes plain text, not {out}; omit .gz")
     loaded = load_for_use(model, device, runtime)
     loaded.check_builds_trees(model)
-    streams.write_lines(out, _parsed(loaded, file, skip_bad))
+    report = Report()
+    streams.write_lines(out, _parsed(loaded, file, report, skip_bad))
+    typer.echo(f"{file}: {report}", err=True)
 
 
-def _parsed(model: "TextModel", file: Path, skip_bad: bool) -> Iterator[str]:
+def _parsed(model: "TextModel", file: Path, report: "Report", skip_bad: bool) -> Iterator[str]:
     """Yield the lines of the copy."""
     from gumbeltree.tasks.checks import checked_object, checked_text
-    from gumbeltree.text.files import BadLines, Report, read_lines
-
-    report = Report()
+    from gumbeltree.text.files import BadLines, read_lines
 
     def pairs() -> Iterator[dict[str, Any]]:
         for number, line in read_lines(file, report, skip_bad):
@@ -67,3 +71,6 @@ def _parsed(model: "TextModel", file: Path, skip_bad: bool) -> Iterator[str]:
         for fields in chunk:
             parses = {f"{name}_binary_parse": str(trees[fields[name]]) for name in SENTENCES}
             yield json.dumps({**fields, **parses}, ensure_ascii=False)
+        report.examples += len(chunk)
+    if not report.examples:
+        raise ValueError(f"{file} contains no usable pairs: {report}")

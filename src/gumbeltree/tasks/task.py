@@ -92,7 +92,9 @@ class Task(ABC):
                     found[split] = matches[0]
                     break
         if not found:
-            names = ", ".join(patterns[0] for patterns in self.file_names.values())
+            # splits can share their files, which can have several names
+            several = list(dict.fromkeys(self.file_names.values()))
+            names = ", ".join(several[0] if len(several) == 1 else (x[0] for x in several))
             raise FileNotFoundError(
                 f"{folder} has none of the {self.name} files {names} (plain or .gz); pass the "
                 "folder that has them"
