@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from gumbeltree import plugins
-from gumbeltree.extras import install_command, torch_is_missing
+from gumbeltree.extras import has_torch, install_command, torch_is_missing
 
 
 def suggest(name: str, known: list[str]) -> str:
@@ -70,9 +70,11 @@ class Registry(Mapping[str, Any]):
         """Return the NumPy version of a part; raise if it has none."""
         self.check_known(name)
         if name not in self.light:
+            fix = "use the torch runtime"
+            if not has_torch():
+                fix = f"install torch to use it: {install_command('torch')}"
             raise NeedsTorchError(
-                f"the {self.kind} {name!r} is not available in the NumPy runtime; install torch to "
-                f"use it: {install_command('torch')}"
+                f"the {self.kind} {name!r} is not available in the NumPy runtime; {fix}"
             )
         return found_at(self.light[name])
 

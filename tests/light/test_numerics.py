@@ -309,6 +309,9 @@ def test_every_part_has_a_numpy_version(registry):
 
 def test_a_part_without_a_numpy_version_is_refused_by_name(monkeypatch):
     monkeypatch.delitem(LEAVES.light, "bilstm")
+    with pytest.raises(NeedsTorchError, match=r"the leaf 'bilstm' .*; use the torch runtime"):
+        LEAVES.light_version("bilstm")
+    monkeypatch.setattr("gumbeltree.registry.has_torch", lambda: False)
     with pytest.raises(NeedsTorchError, match=r"the leaf 'bilstm' .* install torch .*\[torch\]"):
         LEAVES.light_version("bilstm")
     with pytest.raises(KeyError, match=r"unknown leaf 'bilst'; .* Did you mean 'bilstm'"):
