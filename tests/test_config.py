@@ -433,3 +433,9 @@ def test_any_value_can_be_a_string(assignment, value):
 
 def test_precision_is_a_name():
     assert with_settings(load_recipe("text"), ["precision=64"]).training.precision == "64"
+
+
+@pytest.mark.parametrize("name", ["text", "text-pair"])
+def test_latent_syntax_has_an_estimator_of_its_actions(name):
+    # that of the recipe's tree encoder does not apply to actions
+    assert load_recipe(name, "latent_syntax").model.encoder.estimator.kind == "reinforce"
