@@ -264,7 +264,7 @@ def given_order(
         raise GivenTreeError("prefix", f'needs the tree "model", got {tree!r:.60}; pass only one')
     if model.encoder.trees != "sampled":
         kind = model.encoder.shape_of_trees
-        raise GivenTreeError(field, f"this model cannot follow another tree: its are {kind}")
+        raise GivenTreeError(field, f"this model cannot follow another tree: its trees are {kind}")
     if tree in FIXED:
         return [*fixed_orders(tree, np.array([len(words)]), len(words))[0].tolist()]
     if tree == "model":
