@@ -151,6 +151,9 @@ def test_is_trained_from_settings(tmp_path) -> None:
     result = gumbeltree.train(recipe, data, tmp_path, quiet=True)
     model = gumbeltree.load(tmp_path)
     assert evaluate(model, data.splits["test"]).value == pytest.approx(result["test_accuracy"])
+    wrong = gumbeltree.with_settings(recipe, ["training.losses.byte=0.5"])
+    with pytest.raises(ValueError, match=r"`training.losses.byte` .*; it has bytes;"):
+        gumbeltree.train(wrong, data, tmp_path / "wrong", quiet=True)
 
 
 def test_needs_no_word_vectors() -> None:

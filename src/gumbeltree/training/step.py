@@ -158,6 +158,13 @@ class Step:
     def _objective(self, losses: Tensor, output: ModelOutput) -> Tensor:
         """Return the summed losses `[B]` of the head, and those of the encoder."""
         total = losses.sum()
+        if unknown := sorted(self.config.losses.keys() - output.losses.keys()):
+            kind = self.model.config.encoder.kind
+            known = ", ".join(sorted(output.losses)) or "none"
+            raise ValueError(
+                f"`training.losses.{unknown[0]}` weighs a loss that the encoder {kind!r} does not "
+                f"have; it has {known}; remove the setting, or correct its name"
+            )
         for name, extra in output.losses.items():
             total = total + self.config.losses.get(name, 1.0) * extra.sum()
         return total
