@@ -161,6 +161,8 @@ def test_task_holds_out_premises(tmp_path):
     assert len(train) + len(dev) == 31
     assert 0 < len(dev) < 10
     assert not set(train) & set(dev)
+    whole = {x.texts[0] for x in ParsedSentences().read(path, "test", Report())}
+    assert whole == {*train, *dev}
     assert train["a dog sleeps"].label == "0 0"
     assert report.dropped == {"with other words in the parse": 1}
     path.unlink()

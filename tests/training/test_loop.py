@@ -578,6 +578,17 @@ def test_resumes_with_more_patience(demo, tmp_path, monkeypatch):
     assert len(one["metrics"]) == 6
 
 
+def test_resumes_with_more_halvings(demo, tmp_path, monkeypatch):
+    accuracies(monkeypatch, 0.5, 0.4, 0.4, 0.4, 0.6)
+    train(small("patience=0"), demo, tmp_path / "straight")
+    accuracies(monkeypatch, 0.5, 0.4)
+    run = tmp_path / "run"
+    assert train(small("patience=0", "stop_halvings=1"), demo, run)["steps"] < 14
+    accuracies(monkeypatch, 0.4, 0.4, 0.6)
+    assert train(small("patience=0"), demo, run, resume=True)["steps"] == 14
+    assert contents(run) == contents(tmp_path / "straight")
+
+
 ROUGH = (
     *("patience=0", "anneal_rate=0.02", "batch_norm=true", "batch_size=33", "epochs=3"),
     "optimizer=adadelta",

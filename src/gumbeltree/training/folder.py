@@ -40,7 +40,9 @@ SETTINGS, CHECKPOINT, METRICS = "settings.json", "last.checkpoint", "metrics.jso
 RESULT, ORDERS, MODEL, LOCK = "result.json", "dev_orders.npz", "model", ".lock"
 MAGIC = b"gumbeltree checkpoint 1\n"
 
-CHANGEABLE = ("training.epochs", "training.stop_after", "training.checkpoint_seconds")
+CHANGEABLE = tuple(
+    f"training.{name}" for name in ("epochs", "stop_after", "stop_halvings", "checkpoint_seconds")
+)
 """Settings that a resumed run may change."""
 
 
