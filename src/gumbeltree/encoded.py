@@ -67,6 +67,16 @@ class EncoderTraits:
         width: int = self.config.hidden_dim
         return width
 
+    def batch_cost(self, lengths: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """Return the memory of sentences `[n]` in words, which limits the size of batches.
+
+        Encoders that need more than a constant per word override it.
+
+        Args:
+            lengths: words per sentence `[n]`.
+        """
+        return lengths
+
     @property
     def builds_trees(self) -> bool:
         """Whether encodings have an `order`."""

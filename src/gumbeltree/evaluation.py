@@ -115,7 +115,7 @@ class Evaluator:
         model.head.check_targets(part.labels)
         self.part = part
         # longest first, so that shorter batches reuse their memory
-        self.batches = list(by_length(part, words))[::-1]
+        self.batches = list(by_length(part, words, cost=model.encoder.batch_cost))[::-1]
         self.device = model.embedding.weight.device
         self.on_device: DeviceSplit | None = None
         captured = self.device.type == "cuda" and model.why_not_captured(sample=False) is None
@@ -205,7 +205,7 @@ def merge_orders(model: SentenceModel, split: Split, words: int = BATCH_WORDS) -
         order: NDArray[np.uint16] = encoding.order.cpu().numpy().astype(np.uint16)
         return order
 
-    groups = list(by_length(singles, words))
+    groups = list(by_length(singles, words, cost=model.encoder.batch_cost))
     for rows, found in zip(groups, each_batch(model, merges, groups), strict=True):
         for row, order in zip(rows, found, strict=True):
             orders[row] = order[: lengths[row] - 1]

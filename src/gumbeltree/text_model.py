@@ -337,7 +337,8 @@ class TextModel(ABC):
                 return self.encode_ids([sentences[row].ids for row in rows], keep)
 
             most = share(len(sentences), batch_size) if self.parallel else batch_size
-            groups = list(batches([len(sentence.ids) for sentence in sentences], most))
+            lengths = np.array([len(sentence.ids) for sentence in sentences])
+            groups = list(batches(self.encoder.batch_cost(lengths), most))
             parts = in_threads(one, groups) if self.parallel else list(map(one, groups))
             return self.joined(parts, np.concatenate(groups).argsort())
 

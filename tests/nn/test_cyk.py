@@ -11,8 +11,11 @@ from gumbeltree.analysis.film import draw_film
 from gumbeltree.analysis.trace import trace
 from gumbeltree.card import model_card
 from gumbeltree.describe import count_parameters
+from gumbeltree.evaluation import evaluate, split_of
 from gumbeltree.nn.encoders.cyk import CYKEncoder
 from gumbeltree.ops import chart
+from gumbeltree.states import Encoding
+from gumbeltree.tasks.task import Example
 from tests.models import TEXTS, tiny_config, tiny_model
 from tests.nn.equations import check_company, check_same, encoder_of, words_of
 
@@ -194,3 +197,23 @@ def test_model_draws_trees_without_scores():
     card = model_card(model)
     assert "mixture of all its binary trees" in card
     assert "need not agree" in card
+
+
+def test_long_sentences_are_encoded_in_small_batches(monkeypatch) -> None:
+    model = tiny_model("single", encoder="cyk")
+    sizes = []
+
+    def encode(self, sentences, draw, keep):
+        sizes.append(len(sentences))
+        return Encoding(torch.zeros(len(sentences), 6))
+
+    monkeypatch.setattr(CYKEncoder, "encode", encode)
+    model.encode([" ".join(["dog"] * 256)] * 9)
+    # a chart of 256 words has 32,896 spans
+    assert max(sizes) <= 4
+    assert sum(sizes) == 9
+    text = " ".join(["now"] * 256)
+    split = split_of(model, [Example((text,), "good", (None,))] * 9)
+    sizes.clear()
+    assert evaluate(model, split).count == 9
+    assert max(sizes) <= 4

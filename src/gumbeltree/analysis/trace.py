@@ -190,7 +190,8 @@ def trace_many(
     # a seed has no effect on fixed trees
     sampled = seed is not None and model.encoder.draws_trees and tree == "model"
     traces: dict[int, Trace] = {}
-    for rows in batches([len(sentence.ids) for sentence in sentences], 256, BATCH_WORDS):
+    costs = model.encoder.batch_cost(np.array([len(sentence.ids) for sentence in sentences]))
+    for rows in batches(costs, 256, BATCH_WORDS):
         ids = [sentences[row].ids for row in rows]
         noise = padded_noise(ids, seed, temperature, [given[row] for row in rows])
         encoding = model.encode_ids(ids, Keep(True, True), noise)

@@ -1,7 +1,7 @@
 """Labelled text as ids, in memory, and its length-bucketed batches."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from gumbeltree.layout import Arrangement, Layout, Sentences
 from gumbeltree.text.batches import batches
+
+Cost = Callable[[NDArray[np.integer[Any]]], NDArray[np.integer[Any]]]
+"""Memory of sentences, given their lengths; see `EncoderTraits.batch_cost`."""
 
 
 class Batch(NamedTuple):
@@ -118,7 +121,9 @@ class Split:
         return labels
 
 
-def by_length(split: Split, words: int, examples: int = 1024) -> Iterator[NDArray[np.int64]]:
+def by_length(
+    split: Split, words: int, examples: int = 1024, cost: Cost | None = None
+) -> Iterator[NDArray[np.int64]]:
     """Yield the rows of a split in batches of similar length, shortest first.
 
     Args:
@@ -126,9 +131,11 @@ def by_length(split: Split, words: int, examples: int = 1024) -> Iterator[NDArra
         words: maximum number of words per batch, including padding; a longer example forms
             its own batch.
         examples: maximum number of examples per batch.
+        cost: memory of sentences in words, given their lengths; see `EncoderTraits.batch_cost`.
     """
-    longest = split.lengths.max(axis=1, initial=1) * split.sentences.shape[1]
-    return batches(longest, examples, words)
+    longest = split.lengths.max(axis=1, initial=1)
+    costs = longest if cost is None else cost(longest)
+    return batches(costs * split.sentences.shape[1], examples, words)
 
 
 def shuffled(

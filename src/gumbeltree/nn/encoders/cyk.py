@@ -1,6 +1,10 @@
 """The CYK Tree-LSTM, a mixture of all trees of a sentence (Maillard et al. 2017)."""
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_packed_sequence
@@ -40,6 +44,11 @@ class CYKEncoder(Encoder):
         nn.init.xavier_uniform_(self.cell.weight)
         nn.init.zeros_(self.cell.bias)
         nn.init.normal_(self.query, std=0.1)
+
+    def batch_cost(self, lengths: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """Return the memory of sentences, which grows with the square of their lengths."""
+        costs: NDArray[np.integer[Any]] = np.maximum(lengths, lengths**2 // 16)
+        return costs
 
     def advance(self, step: int, epochs: float) -> None:
         """Update the inverse temperature, every `refresh` steps."""
