@@ -547,3 +547,11 @@ def test_models_do_not_import_huggingface_hub():
         "assert 'huggingface_hub' not in sys.modules"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], check=True)
+
+
+@pytest.mark.parametrize("settings", [{"trees": "gold"}, {"encoder": "spinn"}])
+def test_card_of_a_model_that_follows_given_trees_offers_only_evaluation(settings):
+    card = model_card(tiny_model("single", **settings))
+    assert "gumbeltree evaluate" in card
+    assert "model.predict" not in card
+    assert "model.parse" not in card

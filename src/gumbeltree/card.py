@@ -59,6 +59,13 @@ CITATION = """```bibtex
 }}
 ```"""
 
+FOLLOWS = """The model follows the trees that come with the data. It reads no plain text, but it can
+be evaluated on files with trees, given this folder or its name on the Hub as MODEL:
+
+```sh
+gumbeltree evaluate MODEL --data FOLDER
+```"""
+
 
 def model_card(
     model: Any, name: str | None = None, license: str | None = None, language: str | None = None
@@ -173,6 +180,8 @@ def _identifier(key: str, value: str | None, provenance: dict[str, Any]) -> str 
 
 
 def _use(model: Any, name: str | None) -> str:
+    if "order" in getattr(model.encoder, "needs", ()):
+        return FOLLOWS
     source = json.dumps(name or "path/to/this/folder")
     pair = model.head.sentences == 2
     text = '("a dog sleeps .", "an animal sleeps .")' if pair else '"i love this very much ."'
