@@ -208,7 +208,7 @@ def test_packaged_models_give_the_same_answers():
 def test_parts_without_a_numpy_version_are_refused_by_name(folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.delitem(LEAVES.light, "lstm")
-        with pytest.raises(ImportError, match=r"leaf 'lstm'.*\[torch\]"):
+        with pytest.raises(ImportError, match=r"leaf 'lstm'.*use the torch runtime"):
             load(folder, runtime="numpy")
         # commands fall back to torch where it is installed
         assert isinstance(load_for_use(str(folder), "cpu"), SentenceModel)
