@@ -86,8 +86,8 @@ def prepare(
         if trees[name] and not part.orders:
             raise ValueError(
                 f"{name}: the encoder needs gold trees, but these {task.name} data have none; use "
-                "data with trees, such as listops, logic or SNLI with its parses, or another "
-                "encoder"
+                "data with trees, such as listops, logic or SNLI with its parses, which "
+                "`gumbeltree data parse` can add, or another encoder"
             )
         if trees[name] and task.nodes and not part.nodes:
             raise ValueError(
