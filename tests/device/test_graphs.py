@@ -200,6 +200,46 @@ def test_pool_of_an_invalid_capture_is_abandoned(log, monkeypatch):
     assert graphs.pool != before
 
 
+def test_work_outside_runs_between_two_graphs(log):
+    graphs = Graphs(CUDA)
+
+    def function(x):
+        doubled(x, "first")
+        graphs.outside(lambda: log.append("outside"))
+        return doubled(x, "second")
+
+    for n in range(3):
+        assert graphs("a", function, np.array([n])).tolist() == [2 * n]
+
+    def passes(kind, n):
+        return [(kind, "first", [n]), (kind, "second", [n])]
+
+    def done(kind, n):
+        first, second = passes(kind, n)
+        return [first, "outside", second]
+
+    # once per call: not during the capture
+    assert log == done("run", 0) + passes("capture", 1) + done("replay", 1) + done("replay", 2)
+
+
+def test_a_failure_after_work_outside_leaves_nothing_behind(log):
+    graphs = Graphs(CUDA)
+    call(graphs, "a", 1)
+
+    def function(_):
+        graphs.outside(lambda: log.append("outside"))
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        graphs("a", function, np.array([1]))
+    assert FakeGraph.recording is None
+    assert not graphs.captured
+    gc.collect()
+    assert call(graphs, "a", 2) == [4]
+    graphs.outside(lambda: log.append("now"))
+    assert log[1:] == [("capture", "a", [2]), ("replay", "a", [2]), "now"]
+
+
 def test_failed_first_call_does_not_count(log):
     graphs = Graphs(CUDA)
     with pytest.raises(ValueError, match="no"):
@@ -341,6 +381,20 @@ def test_overlap_waits_for_work_that_fails(monkeypatch):
     assert overlap.kept == []
 
 
+def test_overlap_leaves_nothing_to_wait_for(monkeypatch):
+    events = []
+    main, side = FakeStream("main", events), FakeStream("side", events)
+    monkeypatch.setattr("gumbeltree.device.overlap.side_stream", lambda device: side)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    with Overlap(CUDA) as overlap:
+        overlap.start(lambda: None)
+        overlap.finish()
+        # in the next graph, which the second stream is not part of
+        overlap.wait()
+    assert events == ["side waits for main", "main waits for side"]
+
+
 def test_autocast_cache_is_disabled(log):
     seen = []
     assert torch.is_autocast_cache_enabled()
@@ -451,4 +505,46 @@ def test_gpu_captures_gradients_and_updates():
 
     (losses, weight), (others, same) = trained(False), trained(True)
     assert others == pytest.approx(losses, rel=1e-5)
+    torch.testing.assert_close(same, weight)
+
+
+@pytest.mark.gpu
+def test_gpu_gradients_and_random_numbers_continue_after_work_outside():
+    device = torch.device("cuda")
+
+    def trained(captured):
+        torch.manual_seed(0)
+        weight = torch.randn(3, 40, device=device, requires_grad=True)
+        bucket = torch.zeros(3, 40, device=device)
+        graphs = Graphs(device, at_once=True)
+        calls = []
+
+        def work():
+            calls.append(float(bucket.sum()))
+            bucket.mul_(2)
+
+        def function(numbers):
+            dropped = torch.nn.functional.dropout(weight * numbers[:, None], 0.5)
+            bucket.copy_(dropped.detach())
+            graphs.outside(work)
+            loss = (torch.nn.functional.dropout(dropped, 0.5) * bucket).sum() / 100
+            (gradient,) = torch.autograd.grad(loss, weight)
+            with torch.no_grad():
+                weight.sub_(gradient, alpha=0.1)
+            return loss.detach()
+
+        losses = []
+        for n in range(6):
+            numbers = np.array([n, 3, 9 - n])
+            torch.manual_seed(n)
+            if captured:
+                losses.append(float(graphs("key", function, numbers)))
+            else:
+                losses.append(float(function(torch.from_numpy(numbers).to(device))))
+        assert len(graphs.captured) == captured
+        return losses, calls, weight.detach()
+
+    (losses, sums, weight), (others, same_sums, same) = trained(False), trained(True)
+    assert others == pytest.approx(losses, rel=1e-5)
+    assert same_sums == pytest.approx(sums, rel=1e-5)
     torch.testing.assert_close(same, weight)

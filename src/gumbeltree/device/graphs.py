@@ -28,9 +28,26 @@ _STREAM_LOCK = threading.RLock()
 
 
 class _Captured(NamedTuple):
-    graph: torch.cuda.CUDAGraph
+    parts: list[Callable[[], object]]
     numbers: Tensor
     out: Any
+
+
+class _Recording:
+    """A function under capture; `parts` replay its graphs and do the work between them."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pool = pool
+        self.graph: torch.cuda.CUDAGraph
+        self.parts: list[Callable[[], object]] = []
+
+    def begin(self) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        self.parts.append(self.graph.replay)
+        self.graph.capture_begin(self.pool, capture_error_mode=MODE)
+
+    def end(self) -> None:
+        self.graph.capture_end()
 
 
 class Graphs:
@@ -59,6 +76,7 @@ class Graphs:
         self.refused: set[Hashable] = set()
         self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()
         self.pool: Any = None
+        self.recording: _Recording | None = None
 
     def __call__(self, key: Hashable, function: Function, numbers: NDArray[np.int64]) -> Any:
         """Return ``function(numbers)`` with the numbers on the device.
@@ -85,8 +103,25 @@ class Graphs:
                 return out
             captured = self.captured[key]
             captured.numbers.copy_(values, non_blocking=True)
-            captured.graph.replay()
+            for part in captured.parts:
+                part()
             return captured.out
+
+    def outside(self, work: Callable[[], object]) -> None:
+        """Do work that cannot be captured, at this point of the function that is running.
+
+        A function under capture continues in another graph, and every replay does the work between
+        the two.
+
+        Args:
+            work: Returns nothing to the function; changes memory that stays at the same address.
+        """
+        if self.recording is None:
+            work()
+            return
+        self.recording.end()
+        self.recording.parts.append(work)
+        self.recording.begin()
 
     def _run(self, function: Function, values: Tensor) -> Any:
         """Run the function eagerly, on the stream where it will be captured."""
@@ -125,7 +160,6 @@ class Graphs:
 
     def _capture(self, function: Function, values: Tensor) -> _Captured:
         numbers = values.to(self.device)
-        graph = torch.cuda.CUDAGraph()
         stream = capture_stream(self.device)
         with _STREAM_LOCK:
             torch.cuda.synchronize(self.device)
@@ -135,21 +169,24 @@ class Graphs:
                 if self.at_once:
                     # release the memory of the single eager call
                     torch.cuda.empty_cache()
+            recording = self.recording = _Recording(self.pool)
             # not torch.cuda.graph(), which collects garbage and empties the cache every time
             with torch.cuda.stream(stream):
                 try:
-                    graph.capture_begin(self.pool, capture_error_mode=MODE)
+                    recording.begin()
                     out = function(numbers)
                 except BaseException:
                     try:
-                        graph.capture_end()
+                        recording.end()
                     except RuntimeError:
                         # the capture is invalid, and its pool with it
                         self.pool = None
                     raise
-                graph.capture_end()
+                finally:
+                    self.recording = None
+                recording.end()
             torch.cuda.current_stream(self.device).wait_stream(stream)
-        return _Captured(graph, numbers, out)
+        return _Captured(recording.parts, numbers, out)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

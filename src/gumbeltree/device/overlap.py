@@ -29,10 +29,7 @@ class Overlap:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self.wait()
-        finally:
-            self.kept.clear()
+        self.finish()
 
     def start(self, work: Callable[[], Result]) -> Result:
         """Run `work` after the work queued so far; call `wait` before using the result."""
@@ -51,6 +48,13 @@ class Overlap:
             # a graph under capture must not depend on a stream outside it
             return
         torch.cuda.current_stream(self.device).wait_stream(self.side)
+
+    def finish(self) -> None:
+        """Wait for all work, so that a graph under capture can end here."""
+        try:
+            self.wait()
+        finally:
+            self.kept.clear()
 
 
 @cache
