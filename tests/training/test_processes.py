@@ -18,7 +18,7 @@ from gumbeltree.data.compile import prepare
 from gumbeltree.data.split import shuffled
 from gumbeltree.evaluation import evaluate
 from gumbeltree.training.loop import train
-from gumbeltree.training.start import leave_processes
+from gumbeltree.training.start import leave_processes, strategy
 from gumbeltree.training.stopping import InterruptedRunError
 from tests.commands import Result
 from tests.runs import SMALL, metrics
@@ -27,12 +27,16 @@ from tests.runs import SMALL, metrics
 SAME = (*SMALL, "embedding.dropout=0", "head.dropout=0", "learning_rate=0.01", "test_fraction=0.1")
 
 
-def start(*arguments, settings=(), processes=2):
-    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
-    options = ["--device", "cpu", *(x for s in (*SAME, *settings) for x in ("--set", s))]
-    command = ["-m", *launcher, "-m", "gumbeltree", "train", *map(str, arguments), *options]
+def start(*arguments, settings=(), processes=2, device="cpu"):
+    """Start training in several processes."""
+    options = ["--device", device, *(x for s in (*SAME, *settings) for x in ("--set", s))]
+    return start_module("gumbeltree", "train", *arguments, *options, processes=processes)
+
+
+def start_module(*command, processes=2):
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", processes)
     return subprocess.Popen(
-        [sys.executable, *command],
+        [sys.executable, *(str(x) for x in ("-m", *launcher, "-m", *command))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -42,7 +46,11 @@ def start(*arguments, settings=(), processes=2):
 
 
 def torchrun(*arguments, **options):
-    running = start(*arguments, **options)
+    return end_of(start(*arguments, **options))
+
+
+def end_of(running):
+    """Wait for the end of a process; return its exit code and output."""
     try:
         out, err = running.communicate(timeout=300)
     except subprocess.TimeoutExpired:
@@ -61,19 +69,19 @@ def single(folder, name, settings, data=None, **options):
     return prepared
 
 
-def assert_same(folder, other, steps):
+def assert_same(folder, other, steps, tolerance=1e-5):
     """Assert that two runs agree up to the order of sums."""
     one, two = metrics(folder), metrics(other)
     assert one[-1]["step"] == steps
     for a, b in zip(one, two, strict=True):
         for name in ("train_loss", "dev_loss"):
-            assert a[name] == pytest.approx(b[name], abs=1e-5), (a, b)
+            assert a[name] == pytest.approx(b[name], abs=tolerance), (a, b)
         for name in ("step", "dev_accuracy", "learning_rate"):
             assert a[name] == b[name]
     results = [json.loads((x / "result.json").read_text(encoding="utf-8")) for x in (folder, other)]
     for name in ("dev_accuracy", "test_accuracy", "steps", "best_epoch"):
         assert results[0][name] == results[1][name]
-    assert results[0]["test_loss"] == pytest.approx(results[1]["test_loss"], abs=1e-5)
+    assert results[0]["test_loss"] == pytest.approx(results[1]["test_loss"], abs=tolerance)
 
 
 PAIRS = (
@@ -127,6 +135,23 @@ def test_two_processes_finish_what_one_began(pairs, tmp_path):
     # only one process prints
     assert ended.err.count("resuming after step 4") == 1
     assert ended.err.count("dev loss") == len(metrics(folder)) - 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes", "used", "backend"),
+    [(2, 2, [0, 1], None), (4, 2, [0, 1], None), (1, 2, [0, 0], "gloo"), (2, 3, [0, 1, 0], "gloo")],
+)
+def test_processes_share_devices_if_there_are_too_few(
+    monkeypatch, caplog, devices, processes, used, backend
+):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    with caplog.at_level("INFO"):
+        found = strategy("cuda", processes)
+    assert found.parallel_devices == [torch.device("cuda", index) for index in used]
+    # None: that of the device, which is NCCL
+    assert found.process_group_backend == backend
+    assert ("share the CUDA devices" in caplog.text) == (backend == "gloo")
+    assert strategy("cpu", processes).parallel_devices == [torch.device("cpu")] * processes
 
 
 def threads_of_gloo():

@@ -17,6 +17,8 @@ from gumbeltree.model import SentenceModel, load
 from gumbeltree.text.tokenizer import PAD, UNKNOWN
 from gumbeltree.weights import check_fit
 
+logger = logging.getLogger(__name__)
+
 # Fabric's "64-true" would round scores to float32 before the loss, so `train` converts the model
 PRECISIONS = {"32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
 
@@ -25,7 +27,8 @@ def start_fabric(device: str, precision: str) -> Fabric:
     """Return the device or devices to train on.
 
     Args:
-        device: auto, cpu, cuda or cuda:N. Under torchrun, each process uses its own device.
+        device: auto, cpu, cuda or cuda:N. Under torchrun, each process uses its own device; if
+            there are more processes than CUDA devices, they share these.
         precision: see `TrainingConfig.precision`.
     """
     kind, _, index = pick_device(device).partition(":")
@@ -36,14 +39,34 @@ def start_fabric(device: str, precision: str) -> Fabric:
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     fabric = Fabric(
         accelerator=kind,
-        devices=local if world > 1 else ([int(index)] if index and kind == "cuda" else 1),
+        # the strategy lists the devices of several processes
+        devices=[int(index)] if world == 1 and index and kind == "cuda" else 1,
         num_nodes=world // local,
-        # the cell has no gradient if all sentences of a batch are single words
-        strategy=DDPStrategy(find_unused_parameters=True) if world > 1 else "auto",
+        strategy=strategy(kind, local) if world > 1 else "auto",
         precision=PRECISIONS[precision],  # type: ignore[arg-type]
     )
     fabric.launch()
     return fabric
+
+
+def strategy(kind: str, local: int) -> DDPStrategy:
+    """Return how `local` processes of this machine share its devices of a kind."""
+    count = torch.cuda.device_count() if kind == "cuda" else local
+    shared = count < local
+    if shared:
+        # NCCL allows only one process per device
+        logger.info(
+            "%d processes share the CUDA devices (%d) and communicate with Gloo", local, count
+        )
+    return DDPStrategy(
+        parallel_devices=[
+            torch.device("cuda", rank % count) if kind == "cuda" else torch.device("cpu")
+            for rank in range(local)
+        ],
+        process_group_backend="gloo" if shared else None,
+        # the cell has no gradient if all sentences of a batch are single words
+        find_unused_parameters=True,
+    )
 
 
 def leave_processes() -> None:
