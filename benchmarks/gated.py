@@ -78,7 +78,7 @@ def step_of(width: int, impl: str, captured: bool, precision: str, split: Split)
         return Step(fabric, module, model, wrapped, split, training)
     if reason := why_not_captured(fabric, model):
         raise ValueError(f"the step cannot be captured: {reason}")
-    return CapturedStep(fabric, module, model, optimizer, split, training)
+    return CapturedStep(fabric, model, optimizer, split, training)
 
 
 def timed(

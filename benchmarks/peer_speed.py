@@ -93,7 +93,7 @@ def step_of(recipe: Recipe, split: Split, device: str) -> tuple[Step, str | None
     reason = why_not_captured(fabric, model)
     if reason:
         return Step(fabric, module, model, wrapped, split, recipe.training), reason
-    return CapturedStep(fabric, module, model, optimizer, split, recipe.training), None
+    return CapturedStep(fabric, model, optimizer, split, recipe.training), None
 
 
 def turns(steps: dict[str, Callable[[int], None]], rounds: int, wait: Callable[[], object]) -> Any:

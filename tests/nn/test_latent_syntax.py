@@ -163,7 +163,7 @@ def test_mean_gradient_is_that_of_the_expected_loss(tracker: int, length: int) -
 
 def test_score_and_policy(tmp_path) -> None:
     model = tiny_model("single", encoder="latent_syntax", estimator="ppo").train()
-    policy = Policy(model, 0, lambda x: x)
+    policy = Policy(model, 0, lambda *x: x)
     assert policy.estimator is model.encoder.estimator
     sentences, draw = Sentences.of([[1, 2, 3, 4], [5], [2, 2]]), Draw(torch.arange(6).view(3, 2))
     vectors = sentences.with_words(model.embedding(sentences.words))

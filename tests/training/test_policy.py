@@ -370,7 +370,7 @@ def test_running_sums_by_hand():
         found[2], (costs[2] - mean) / (square - mean**2) ** 0.5, rtol=1e-6, atol=1e-6
     )
     # weight 0: a process without examples of its own
-    policy.total = lambda x: x + torch.tensor([2.0, 20.0, 500.0]) if len(x) == 3 else x
+    policy.total = lambda x: [x + torch.tensor([2.0, 20.0, 500.0])]
     before = policy.sums.clone()
     policy.advantage(batch, torch.tensor([1e9, 1e9]), lambda: None, weight=0.0)
     torch.testing.assert_close(

@@ -183,8 +183,8 @@ def setup(
     )
     fabric = start_fabric("cuda", precision)
     optimizer = new_optimizer(training, model, fabric.device)
-    module, _ = fabric.setup(model, optimizer)
-    step = CapturedStep(fabric, module, model, optimizer, split, training)
+    fabric.setup(model, optimizer)
+    step = CapturedStep(fabric, model, optimizer, split, training)
     if batches == "bucketed":
         chosen = [x for x in shuffled(split, sizes.pairs, 0, 0) if len(x) == sizes.pairs]
     else:

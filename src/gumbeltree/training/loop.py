@@ -19,7 +19,7 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.loggers.logger import Logger
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from gumbeltree import __version__
 from gumbeltree.code_version import CodeVersion, code_version
@@ -198,10 +198,10 @@ class _Run:
             if "order" not in used:
                 # encoders follow trees that come with a batch, but this one finds its own
                 self.splits[name] = dataclasses.replace(split, orders=None)
-        optimizer = new_optimizer(self.config, self.model, fabric.device)
-        module, self.optimizer = fabric.setup(self.model, optimizer)
-        self.schedule = Schedule(optimizer, self.config, self.metric.lower)
-        self.step = self._new_step(module, optimizer)
+        self.model.to(fabric.device)
+        self.optimizer: Any = new_optimizer(self.config, self.model, fabric.device)
+        self.schedule = Schedule(self.optimizer, self.config, self.metric.lower)
+        self.step = self._new_step()
         self.average: WeightAverage | None = None
         if self.config.average:
             self.average = WeightAverage(self.model, self._copy(), self.config.average)
@@ -215,15 +215,17 @@ class _Run:
         self.saved_at = time.monotonic()
         self.started = self.saved_at - self.progress.seconds
 
-    def _new_step(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+    def _new_step(self) -> Step:
         """Return the training step, captured as a CUDA graph if possible."""
-        split = self.splits["train"]
-        reason = why_not_captured(self.fabric, self.model)
+        fabric, model, optimizer = self.fabric, self.model, self.optimizer
+        split, config = self.splits["train"], self.config
+        reason = why_not_captured(fabric, model)
         if reason is None:
             logger.info("training steps are captured as CUDA graphs")
-            return CapturedStep(self.fabric, module, self.model, optimizer, split, self.config)
+            return CapturedStep(fabric, model, optimizer, split, config)
         logger.info("training steps are not captured as CUDA graphs: %s", reason)
-        return Step(self.fabric, module, self.model, self.optimizer, split, self.config)
+        module, wrapped = fabric.setup(model, optimizer)
+        return Step(fabric, module, model, wrapped, split, config)
 
     def train(self, on_step: Callable[[int], object], loggers: Sequence[Logger | str]) -> None:
         """Train until the last epoch, early stopping, or a request to stop."""

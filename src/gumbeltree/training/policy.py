@@ -1,7 +1,7 @@
 """Advantages of drawn trees, which the estimators `reinforce` and `ppo` learn from."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ class Policy:
         model: the model that is trained. Unless the settings of its estimator are a
             `ReinforceConfig`, the baseline is the mean loss of the other examples.
         seed: seed of the critic's initial weights.
-        total: sums a tensor over all processes.
+        total: sums tensors over all processes.
 
     Attributes:
         estimator: the estimator of the model.
@@ -35,7 +35,9 @@ class Policy:
         optimizer: optimizer of the critic.
     """
 
-    def __init__(self, model: SentenceModel, seed: int, total: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, model: SentenceModel, seed: int, total: Callable[..., Sequence[Tensor]]
+    ) -> None:
         estimator = estimator_of(model.encoder)
         # other encoders may provide log-probabilities on their own
         plain = not isinstance(estimator, AdvanceEstimator)
@@ -100,7 +102,7 @@ class Policy:
             advantage = centred / deviation.to(signal.dtype)
         wide = signal.double()
         new = torch.stack([torch.ones_like(wide), wide, wide.square()]).sum(1)
-        new = self.total(weight * new)
+        (new,) = self.total(weight * new)
         self.sums.mul_(self.config.decay).add_((1 - self.config.decay) * new / new[0])
         if predicted is not None:
             # `centred` is the error of prediction and running mean together
@@ -113,8 +115,9 @@ class Policy:
         assert self.optimizer is not None
         parameters = list(self.critic.parameters())
         error = (predicted - target).square().sum() * share.to(predicted.dtype)
-        for p, gradient in zip(parameters, torch.autograd.grad(error, parameters), strict=True):
-            p.grad = self.total(gradient).contiguous()
+        gradients = self.total(*torch.autograd.grad(error, parameters))
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = gradient.contiguous()
         self.optimizer.step()
         self.optimizer.zero_grad()
 

@@ -26,7 +26,7 @@ from gumbeltree.training.policy import Policy, check_policy
 
 
 class Step:
-    """Update the weights eagerly: with any model, on any device, in several processes.
+    """Update the weights eagerly: with any model, on any device.
 
     Args:
         fabric: Fabric on the training device or devices.
@@ -56,30 +56,35 @@ class Step:
         self.loss = torch.zeros((), dtype=torch.float64, device=fabric.device)
         self.norm = torch.zeros((), dtype=torch.float64, device=fabric.device)
         self.columns = split.sentences.shape[1]
+        self.buckets: dict[tuple[int, torch.dtype], Tensor] = {}
         check_policy(model, split, config)
         self.policy = Policy(model, config.seed, self._total)
         self.samples = self.policy.samples
 
     def __call__(self, rows: NDArray[np.int64], epoch: int, step: int) -> None:
         """Update the weights on the examples in `rows`, split across the processes."""
+        mine, weight = self._share(rows)
+        batch = self.split.batch(mine, self.fabric.device)
+        examples = torch.from_numpy(mine).to(self.fabric.device)
+        keys = example_keys(self.config.seed, epoch, examples, self.columns)
+        keys = sample_keys(keys, self.columns, self.samples)
+        torch.manual_seed(step_seed(self.config.seed, step, self.fabric.global_rank))
+        cpu = self.fabric.device.type == "cpu"
+        threads = for_step(len(batch.sentences), self.model.encoder.vector_dim)
+        # gradients are averaged over processes; the last factor makes this a mean over examples
+        with limited(threads) if cpu else contextlib.nullcontext():
+            self._update(batch, Draw(keys), weight, self.fabric.world_size / len(rows))
+
+    def _share(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:
+        """Return the examples of this process, `samples` times, and their weight, 0 or 1."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
         # neighbours in a batch can belong together
         mine = np.array_split(rows, world)[rank] if self.model.head.grouped else rows[rank::world]
         weight = 1.0
         if not len(mine):
-            # fewer examples than processes: DDP still needs a backward pass here, with weight zero
+            # fewer examples than processes: gradients are summed over all of them nevertheless
             mine, weight = rows[:1], 0.0
-        mine = np.tile(mine, self.samples)
-        batch = self.split.batch(mine, self.fabric.device)
-        examples = torch.from_numpy(mine).to(self.fabric.device)
-        keys = example_keys(self.config.seed, epoch, examples, self.columns)
-        keys = sample_keys(keys, self.columns, self.samples)
-        torch.manual_seed(step_seed(self.config.seed, step, rank))
-        cpu = self.fabric.device.type == "cpu"
-        threads = for_step(len(batch.sentences), self.model.encoder.vector_dim)
-        # gradients are averaged over processes; the last factor makes this a mean over examples
-        with limited(threads) if cpu else contextlib.nullcontext():
-            self._update(batch, Draw(keys), weight, world / len(rows))
+        return np.tile(mine, self.samples), weight
 
     def _update(self, batch: Batch, draw: Draw, weight: float, share: float) -> None:
         """Update the weights on a batch.
@@ -131,13 +136,24 @@ class Step:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def _total(self, x: Tensor) -> Tensor:
-        """Return the sum of `x` over all processes."""
+    def _total(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """Return the sums of tensors over all processes; the next call can overwrite them."""
         if self.fabric.world_size == 1:
-            return x
-        total = self.fabric.all_reduce(x.clone(), reduce_op="sum")
-        assert isinstance(total, Tensor)
-        return total
+            return tensors
+        sizes = [x.numel() for x in tensors]
+        kind = sum(sizes), tensors[0].dtype
+        if kind not in self.buckets:
+            # one for all graphs, each of which would keep its own otherwise
+            self.buckets[kind] = tensors[0].new_empty(kind[0])
+        bucket = self.buckets[kind]
+        torch.cat([x.reshape(-1) for x in tensors], out=bucket)
+        self._outside(lambda: torch.distributed.all_reduce(bucket))
+        parts = bucket.split(sizes)
+        return [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]
+
+    def _outside(self, work: Callable[[], object]) -> None:
+        """Do work that cannot be part of a graph."""
+        work()
 
     @torch.no_grad()
     def _greedy_losses(self, batch: Batch) -> Tensor:
@@ -186,23 +202,23 @@ class Step:
 
 
 class CapturedStep(Step):
-    """Run the whole update as one CUDA graph.
+    """Run the whole update as one CUDA graph; with several processes, as one up to each exchange.
 
     Batches of similar sizes share a graph; see `device.graphs.Graphs`. The first batch runs
-    eagerly, with the same result. Takes the arguments of `Step`, but the optimizer must be
-    capturable and not wrapped.
+    eagerly, with the same result. Takes the arguments of `Step` except the wrapped model, which
+    would sum the gradients over the processes once more; the optimizer must be capturable and not
+    wrapped.
     """
 
     def __init__(
         self,
         fabric: Fabric,
-        module: nn.Module,
         model: SentenceModel,
         optimizer: torch.optim.Optimizer,
         split: Split,
         config: TrainingConfig,
     ) -> None:
-        super().__init__(fabric, module, model, optimizer, split, config)
+        super().__init__(fabric, model, model, optimizer, split, config)
         device = fabric.device
         self.on_device = DeviceSplit(split, device)
         self.graphs = Graphs(device, at_once=True)
@@ -214,16 +230,21 @@ class CapturedStep(Step):
         # a graph would freeze the value of a Python number at capture
         self.rates = [_Number(device) for _ in optimizer.param_groups]
         self.temperature = _Number(device)
+        if fabric.world_size > 1:
+            # all processes start from the weights of the first
+            for x in model.state_dict().values():
+                torch.distributed.broadcast(x, 0)
 
     def __call__(self, rows: NDArray[np.int64], epoch: int, step: int) -> None:
-        """Update the weights on the examples in `rows`."""
+        """Update the weights on the examples in `rows`, split across the processes."""
         if epoch != self.epoch:
             self.keys.copy_(example_keys(self.config.seed, epoch, self.examples, self.columns))
             self.epoch = epoch
         for rate, group in zip(self.rates, self.optimizer.param_groups, strict=True):
             rate.set(group["lr"])
         self.temperature.set(getattr(self.model.encoder, "temperature", 1.0))
-        bounds, numbers = self.on_device.place(np.tile(rows, self.samples))
+        mine, weight = self._share(rows)
+        bounds, numbers = self.on_device.place(mine)
         # graphs reuse each other's memory, so allocate persistent tensors before the capture
         self.model.encoder.prepare(bounds.T)
         make_state(self.optimizer, self.parameters)
@@ -233,10 +254,11 @@ class CapturedStep(Step):
         def function(numbers: Tensor) -> None:
             batch = self.on_device.read(numbers, bounds, self.overlap)
             keys = sample_keys(self.keys[batch.own], self.columns, self.samples)
-            self._update(batch, Draw(keys, self.temperature.tensor), 1.0, 1 / len(rows))
+            self._update(batch, Draw(keys, self.temperature.tensor), weight, 1 / len(rows))
 
-        torch.manual_seed(step_seed(self.config.seed, step, 0))
-        self.graphs(bounds, function, numbers)
+        torch.manual_seed(step_seed(self.config.seed, step, self.fabric.global_rank))
+        # shares of the same size can belong to batches of different sizes
+        self.graphs((bounds, len(rows)), function, numbers)
 
     def _forward(self, batch: Batch, draw: Draw, head: bool = True) -> ModelOutput:
         """Return the output of the model."""
@@ -247,9 +269,11 @@ class CapturedStep(Step):
     def _descend(self, objective: Callable[[], Tensor]) -> None:
         """Update the weights without reading any value back to the CPU."""
         with self.overlap or contextlib.nullcontext():
-            gradients = torch.autograd.grad(objective(), self.parameters, allow_unused=True)
+            found = torch.autograd.grad(objective(), self.parameters, allow_unused=True)
+        # models that can be captured use the same weights in every batch, so in every process
+        used = [(p, x) for p, x in zip(self.parameters, found, strict=True) if x is not None]
         try:
-            self._set_gradients(gradients)
+            self._set_gradients([p for p, _ in used], self._total(*(x for _, x in used)))
             self.norm += self._clip()
             with learning_rates(self.optimizer, [rate.tensor for rate in self.rates]):
                 self.optimizer.step()
@@ -259,18 +283,21 @@ class CapturedStep(Step):
             # steps outside this class clip separately and must not be scaled as well
             self.optimizer.grad_scale = None
 
-    def _set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+    def _outside(self, work: Callable[[], object]) -> None:
+        """Do work between two graphs."""
+        if self.overlap is not None:
+            self.overlap.finish()
+        self.graphs.outside(work)
+
+    def _set_gradients(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Assign each parameter a contiguous gradient of its own."""
         taken: set[int] = set()
-        for p, gradient in zip(self.parameters, gradients, strict=True):
-            if gradient is not None and (
-                gradient.data_ptr() in taken or not gradient.is_contiguous()
-            ):
+        for p, gradient in zip(parameters, gradients, strict=True):
+            if gradient.data_ptr() in taken or not gradient.is_contiguous():
                 # terms of a sum can share one gradient tensor, which clipping would scale twice
                 gradient = gradient.clone(memory_format=torch.contiguous_format)
             p.grad = gradient
-            if gradient is not None:
-                taken.add(gradient.data_ptr())
+            taken.add(gradient.data_ptr())
 
     def _clip(self) -> Tensor:
         """Clip the gradients, in the optimizer if possible; return the unclipped norm `[]`."""
@@ -308,8 +335,6 @@ def why_not_captured(fabric: Fabric, model: SentenceModel) -> str | None:
     """Return why training steps cannot be captured, or None if they can."""
     if fabric.device.type != "cuda":
         return f"graphs require a CUDA device, but the device is {fabric.device}"
-    if fabric.world_size > 1:
-        return f"training uses {fabric.world_size} processes"
     if torch.is_anomaly_enabled():
         return "anomaly detection requires eager execution"
     return model.why_not_captured(sample=True)
