@@ -89,10 +89,12 @@ class Measured:
         self.training = case.mode == "training"
         optimizer = new_optimizer(recipe.training, self.model, fabric.device)
         module, wrapped = fabric.setup(self.model, optimizer)
-        captured = why_not_captured(fabric, self.model) is None
-        given = (optimizer if captured else wrapped), self.split, recipe.training
-        kind_of_step = CapturedStep if captured else Step
-        self.step = kind_of_step(fabric, module, self.model, *given)
+        given = self.split, recipe.training
+        self.step: Step
+        if why_not_captured(fabric, self.model) is None:
+            self.step = CapturedStep(fabric, self.model, optimizer, *given)
+        else:
+            self.step = Step(fabric, module, self.model, wrapped, *given)
         self.model.train(self.training)
 
     def __call__(self, row: int) -> None:

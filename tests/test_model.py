@@ -532,3 +532,13 @@ def test_bad_weights_do_not_hang_or_crash():
     with torch.no_grad():
         model.encoder.query.fill_(math.nan)
     assert len(model.encode(TEXTS)) == len(model.parse_many(TEXTS)) == len(TEXTS)
+
+
+def test_initial_word_vectors_have_the_given_deviation():
+    config = tiny_config()
+    words = [f"word{i}" for i in range(2000)]
+    for std in (0.01, 1.0):
+        embedding = dataclasses.replace(config.embedding, std=std)
+        own = dataclasses.replace(config, embedding=embedding)
+        weight = SentenceModel(own, whitespace_tokenizer(words, lower=False)).embedding.weight
+        assert weight.std().item() == pytest.approx(std, rel=0.05)

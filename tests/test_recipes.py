@@ -74,6 +74,8 @@ MATCHED = {
 }
 OTHERS = (
     *("demo", "listops", "listops-beams", "sick", "snli-100d-reference", "sst2-100d"),
+    *("listops-gated", "listops-gold", "listops-random", "listops-recurrent"),
+    *("logic-beams", "logic-gold", "logic-random", "logic-recurrent"),
     *("text", "text-pair", "embed", "embed-100d", "sick-relatedness", "parser"),
     *(name for name in PEERS if " " not in name),
     *MATCHED,
@@ -111,8 +113,9 @@ def test_recipe_fits_its_task(name):
     if hasattr(head, "labels"):
         # the labels of a table come from its training file
         assert head.labels == (("?",) if data.task == "table" else task.labels)
-    # generated text consists of words; everything else is tokenized
-    assert data.tokenizer == ("whitespace" if hasattr(task, "generate") else "treebank")
+    # formulas and generated text consist of words; everything else is tokenized
+    words = hasattr(task, "generate") or data.task == "logic"
+    assert data.tokenizer == ("whitespace" if words else "treebank")
     assert (data.generate > 0) == hasattr(task, "generate")
     assert data.dev_fraction + data.test_fraction < 0.5
     assert recipe.description

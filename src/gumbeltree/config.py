@@ -58,6 +58,9 @@ BASELINES = ("none", "batch", "running", "self_critical", "rloo", "nvil")
 DIFFERENCES = ("abs", "signed", "squared")
 """Forms of the difference in the features of a pair; see `MLPSettings`."""
 
+MIXTURES = ("vectors", "answers")
+"""What beams average over their trees in training."""
+
 POOLINGS = ("root", "max", "mean_max")
 """How the nodes of a tree become its vector."""
 
@@ -85,6 +88,9 @@ class GatedConfig(Settings):
     """Width of its hidden layer in multiples of the state width."""
     dropout: float = setting(0.0, low=0, high=0.9)
     """Share of the hidden units to drop in training, drawn once per candidate."""
+    left_offset: float = setting(0.0, low=-math.inf)
+    """Added to the initial bias of the left child's gate and subtracted from that of the right
+    child's: new parents then resemble their left children."""
     kind: str = kind_of("gated")
 
 
@@ -303,6 +309,9 @@ class BeamTreeConfig(EncoderConfig):
     """Drop beams that reach the same nodes as a better one, by another order of merges."""
     stochastic: bool = field(default=False, kw_only=True)
     """Draw the merges that a beam proposes in training, instead of taking the most probable."""
+    mixture: str = field(default="vectors", kw_only=True, metadata={"choices": MIXTURES})
+    """What training averages over the trees: their vectors, or the probabilities of the classes
+    given each vector."""
     kind: str = kind_of("beam_tree")
 
 
@@ -513,6 +522,8 @@ class EmbeddingConfig(Settings):
     """Dropout on the elements of the word vectors."""
     tuned: bool = False
     """Train the word vectors as well."""
+    std: float = setting(0.01, low=0)
+    """Standard deviation of initial word vectors if they do not come from a file."""
 
 
 @dataclass(frozen=True)

@@ -94,11 +94,17 @@ class SentenceModel(TextModel, nn.Module):
         self.register_buffer("spelling", torch.from_numpy(spell(tokenizer)) if spell else None)
         self.head = HEADS[config.head.kind](config.head, self.encoder.vector_dim)
         """Head, which turns sentence vectors into predictions."""
+        if getattr(config.encoder, "mixture", "") == "answers" and not self.head.averages_answers:
+            raise ValueError(
+                f"`encoder.mixture` is 'answers', but the head {config.head.kind!r} does not "
+                "average the answers for several trees; use mixture=vectors, or a head that "
+                "classifies sentences or pairs"
+            )
         self.reset_embedding()
 
     def reset_embedding(self) -> None:
-        """Draw word vectors from N(0, 0.01^2); set those of `<pad>` and `<unk>` to zero."""
-        nn.init.normal_(self.embedding.weight, std=0.01)
+        """Draw random word vectors; set those of `<pad>` and `<unk>` to zero."""
+        nn.init.normal_(self.embedding.weight, std=self.config.embedding.std)
         special = [self.tokenizer.token_to_id(word) for word in ("<pad>", "<unk>")]
         with torch.no_grad():
             self.embedding.weight[[i for i in special if i is not None]] = 0
@@ -368,7 +374,9 @@ class SentenceModel(TextModel, nn.Module):
 
     def _head_input(self, encoding: Encoding) -> Encoding:
         """Return only the outputs that the head uses."""
-        return Encoding(encoding.vector) if self.head.keep == VECTORS else encoding
+        if self.head.keep != VECTORS:
+            return encoding
+        return Encoding(encoding.vector, alternatives=encoding.alternatives)
 
     def _is_captured(self) -> bool:
         """Return whether sentences are encoded by captured CUDA graphs."""

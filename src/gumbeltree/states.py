@@ -39,6 +39,15 @@ class Draw(NamedTuple):
         return self.noise is not None
 
 
+class Alternatives(NamedTuple):
+    """Several trees of each sentence."""
+
+    vector: Tensor
+    """Their vectors `[B, k, D]`."""
+    log_prob: Tensor
+    """Their log-probabilities `[B, k]`, -inf for trees that do not exist."""
+
+
 @dataclass(frozen=True)
 class Encoding:
     """What an encoder returns; unpacks as ``vector, order = encoder(...)``.
@@ -68,6 +77,10 @@ class Encoding:
     beams: BestTrees | None = None
     """The k most probable trees of each sentence: `order`, int64 `[B, k, T-1]`, and `log_prob`
     `[B, k]`, if the encoder searches for them or `Keep.beams` requests them."""
+
+    alternatives: Alternatives | None = None
+    """A vector and a log-probability for each of several trees, if the head is to classify each of
+    them and average the probabilities of the classes."""
 
     @property
     def probabilities(self) -> Tensor | None:

@@ -18,6 +18,7 @@ from gumbeltree.nn.encoders.tree_encoder import of_choices
 from gumbeltree.noise import new_keys
 from gumbeltree.ops.merge.beams import search
 from gumbeltree.ops.merge.dropout import parent_codes, word_codes
+from gumbeltree.parts import HEADS
 from gumbeltree.states import Draw, Encoding, Keep, NodeState
 from gumbeltree.tree import Tree
 from tests.models import TEXTS, tiny_config, tiny_model
@@ -399,3 +400,49 @@ def test_rejects_a_wrong_number_of_trees(beams):
         tiny_model().best_trees(TEXTS, beams=beams)
     with pytest.raises(ValueError, match="`batch_size` must be a positive integer, got 0"):
         tiny_model().best_trees(TEXTS, batch_size=0)
+
+
+@pytest.mark.parametrize("sentences", [1, 2])
+def test_training_can_average_the_answers_of_all_trees(sentences):
+    torch.manual_seed(2)
+    e = made(beams=3, mixture="answers").train()
+    kind = "single" if sentences == 1 else "pair"
+    sizes = {"hidden_dim": 5, "hidden_layers": 1, "batch_norm": False, "dropout": 0.0}
+    config = dataclasses.replace(tiny_config(kind).head, **sizes)
+    head = HEADS[kind](config, 4).double().train()
+    lengths = [5, 1, 2, 4]
+    x, target = torch.randn(4, 5, 3).double(), torch.tensor([0, 1, 1, 0])[: 4 // sentences]
+    encoding = e(x, torch.tensor(lengths))
+    ours = head.loss(head(*encoding.chunk(sentences)), target)
+
+    # -log of the sum over trees, or over pairs of them, of p(trees) p(class | trees)
+    found = [plain_beams(e, x[i, :n]) for i, n in enumerate(lengths)]
+    share = 4 // sentences
+    losses = []
+    for i in range(share):
+        likelihood = 0
+        for choice in itertools.product(*found[i::share]):
+            of_trees = math.prod(
+                (total.exp() / sum(t.exp() for t, _, _ in beams))
+                for (total, _, _), beams in zip(choice, found[i::share], strict=True)
+            )
+            vectors = [Encoding(nodes[0][0].h[None]) for _, nodes, _ in choice]
+            likelihood = likelihood + of_trees * head(*vectors).softmax(-1)[0, target[i]]
+        losses.append(-likelihood.log())
+    wanted = torch.stack(losses)
+    torch.testing.assert_close(ours, wanted, rtol=1e-10, atol=1e-11)
+    weights = [*e.parameters(), *head.parameters()]
+    gradients = [torch.autograd.grad(loss.sum(), weights) for loss in (ours, wanted)]
+    for one, other in zip(*gradients, strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+
+    # predictions classify the mean of the vectors
+    assert e.eval()(x, torch.tensor(lengths)).alternatives is None
+
+
+def test_only_classifiers_average_answers():
+    with pytest.raises(ValueError, match="head 'single_number' does not average the answers"):
+        tiny_model("single_number", encoder="beam_tree", mixture="answers")
+    with pytest.raises(ValueError, match="`mixture` must be one of vectors, answers, got 'roots'"):
+        BeamTreeConfig(3, 4, mixture="roots")

@@ -244,3 +244,15 @@ def test_forget_offset() -> None:
         as_printed.bias[2:6] = 1.0
     states = [NodeState(*torch.randn(2, 3, 2)) for _ in range(2)]
     torch.testing.assert_close(as_printed(*states), as_coded(*states))
+
+
+def test_gated_cell_can_start_close_to_its_left_child() -> None:
+    cells = []
+    for offset in (0.0, 3.0):
+        torch.manual_seed(0)
+        cells.append(GatedCell(8, GatedConfig(left_offset=offset)))
+    plain, leaning = (cell.bias_out.detach() for cell in cells)
+    torch.testing.assert_close(leaning - plain, torch.tensor([3.0] * 8 + [-3.0] * 8 + [0.0] * 16))
+    left, right = (NodeState(x, x) for x in torch.randn(2, 500, 8))
+    near = [torch.cosine_similarity(cell(left, right).h, left.h).mean() for cell in cells]
+    assert near[1] > 0.85 > near[0] + 0.05

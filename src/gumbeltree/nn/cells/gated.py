@@ -42,6 +42,7 @@ class GatedCell(nn.Module):
         D = self.D = hidden_dim
         config = config or GatedConfig()
         self.width, self.drop_rate = config.expansion * D, config.dropout
+        self.left_offset = config.left_offset
         self.weight = nn.Parameter(torch.empty(self.width, 2 * D))
         self.bias = nn.Parameter(torch.empty(self.width))
         self.weight_out = nn.Parameter(torch.empty(4 * D, self.width))
@@ -56,6 +57,9 @@ class GatedCell(nn.Module):
             limit = 1 / math.sqrt(weight.shape[1])
             nn.init.uniform_(weight, -limit, limit)
             nn.init.uniform_(bias, -limit, limit)
+        with torch.no_grad():
+            self.bias_out[: self.D] += self.left_offset
+            self.bias_out[self.D : 2 * self.D] -= self.left_offset
         nn.init.ones_(self.gain)
         nn.init.zeros_(self.shift)
 

@@ -11,7 +11,7 @@ from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
 from gumbeltree.noise import is_keys, keyed_noise, mixed
 from gumbeltree.ops.merge.beams import search, why_not
 from gumbeltree.registry import own
-from gumbeltree.states import BestTrees, Draw, Encoding, Keep
+from gumbeltree.states import Alternatives, BestTrees, Draw, Encoding, Keep
 
 
 class BeamTreeEncoder(GumbelTreeEncoder):
@@ -80,11 +80,16 @@ class BeamTreeEncoder(GumbelTreeEncoder):
         if keep.beams and not (keep.beams == k and self.config.distinct):
             # other trees than those in the vector
             beams = self.best_trees(leaves, layout, self.scale, keep.beams)
+        every = None
+        if self.training and self.config.mixture == "answers":
+            every = Alternatives(found.vector, found.log_prob)
         if not (keep.nodes or keep.scores):
-            return Encoding(vector, best, beams=beams)
+            return Encoding(vector, best, beams=beams, alternatives=every)
         follow = sentences.with_order(best.clamp(min=0))
         alone = super().encode(follow, Draw(), keep._replace(beams=0))
-        return dataclasses.replace(alone, vector=vector, order=best, beams=beams)
+        return dataclasses.replace(
+            alone, vector=vector, order=best, beams=beams, alternatives=every
+        )
 
     def _noise(self, noise: Tensor | None, T: int) -> Tensor | None:
         """Return noise for each beam `[B, k, T-1, T-1]`, given keys."""

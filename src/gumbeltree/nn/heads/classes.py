@@ -14,6 +14,7 @@ from gumbeltree.config import HeadConfig
 from gumbeltree.nn.heads.class_evaluation import ClassEvaluation, buckets_of
 from gumbeltree.nn.heads.head import Head, Part
 from gumbeltree.nn.heads.mlp import MLPHead, OfPairs, OfSentences
+from gumbeltree.states import Encoding
 
 
 class Classifier(Head):
@@ -70,6 +71,7 @@ class ClassHead(Classifier, MLPHead):
     """
 
     Config: ClassVar[Any] = HeadConfig
+    averages_answers = True
     class_weights: Tensor | None
 
     def __init__(self, config: HeadConfig, vector_dim: int) -> None:
@@ -80,6 +82,26 @@ class ClassHead(Classifier, MLPHead):
             weights = torch.tensor([config.class_weights.get(x, 1.0) for x in config.labels])
         # a tensor, since a captured graph cannot read Python numbers
         self.register_buffer("class_weights", weights)
+
+    def forward(self, *encodings: Encoding) -> Tensor:
+        """Return logits `[B, C]`.
+
+        If the encodings have alternatives, the logits are the logarithms of the mean probabilities
+        of the classes, weighted by those of the alternatives; pairs combine all of theirs.
+        """
+        trees = [x.alternatives for x in encodings if x.alternatives is not None]
+        if len(trees) < len(encodings):
+            return super().forward(*encodings)
+        vectors, weights = [trees[0].vector], trees[0].log_prob.log_softmax(-1)
+        for tree in trees[1:]:
+            n, k = weights.shape[1], tree.log_prob.shape[1]
+            vectors = [*(x.repeat_interleave(k, 1) for x in vectors), tree.vector.repeat(1, n, 1)]
+            weights = (weights[..., None] + tree.log_prob.log_softmax(-1)[:, None]).flatten(1)
+        logits = self.classify(self.features(*(x.flatten(0, 1) for x in vectors)))
+        logs = logits.to(weights.dtype).log_softmax(-1).unflatten(0, weights.shape)  # [B, n, C]
+        # finite, so that a tree that does not exist has a gradient of zero
+        mean: Tensor = (weights.clamp(min=-1e4)[..., None] + logs).logsumexp(1)
+        return mean
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the weighted cross entropy of each example `[B]`; `target`: classes, int64 `[B]`.

@@ -127,6 +127,8 @@ class Head(nn.Module, ABC):
     gets `Sentences.node_labels`, int64 `[B, 2T-1]`, as its target."""
     grouped: ClassVar[bool] = False
     """Whether training batches keep examples with the same first sentence together."""
+    averages_answers: ClassVar[bool] = False
+    """Whether the head reads `Encoding.alternatives`."""
     predicts: ClassVar[str] = ""
     """classes, number or tags, which determines how labels in tables are checked; empty for any
     others."""
