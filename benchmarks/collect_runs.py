@@ -3,8 +3,10 @@
     python benchmarks/collect_runs.py RUN_FOLDER... [--out FILE] [--exclusive] [--replace]
 
 A folder is a run, or contains runs at any depth. `--exclusive` records that nothing else used the
-machine, so that the times can be compared. `python benchmarks/write_results.py` then updates
-docs/results.md.
+machine, so that the times can be compared. Where `train_all.py` has evaluated a run on further
+files, their accuracies are added. `python benchmarks/write_results.py` then updates
+docs/results.md, and `python benchmarks/write_generalise.py` docs/generalise.md, whose runs are in
+results/generalise.jsonl.
 """
 
 import argparse
@@ -126,6 +128,7 @@ def read_run(folder: Path, exclusive: bool = False) -> dict[str, Any]:
         **{key: result[key] for key in ("dev_accuracy", "test_accuracy") if key in result},
         "best_epoch": best["epoch"],
         "best_seconds": float(f"{best['seconds']:.6g}"),
+        "steps": result["steps"],
         "seconds": result["seconds"],
         "exclusive": exclusive,
         "code": [known_commit(code) for code in result.get("code", [])],
@@ -138,6 +141,13 @@ def read_run(folder: Path, exclusive: bool = False) -> dict[str, Any]:
             "vectors": data["vectors"],
         },
     }
+    evaluated = folder.with_name(f"{folder.name}.json")
+    if evaluated.is_file():
+        found = json.loads(evaluated.read_text(encoding="utf-8"))
+        run["tests"] = {
+            Path(x["file"]).stem: {key: x[key] for key in ("examples", "mean_words", "accuracy")}
+            for x in (found if isinstance(found, list) else [found])
+        }
     if recipe["data"]["task"] == "snli" and all(x.startswith("batch_size=") for x in changed):
         # only these are drawn
         run["curve"] = {

@@ -21,6 +21,7 @@ from gumbeltree.data.prepared import save_prepared
 from gumbeltree.describe import describe
 from gumbeltree.evaluation import evaluate
 from gumbeltree.store import find_model, has_half_embeddings
+from gumbeltree.tasks.listops import tree_of
 from tests.commands import run
 from tests.models import TEXTS, WORDS, tiny_model
 from tests.runs import SMALL, table
@@ -28,7 +29,7 @@ from tests.test_imports import imported_by
 from tests.test_store import FILES, assert_same, edit_weights
 
 SHIPPED = packaged.packaged_names()
-MOST_BYTES = 20_000_000
+MOST_BYTES = 21_000_000
 PROVENANCE = {
     "recipe_name": "sst2-100d",
     "recipe": {"data": {"task": "sst2", "lower": True}},
@@ -531,7 +532,7 @@ def test_packaged_model_is_complete(name):
     assert recipe.model.head.kind == model.config.head.kind
     assert set(getattr(recipe.model.head, "labels", ())) == set(model.labels)
     measure = model.head.measure
-    assert 0.5 < metrics[f"dev_{measure}"] < 1
+    assert 0.5 < metrics[f"dev_{measure}"] <= 1
     assert about["shipped"]["measured"] is True
     lost = about["shipped"]["original"][f"dev_{measure}"] - metrics[f"dev_{measure}"]
     assert lost <= ship_model.MOST_LOST + 1e-9
@@ -543,8 +544,15 @@ def test_packaged_model_is_complete(name):
     # the header is for classifiers
     listed = [result.metric_value for result in data.eval_results or ()]
     assert listed == (measured if model.labels else [])
-    assert f"`{about['sources'][0]['licence']}`" in card
     assert "Table" not in card
+    if name == "listops-64d":
+        # its data are generated
+        assert not about["sources"]
+        words = "[SM 2 [MAX 3 9 ] 4 ]".split()
+        assert model.parse(" ".join(words)) == tree_of(words)
+        assert [x.label for x in model.predict(["[SM 2 [MAX 3 9 ] 4 ]", "[MIN 8 6 ]"])] == ["5", "6"]
+        return
+    assert f"`{about['sources'][0]['licence']}`" in card
     assert any(source["name"].startswith("glove") for source in about["sources"])
     assert model.parse("i love this very much .").words[1] == "love"
     if model.config.head.kind == "single":

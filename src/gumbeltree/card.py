@@ -19,6 +19,11 @@ ANSWERS = {
     "tags": "labels and probabilities",
     "similarity": "cosine",
 }
+# examples of tasks whose texts are not English
+FORMAL = {
+    "listops": ("[SM 2 [MAX 3 9 ] ]", "[MED 4 [MIN 7 1 ] 5 ]"),
+    "logic": ("( not a )", "( a ( or b ) )"),
+}
 # identifiers of licences and languages on the Hub
 IDENTIFIER = re.compile(r"[a-z0-9][A-Za-z0-9.-]*")
 
@@ -185,14 +190,19 @@ def _use(model: Any, name: str | None) -> str:
     source = json.dumps(name or "path/to/this/folder")
     pair = model.head.sentences == 2
     text = '("a dog sleeps .", "an animal sleeps .")' if pair else '"i love this very much ."'
+    sentence = '"the dog sleeps ."'
+    task = section(section(model.provenance, "recipe"), "data").get("task")
+    if task in FORMAL:
+        one, other = (json.dumps(x) for x in FORMAL[task])
+        text, sentence = f"({one}, {other})" if pair else one, other
     answer = f"{ANSWERS.get(model.head.predicts, 'answer')} per {'pair' if pair else 'sentence'}"
-    trees = '\nmodel.parse("the dog sleeps .")  # a tree'
+    trees = f"\nmodel.parse({sentence})  # a tree"
     return f"""```python
 from gumbeltree import SentenceModel
 
 model = SentenceModel.from_pretrained({source})
 model.predict([{text}])  # {answer}
-model.encode(["the dog sleeps ."])  # {model.encoder.vector_dim}D vectors\
+model.encode([{sentence}])  # {model.encoder.vector_dim}D vectors\
 {trees if model.encoder.builds_trees else ""}
 ```
 

@@ -10,7 +10,7 @@ from typing import Any
 from gumbeltree.config import ModelConfig, load_recipe, recipe_names
 from gumbeltree.extras import has_torch
 from gumbeltree.light.model import is_light
-from gumbeltree.packaged import about_packaged, packaged_folder, packaged_names
+from gumbeltree.packaged import about_packaged, main_metric, packaged_folder, packaged_names
 from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import suggest
 from gumbeltree.store import CONFIG, find_model, hub_hint, model_config, read_config
@@ -75,14 +75,14 @@ def measured(provenance: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the model's own result on the test split, or else the dev split; None if unknown.
 
     Args:
-        provenance: The origin of a model; its first metric is the one that selected the model.
+        provenance: The origin of a model.
 
     Returns:
         "metric", "value" and "split"; "data", the task; "examples" of the split and "trained_on",
         the number of training examples, each None if not recorded.
     """
     metrics, splits = section(provenance, "metrics"), section(section(provenance, "data"), "splits")
-    name = next((key[4:] for key in metrics if key.startswith("dev_")), "")
+    name = main_metric(metrics) or ""
     task = section(section(provenance, "recipe"), "data").get("task")
     for split in ("test", "dev"):
         value = metrics.get(f"{split}_{name}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,18 @@ def about_packaged(name: str) -> PackagedModel:
 def results_of(about: dict[str, Any]) -> tuple[str | None, float | None, float | None]:
     """Return the main metric in the provenance of a model, and its values on dev and test."""
     metrics = about.get("metrics", {})
-    name = next((key.removeprefix("dev_") for key in metrics if key.startswith("dev_")), None)
+    name = main_metric(metrics)
     return name, metrics.get(f"dev_{name}"), metrics.get(f"test_{name}")
+
+
+def main_metric(metrics: Iterable[str]) -> str | None:
+    """Return the metric that selected a model; the next one if that was the loss.
+
+    Args:
+        metrics: names of results such as "dev_accuracy", in the order of a result.json.
+    """
+    names = [key.removeprefix("dev_") for key in metrics if key.startswith("dev_")]
+    return next((name for name in names if name != "loss"), names[0] if names else None)
 
 
 def packaged_hint(folder: Path) -> str:

@@ -1,0 +1,131 @@
+"""Write the tables and the picture of docs/generalise.md from benchmarks/results/generalise.jsonl.
+
+    python benchmarks/write_generalise.py
+
+`collect_runs.py RUNS --out benchmarks/results/generalise.jsonl` fills that file with runs that
+`train_all.py` has trained and evaluated. The text between `<!-- results: NAME -->` and
+`<!-- end -->` is replaced; the text around it is written by hand.
+"""
+
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from collect_runs import RUNS, read_runs
+from write_results import DOCS, PUBLISHED, Group, commits, fill, group, label, spread, table
+
+from gumbeltree.atomic import replace_file
+from gumbeltree.plots import COLOURS, pyplot, save_picture
+
+COLUMNS = {
+    "listops": {
+        "test_d20s": "test",
+        "test-200-300": "200–300",
+        "test-500-600": "500–600",
+        "test-900-1000": "900–1000",
+        "test-arguments-10": "10 args",
+        "test-arguments-15": "15 args",
+        "test-lra": "LRA",
+    },
+    "logic": {"test-8": "8", "test-10": "10", "test-12": "12", "test": "split C"},
+}
+"""Names of the test files and headings of their columns, by task."""
+DRAWN = ("beams", "beams, OneSoft", "CRvNN", "Ordered Memory", "Gumbel tree")
+"""Published systems in the picture."""
+LENGTHS = ("test_d20s", "test-200-300", "test-500-600", "test-900-1000")
+"""Files of these systems."""
+
+
+def accuracies(each: Group, name: str) -> list[float]:
+    """Return the accuracies of the seeds on a test file, in percent."""
+    return [100 * run["tests"][name]["accuracy"] for run in each.runs if name in run["tests"]]
+
+
+def cells(each: Group, names: Iterable[str]) -> list[str]:
+    """Return mean and deviation over the seeds on each file, empty where it is another task's."""
+    found = (accuracies(each, name) for name in names)
+    return [spread(values) if values else "" for values in found]
+
+
+def medians(each: Group, names: Iterable[str]) -> list[str]:
+    """Return the median over the seeds on each file."""
+    found = (accuracies(each, name) for name in names)
+    return [f"{statistics.median(values):.2f}" if values else "" for values in found]
+
+
+def ours(groups: Sequence[Group], task: str) -> str:
+    """Return one row per experiment of a task."""
+    names = COLUMNS[task]
+    rows = []
+    for each in groups:
+        seeds = str(len(each.runs))
+        steps = f"{each.runs[0]['steps']:,}"
+        rows.append([label(each.recipe, each.set), seeds, steps, *cells(each, names)])
+        if len(each.runs) > 2:
+            rows.append(["median", "", "", *medians(each, names)])
+    return table(["recipe", "seeds", "steps", *names.values()], rows)
+
+
+def published(task: str) -> str:
+    """Return the published accuracies of a task."""
+    about = PUBLISHED[task]
+    rows = [[name, *(f"{x:g}" for x in values)] for name, values in about["rows"].items()]
+    return table(["system", *COLUMNS[task].values()], rows)
+
+
+def code(groups: Iterable[Group]) -> str:
+    """Return the commits of all experiments."""
+    rows = [[label(each.recipe, each.set), commits(each)] for each in groups]
+    return table(["recipe", "commit"], rows)
+
+
+def draw(groups: Sequence[Group], path: Path) -> None:
+    """Draw accuracy over length: the seeds of each of our experiments, and published systems."""
+    plt = pyplot()
+    figure, axes = plt.subplots(figsize=(7.2, 4.2))
+    words: dict[str, float] = {}
+    for colour, each in zip(COLOURS, groups, strict=False):
+        tests: dict[str, Any] = each.runs[0]["tests"]
+        names = [x for x in tests if x == "test_d20s" or x.split("-")[1].isdigit()]
+        words |= {name: tests[name]["mean_words"] for name in names}
+        x = [words[name] for name in names]
+        values = [accuracies(each, name) for name in names]
+        mean = [statistics.fmean(v) for v in values]
+        axes.plot(x, mean, "o-", color=colour, label=f"{each.name}, {len(each.runs)} seeds")
+        if len(each.runs) > 1:
+            low, high = [min(v) for v in values], [max(v) for v in values]
+            axes.fill_between(x, low, high, color=colour, alpha=0.15)
+    about = PUBLISHED["listops"]
+    for colour, name in zip(COLOURS[len(groups) :], DRAWN, strict=False):
+        values = dict(zip(about["columns"], about["rows"][name], strict=True))
+        x = [words[file] for file in LENGTHS]
+        y = [values[file] for file in LENGTHS]
+        axes.plot(x, y, "x--", color=colour, label=f"{name}, published", linewidth=1)
+    axes.axvspan(0, 100, color="0.92", zorder=0)
+    axes.text(6, 33, "training\nlengths", fontsize=8, color="0.4")
+    axes.set(xlabel="tokens", ylabel="accuracy, %", xlim=(0, 1000), ylim=(30, 101))
+    axes.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.12, 0.12), framealpha=0.9)
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    save_picture(figure, path)
+
+
+def main() -> None:
+    page = DOCS / "generalise.md"
+    try:
+        groups = group(read_runs(RUNS.with_name("generalise.jsonl")))
+        of_task = {task: [x for x in groups if x.recipe.startswith(task)] for task in COLUMNS}
+        content = {task: ours(found, task) for task, found in of_task.items()}
+        content |= {f"published {task}": published(task) for task in COLUMNS}
+        content["commits"] = code(groups)
+        text = fill(page.read_text(encoding="utf-8"), content)
+        draw([x for x in of_task["listops"] if not x.set], DOCS / "images" / "generalise.png")
+        replace_file(page, lambda part: part.write_text(text, encoding="utf-8"))
+    except (ImportError, OSError, ValueError) as error:
+        sys.exit(f"write_generalise: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
