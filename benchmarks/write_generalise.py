@@ -1,12 +1,15 @@
 """Write the tables and the picture of docs/generalise.md from benchmarks/results/generalise.jsonl.
 
-    python benchmarks/write_generalise.py
+    python benchmarks/write_generalise.py [--trees TREES.json...]
 
 `collect_runs.py RUNS --out benchmarks/results/generalise.jsonl` fills that file with runs that
-`train_all.py` has trained and evaluated. The text between `<!-- results: NAME -->` and
-`<!-- end -->` is replaced; the text around it is written by hand.
+`train_all.py` has trained and evaluated. `--trees` adds outputs of `gumbeltree trees
+runs/listops/seed-* --data FILE --limit N --json` to results/generalise_trees.json. The text between
+`<!-- results: NAME -->` and `<!-- end -->` is replaced; the text around it is written by hand.
 """
 
+import argparse
+import json
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,6 +22,7 @@ from write_results import DOCS, PUBLISHED, Group, commits, fill, group, label, s
 from gumbeltree.atomic import replace_file
 from gumbeltree.plots import COLOURS, pyplot, save_picture
 
+TREES = RUNS.with_name("generalise_trees.json")
 COLUMNS = {
     "listops": {
         "test_d20s": "test",
@@ -81,6 +85,26 @@ def code(groups: Iterable[Group]) -> str:
     return table(["recipe", "commit"], rows)
 
 
+def add_trees(paths: Iterable[Path]) -> dict[str, Any]:
+    """Add outputs of `gumbeltree trees` to the recorded ones; return all by test file."""
+    found: dict[str, Any] = json.loads(TREES.read_text("utf-8")) if TREES.exists() else {}
+    for path in paths:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        scores = [row["f1"]["sentence"] for row in about["rows"] if row["kind"] == "model"]
+        found[Path(about["file"]).stem] = {"examples": about["sentences"], "f1": scores}
+    replace_file(TREES, lambda part: part.write_text(json.dumps(found, indent=1) + "\n", "utf-8"))
+    return found
+
+
+def trees(found: dict[str, Any]) -> str:
+    """Return the F1 of each seed with gold trees."""
+    names = [name for name in COLUMNS["listops"] if name in found]
+    header = ["seed", *(COLUMNS["listops"][name] for name in names)]
+    seeds = range(len(found[names[0]]["f1"]))
+    rows = [[str(i), *(f"{100 * found[name]['f1'][i]:.2f}" for name in names)] for i in seeds]
+    return table(header, [*rows, ["examples", *(str(found[name]["examples"]) for name in names)]])
+
+
 def draw(groups: Sequence[Group], path: Path) -> None:
     """Draw accuracy over length: the seeds of each of our experiments, and published systems."""
     plt = pyplot()
@@ -113,12 +137,16 @@ def draw(groups: Sequence[Group], path: Path) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trees", nargs="*", type=Path, default=[], metavar="TREES.json")
+    given = parser.parse_args()
     page = DOCS / "generalise.md"
     try:
         groups = group(read_runs(RUNS.with_name("generalise.jsonl")))
         of_task = {task: [x for x in groups if x.recipe.startswith(task)] for task in COLUMNS}
         content = {task: ours(found, task) for task, found in of_task.items()}
         content |= {f"published {task}": published(task) for task in COLUMNS}
+        content["trees"] = trees(add_trees(given.trees))
         content["commits"] = code(groups)
         text = fill(page.read_text(encoding="utf-8"), content)
         draw([x for x in of_task["listops"] if not x.set], DOCS / "images" / "generalise.png")

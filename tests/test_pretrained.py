@@ -548,9 +548,9 @@ def test_packaged_model_is_complete(name):
     if name == "listops-64d":
         # its data are generated
         assert not about["sources"]
-        words = "[SM 2 [MAX 3 9 ] 4 ]".split()
-        assert model.parse(" ".join(words)) == tree_of(words)
-        assert [x.label for x in model.predict(["[SM 2 [MAX 3 9 ] 4 ]", "[MIN 8 6 ]"])] == ["5", "6"]
+        text = "[SM 2 [MAX 3 9 ] 4 ]"
+        assert model.parse(text) == tree_of(text.split())
+        assert [answer.label for answer in model.predict([text, "[MIN 8 6 ]"])] == ["5", "6"]
         return
     assert f"`{about['sources'][0]['licence']}`" in card
     assert any(source["name"].startswith("glove") for source in about["sources"])
