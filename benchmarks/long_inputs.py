@@ -78,7 +78,8 @@ class Measured:
     """A model, and one training step or one prediction per input."""
 
     def __init__(self, case: Case) -> None:
-        kind = [f"encoder.kind={case.encoder}", "leaf=norm", "cell=gated", "max_words=20000"]
+        kind = [f"encoder.kind={case.encoder}", "leaf=norm", "cell=gated", "cell.dropout=0"]
+        kind.append("max_words=20000")
         width = [f"encoder.hidden_dim={case.width}", f"embedding_dim={case.width}"]
         recipe = with_settings(load_recipe("listops-beams"), [*kind, *width])
         torch.manual_seed(0)

@@ -11,6 +11,13 @@ A plan lists the rows:
     options = ["--prepared", "listops.st"]     # further options of `gumbeltree train`
     evaluate = ["--data", "test-900-1000.tsv"] # options of `gumbeltree evaluate`
 
+Rows that are evaluated on the same files can name them, `tests = "long"`:
+
+    [tests]
+    long = ["test.tsv", "test-900-1000.tsv"]
+
+benchmarks/plans has the plans of the documentation.
+
 Each run has its own process and folder, OUT/ROW/seed-N, with the evaluation in seed-N.json and all
 messages in seed-N.log beside it. `--jobs` of them run at a time. After `--minutes`, all runs save a
 checkpoint and stop; the same command resumes them. A failed run does not stop the others.
@@ -30,7 +37,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-KEYS = {"recipe": str, "set": list, "seeds": int, "options": list, "evaluate": list}
+KEYS = {"recipe": str, "set": list, "seeds": int, "options": list, "evaluate": list, "tests": str}
+WORDS = ["--batch-words", str(2**18)]
+"""Long inputs need large batches on a GPU."""
 
 
 class Run(NamedTuple):
@@ -57,7 +66,7 @@ class Run(NamedTuple):
 def read_plan(path: Path, out: Path) -> list[Run]:
     """Return the runs of a plan, all rows with seed 0 first."""
     plan = tomllib.loads(path.read_text(encoding="utf-8"))
-    rows = plan.get("row")
+    files, rows = plan.pop("tests", {}), plan.get("row")
     if plan.keys() != {"row"} or not isinstance(rows, list) or not rows:
         raise ValueError(f"{path} must consist of tables [[row]], got {', '.join(plan) or 'none'}")
     runs: list[tuple[int, Run]] = []
@@ -82,6 +91,17 @@ def read_plan(path: Path, out: Path) -> list[Run]:
             ]
             train = ["train", row["recipe"], *settings, *row.get("options", [])]
             evaluate = row.get("evaluate", [])
+            if tests := row.get("tests"):
+                if tests not in files:
+                    known = ", ".join(files) or "none"
+                    raise ValueError(
+                        f"{path}, row {number}: unknown tests {tests!r}; known: {known}"
+                    )
+                evaluate = [
+                    *(x for file in files[tests] for x in ("--data", file)),
+                    *WORDS,
+                    *evaluate,
+                ]
             again = ["--out", str(place), "--resume"]
             check = ["evaluate", str(place), *evaluate, "--json"] if evaluate else []
             runs.append((seed, Run(name, place, [*train, *again], check)))

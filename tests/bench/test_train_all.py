@@ -2,9 +2,16 @@
 
 import json
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+from benchmarks import train_all
 from benchmarks.train_all import Work, read_plan, summary
+
+from gumbeltree.config import load_recipe, with_settings
+
+PLANS = Path(train_all.__file__).parent / "plans"
 
 PLAN = """
 [[row]]
@@ -98,3 +105,21 @@ def test_impossible_plans_are_explained(tmp_path, text, message):
     (tmp_path / "plan.toml").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_plan(tmp_path / "plan.toml", tmp_path)
+
+
+def test_rows_can_name_their_tests(tmp_path):
+    plan = tmp_path / "plan.toml"
+    text = '[[row]]\nrecipe = "demo"\ntests = "long"\n'
+    plan.write_text('[tests]\nlong = ["a.tsv", "b.tsv"]\n' + text)
+    (run,) = read_plan(plan, tmp_path)
+    assert run.evaluate[:6] == ["evaluate", str(run.folder), "--data", "a.tsv", "--data", "b.tsv"]
+    plan.write_text(text)
+    with pytest.raises(ValueError, match="row 1: unknown tests 'long'; known: none"):
+        read_plan(plan, tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted(PLANS.glob("*.toml")), ids=lambda path: path.stem)
+def test_plans_of_the_documentation_name_recipes_and_settings(path):
+    assert read_plan(path, path.parent)
+    for row in tomllib.loads(path.read_text(encoding="utf-8"))["row"]:
+        assert with_settings(load_recipe(row["recipe"]), row.get("set", []))

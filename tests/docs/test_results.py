@@ -129,6 +129,19 @@ def test_cells_of_a_group(writer):
     assert writer.parameters(group) == "1,234 + 56"
 
 
+def test_evaluations_on_further_files_are_collected(collector, runs, tmp_path):
+    assert "tests" not in collector.read_run(runs / "seed-0")
+    folder = shutil.copytree(runs / "seed-0", tmp_path / "seed-0")
+    found = [
+        {"file": "data/long.tsv", "examples": 7, "mean_words": 9.5, "accuracy": 0.5, "loss": 1}
+    ]
+    # several files, or one
+    for content in (found, found[0]):
+        (tmp_path / "seed-0.json").write_text(json.dumps(content))
+        tests = {"long": {"examples": 7, "mean_words": 9.5, "accuracy": 0.5}}
+        assert collector.read_run(folder)["tests"] == tests
+
+
 def test_rejects_seeds_trained_on_different_data(writer):
     with pytest.raises(ValueError, match="snli-300d"):
         writer.group([run(0, 1, True), run(1, 1, True, digest="other")])
@@ -140,6 +153,17 @@ def test_the_page_has_the_tables_of_the_collected_runs(collector, writer):
     assert found == text, "run python benchmarks/write_results.py"
     with pytest.raises(ValueError, match="table 1"):
         writer.fill(text.replace("results: table 1", "results: other"), {"table 1": ""})
+
+
+def test_the_page_on_long_inputs_has_the_recorded_tables(collector, tmp_path):
+    page = importlib.import_module("write_generalise")
+    groups = page.group(collector.read_runs(collector.RUNS.with_name("generalise.jsonl")))
+    text = (ROOT / "docs" / "generalise.md").read_text(encoding="utf-8")
+    trees = json.loads(page.TREES.read_text(encoding="utf-8"))
+    again = page.fill(text, page.tables(groups, trees))
+    assert again == text, "run python benchmarks/write_generalise.py"
+    page.draw([x for x in groups if x.recipe == "listops-beams"], tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_pictures_are_drawn_from_curves(writer, tmp_path):
