@@ -31,6 +31,24 @@ def mixed(bits, KEY: tl.constexpr):
 
 
 @triton.jit
+def drop_key(code):
+    """Return the 32 bits of codes, int64, that `dropped` needs."""
+    # the keys 9 and 10 times 0x9E3779B9
+    first = mixed((code & 0xFFFFFFFF).to(tl.uint32), 0x8FF34781)
+    return mixed(first ^ (code >> 32 & 0xFFFFFFFF).to(tl.uint32), 0x2E2AC13A)
+
+
+@triton.jit
+def dropped(key, unit, LIMIT: tl.constexpr):
+    """Return whether `noise.dropped_units` drops units, given the `drop_key` of their codes.
+
+    Keys and units broadcast; LIMIT is the rate times 2^32, rounded down.
+    """
+    # the key 11 times 0x9E3779B9
+    return mixed(unit.to(tl.uint32) ^ key, 0xCC623AF3).to(tl.int64) < LIMIT
+
+
+@triton.jit
 def join_chain(CHAIN: tl.constexpr):
     """Wait for the previous kernel to finish, then allow the next one to launch.
 

@@ -7,7 +7,7 @@ inverse deviation; REC is its width.
 import triton
 import triton.language as tl
 
-from gumbeltree.device.kernel_math import mixed, sigmoid
+from gumbeltree.device.kernel_math import drop_key, dropped, sigmoid
 
 
 @triton.jit
@@ -97,9 +97,5 @@ def drop_kernel(
     """Set hidden units to OFF where `noise.dropped_units` drops them."""
     i = tl.program_id(0).to(tl.int64)
     o = tl.program_id(1) * BW + tl.arange(0, BW)
-    code = tl.load(codes + i)
-    # the keys 9, 10 and 11 times 0x9E3779B9
-    first = mixed((code & 0xFFFFFFFF).to(tl.uint32), 0x8FF34781)
-    key = mixed(first ^ (code >> 32 & 0xFFFFFFFF).to(tl.uint32), 0x2E2AC13A)
-    bits = mixed(o.to(tl.uint32) ^ key, 0xCC623AF3)
-    tl.store(inner + i * stride + o, OFF, mask=(o < W) & (bits.to(tl.int64) < LIMIT))
+    key = drop_key(tl.load(codes + i))
+    tl.store(inner + i * stride + o, OFF, mask=(o < W) & dropped(key, o, LIMIT))
