@@ -446,17 +446,22 @@ def test_epochs_have_different_noise():
     assert norms[0] == norms[2] != norms[1]
 
 
-@interpreted
-@pytest.mark.parametrize("inside", [False, True])
-def test_dropout_depends_on_seed_and_step_alone(inside):
-    # the kernels have no dropout inside the cell
-    settings = {"captured": True, "dropout": 0.4, "trees": "left"}
-    if inside:
-        cell = {"kind": "gated", "dropout": 0.4}
-        settings = {"captured": False, "dropout": 0.0, "leaf": "norm", "cell": cell}
+DROPPING = {"leaf": "norm", "cell": {"kind": "gated", "dropout": 0.4}}
+"""An encoder with dropout inside its cell."""
 
+
+@interpreted
+def test_drops_the_same_units_inside_the_cell():
+    both = Both(**DROPPING)
+    for rows in BATCHES[:2]:
+        both(rows)
+
+
+@interpreted
+@pytest.mark.parametrize("settings", [{"dropout": 0.4, "trees": "left"}, DROPPING])
+def test_dropout_depends_on_seed_and_step_alone(settings):
     def trained(first, draws):
-        update = Update(clip=0.5, **settings)
+        update = Update(True, clip=0.5, **settings)
         update.count = first
         torch.rand(draws)
         return update(BATCHES[1])[0], update.state
@@ -713,9 +718,21 @@ def test_gpu_captured_twice_gives_the_same_bits(cell):
 
 
 @pytest.mark.gpu
-def test_gpu_dropout_differs_between_replays():
+def test_gpu_captured_with_dropout_inside_the_cell():
+    (one, state, step), (other, same, _) = (
+        cuda_steps(True, GPU_BATCHES, **DROPPING) for _ in range(2)
+    )
+    assert step.graphs.captured
+    assert np.array_equal(one, other)
+    for name, x in state.items():
+        assert torch.equal(x, same[name]), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("settings", [{"dropout": 0.5}, DROPPING])
+def test_gpu_dropout_differs_between_replays(settings):
     # without an update, replays differ by dropout and noise alone
-    _, _, step = cuda_steps(True, GPU_BATCHES[:3], 0.5)
+    _, _, step = cuda_steps(True, GPU_BATCHES[:3], **settings)
     step.optimizer.param_groups[0]["lr"] = 0.0
     losses = []
     for number in (3, 4, 5, 3):

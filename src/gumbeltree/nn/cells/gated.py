@@ -36,6 +36,7 @@ class GatedCell(nn.Module):
     single_state = True
     kernels = "gated"
     epsilon = EPSILON
+    off = OFF
 
     def __init__(self, hidden_dim: int, config: GatedConfig | None = None) -> None:
         super().__init__()

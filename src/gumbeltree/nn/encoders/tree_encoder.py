@@ -74,8 +74,6 @@ class TreeEncoder(Encoder):
         for part in (self, self.leaf):
             if not own(part, "capturable"):
                 return f"{type(part).__name__} does not declare itself capturable"
-        if sample and (rate := rate_of(self.cell)):
-            return f"its kernels have no dropout inside the cell, but `cell.dropout` is {rate:g}"
         choice = self.explain(sample)
         return None if choice.name == "fused" else f"it uses impl={choice.name!r}, not 'fused'"
 

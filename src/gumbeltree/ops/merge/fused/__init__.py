@@ -40,8 +40,6 @@ def unsupported(cell: nn.Module, estimator: Any, sample: bool, by_name: bool = F
     if own(cell, "kernels") not in CELLS:
         name = type(cell).__name__
         return f"its kernels support the cells TreeLSTMCell and GatedCell only, got {name}"
-    if cell.training and (rate := rate_of(cell)):
-        return f"its kernels have no dropout inside the cell, but `cell.dropout` is {rate:g}"
     if sample and getattr(estimator, "local", True) and not is_supported(estimator):
         name = type(estimator).__name__
         return f"its kernels support the estimators {', '.join(SETTINGS)}, got {name}"
@@ -78,6 +76,9 @@ def build_tree(problem: TreeProblem) -> TreeResult:
     others = cell.others() if hasattr(cell, "others") else ()
     inputs = (leaves, query, cell.weight, cell.bias, *others)
     local = noise is not None and getattr(problem.estimator, "local", True)
+    operands = problem.operands or prepare(cell, query, problem.scale, layout)
+    if problem.dropout is not None:
+        operands = operands._replace(rate=rate_of(cell), keys=problem.dropout.contiguous())
     options = _Options(
         layout,
         CELLS[cell.kernels],
@@ -92,7 +93,7 @@ def build_tree(problem: TreeProblem) -> TreeResult:
         local,
         kernel_of(problem.estimator) if local else ST_GUMBEL,
         problem.noise_scale,
-        problem.operands or prepare(cell, query, problem.scale, layout),
+        operands,
     )
     if layout.overlap is not None:
         layout.overlap.wait()
@@ -136,7 +137,7 @@ class _Options(NamedTuple):
     estimator: Kernel
     noise_scale: float
     operands: Any
-    """Result of `prepared` in the module `forward` of the package."""
+    """Result of `prepared` in the module `forward` of the package, with the keys for dropout."""
 
 
 class _FusedTree(Function):

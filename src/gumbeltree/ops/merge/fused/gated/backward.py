@@ -78,7 +78,7 @@ def score_shares(
     BM, BN, warps = PAIRS
     kernels.slope_kernel[(-(-3 * cap // BM), -(-W // BN))](
         through_gates, trees.gates, trees.left, trees.right, at.start, T, cap, W=W, REC=REC, BM=BM,
-        BN=BN, num_warps=warps,
+        BN=BN, SCALE=operands.scale, num_warps=warps,
     )  # fmt: skip
     product(through_gates, weight_t.t(), precision, out=v, bias=v)
     return GatedShares(dgates, dinner, v, weight_t, weight_out_t)
@@ -168,8 +168,8 @@ def backward(
     for t in reversed(range(T - 1)):
         kernels.inner_kernel[(-(-B // inner.BM), -(-W // inner.BN))](
             t, weight_out_t, merge_dgates, merge_dinner, trees.gates, trees.chosen, at.start, W=W,
-            REC=REC, COLUMNS=4 * D, BM=inner.BM, BN=inner.BN, BK=inner.BK, PRECISION=dots,
-            num_warps=inner.warps, num_stages=inner.stages, **chain,
+            REC=REC, COLUMNS=4 * D, BM=inner.BM, BN=inner.BN, BK=inner.BK, SCALE=operands.scale,
+            PRECISION=dots, num_warps=inner.warps, num_stages=inner.stages, **chain,
         )  # fmt: skip
         shared.undo_kernel[(rows, columns, parts + planes)](
             t, weight_t, G, rest, direct, merge_dinner, trees.left, trees.right, trees.chosen,
@@ -195,7 +195,7 @@ def backward(
         BN = min(BLOCK, 1 << (width_out - 1).bit_length())
         kernels.inner_rows_kernel[(count, -(-width_out // BN))](
             trees.gates, trees.left, trees.right, trees.chosen, sigma, at.start, hidden, T, cap,
-            merges, W=W, REC=REC, WIDTH=width_out, BN=BN, num_warps=4,
+            merges, W=W, REC=REC, WIDTH=width_out, BN=BN, SCALE=operands.scale, num_warps=4,
         )  # fmt: skip
         # in parallel with the backward pass of the leaves, no split is needed
         split = SPLITS if layout.overlap is None and count % SPLITS == 0 else 1

@@ -1,4 +1,7 @@
-"""Backward kernels of the gated recursive cell; legend and numbering as in forward_kernels.py."""
+"""Backward kernels of the gated recursive cell; legend and numbering as in forward_kernels.py.
+
+The record of a dropped unit is OFF, so its gradients are zero without a mask.
+"""
 
 import triton
 import triton.language as tl
@@ -6,7 +9,7 @@ import triton.language as tl
 from gumbeltree.device.kernel_math import dot, join_chain
 from gumbeltree.ops.merge.fused.backward_kernels import gradient_row
 from gumbeltree.ops.merge.fused.forward_kernels import SIZES
-from gumbeltree.ops.merge.fused.gated.forward_kernels import gelu
+from gumbeltree.ops.merge.fused.gated.forward_kernels import gelu, scaled
 
 
 @triton.jit
@@ -94,9 +97,12 @@ def score_backward_kernel(
 @triton.jit(do_not_specialize=SIZES)
 def slope_kernel(
     dinner, record, left, right, start, T, cap, W: tl.constexpr, REC: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SCALE: tl.constexpr,
 ):  # fmt: skip
-    """Multiply rows of `dinner` by the derivative of GELU; zero those without a candidate."""
+    """Multiply rows of `dinner` by SCALE times the derivative of GELU.
+
+    Zero those without a candidate.
+    """
     c = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     o_n = tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
     m_all = c < 3 * cap
@@ -106,7 +112,7 @@ def slope_kernel(
     m = (m_all & (word | pair))[:, None] & (o_n < W)
     u = tl.load(record + c[:, None] * REC + o_n, mask=m, other=0.0)
     at = dinner + c[:, None] * W + o_n
-    x = tl.load(at, mask=m, other=0.0) * gelu_slope(u)
+    x = scaled(tl.load(at, mask=m, other=0.0) * gelu_slope(u), SCALE)
     tl.store(at, x, mask=m_all[:, None] & (o_n < W))
 
 
@@ -114,7 +120,7 @@ def slope_kernel(
 def inner_kernel(
     t, weight_out_t, merge_dgates, merge_dinner, record, chosen, start, W: tl.constexpr,
     REC: tl.constexpr, COLUMNS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr, CHAIN: tl.constexpr,
+    SCALE: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """Propagate the gate gradients [cap, COLUMNS] of the merges of step t to the inner states."""
     i_m, i_n = tl.program_id(0), tl.program_id(1)
@@ -147,7 +153,8 @@ def inner_kernel(
             other=0.0,
         )
         acc = dot(x, w, acc, PRECISION)
-    tl.store(merge_dinner + r[:, None] * W + o_n[None, :], acc * gelu_slope(u), mask=m_s)
+    acc = scaled(acc * gelu_slope(u), SCALE)
+    tl.store(merge_dinner + r[:, None] * W + o_n[None, :], acc, mask=m_s)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -273,15 +280,16 @@ def send_kernel(
 @triton.jit(do_not_specialize=["T", "cap", "offset"])
 def inner_rows_kernel(
     record, left, right, chosen, sigma, start, inner, T, cap, offset, W: tl.constexpr,
-    REC: tl.constexpr, WIDTH: tl.constexpr, BN: tl.constexpr,
+    REC: tl.constexpr, WIDTH: tl.constexpr, BN: tl.constexpr, SCALE: tl.constexpr,
 ):  # fmt: skip
-    """Store the GELU of the inner states, and a 1 for the bias, times the `gradient_row` factor.
+    """Store the hidden units, and a 1 for the bias, times the `gradient_row` factor.
 
-    Rows without a candidate or merge are zero.
+    The hidden units are SCALE times the GELU of the inner states. Rows without a candidate or merge
+    are zero.
     """
     i = tl.program_id(0).to(tl.int64)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
-    c, _, _, exists, scale = gradient_row(i, left, right, chosen, sigma, start, T, cap, offset)
-    x = gelu(tl.load(record + c * REC + o, mask=exists & (o < W), other=0.0))
-    x = tl.where(exists & (o == W), 1.0, x) * scale
+    c, _, _, exists, factor = gradient_row(i, left, right, chosen, sigma, start, T, cap, offset)
+    x = scaled(gelu(tl.load(record + c * REC + o, mask=exists & (o < W), other=0.0)), SCALE)
+    x = tl.where(exists & (o == W), 1.0, x) * factor
     tl.store(inner + i * WIDTH + o, x, mask=o < WIDTH)

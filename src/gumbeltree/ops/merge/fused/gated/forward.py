@@ -26,6 +26,8 @@ from gumbeltree.ops.merge.fused.gated import record_width
 
 PAIRS = (8, 128, 4)
 """Pairs, columns and warps per program of `pairs_kernel`."""
+CODES = 128
+"""Sentences per program of `word_codes_kernel`."""
 NUMBERS = 1024
 """Numbers per program of kernels that handle whole states."""
 PROJECT = {"tf32": Tile(64, 64, 32, 4, 4), "ieee": Tile(32, 64, 32, 4, 3)}
@@ -57,6 +59,17 @@ class GatedOperands(NamedTuple):
     """Norm of the scaled query."""
     epsilon: float
     """Added to the variance in the normalisation."""
+    off: float
+    """Inner state of dropped units."""
+    rate: float = 0.0
+    """Share of the hidden units to drop."""
+    keys: Tensor | None = None
+    """Keys of the sentences for dropout, int64 `[B, 2]`; None for no dropout."""
+
+    @property
+    def scale(self) -> float:
+        """Factor of the hidden units that are not dropped."""
+        return 1 / (1 - self.rate)
 
     def composer(
         self, leaves: Tensor, layout: Layout, record: bool, precision: str
@@ -82,6 +95,7 @@ def prepared(cell: Any, query: Tensor, scale: float, precision: str) -> GatedOpe
             scaled,
             scaled.norm(),
             cell.epsilon,
+            cell.off,
         )
 
 
@@ -117,6 +131,16 @@ class GatedComposer:
         self.inner = leaves.new_empty((2 * layout.B, W))
         self.new_gates = leaves.new_empty((2 * layout.B, 4 * D))
         self.sizes = {"D": D, "W": W, "REC": self.gates.shape[1], "RECORD": record}
+        self.codes = self.states
+        """Codes of the rows of `states`, for dropout; otherwise any tensor."""
+        self.drops = {"LIMIT": 0, "SCALE": operands.scale, "OFF": operands.off}
+        if operands.keys is not None:
+            self.drops["LIMIT"] = int(operands.rate * 2**32)
+            self.codes = torch.empty(4 * cap, dtype=torch.int64, device=leaves.device)
+            kernels.word_codes_kernel[(layout.T, -(-layout.B // CODES))](
+                operands.keys, layout.sentence, layout.tables.start, self.codes, BLOCK=CODES,
+                num_warps=4,
+            )  # fmt: skip
         self.tiles = [tile_for(tiles, precision, leaves) for tiles in (PROJECT, GATES)]
         self.dots = dot_precision(precision)
         self.chain = chain_options(leaves, precision)
@@ -127,8 +151,9 @@ class GatedComposer:
         inner = self.states.new_empty((cap, self.W))
         BM, BN, warps = PAIRS
         kernels.pairs_kernel[(-(-cap // BM), -(-self.W // BN))](
-            self.gates_lr, inner, self.gates, at.start, at.previous, T, cap, W=self.W,
-            REC=self.gates.shape[1], BM=BM, BN=BN, RECORD=self.record, num_warps=warps,
+            self.gates_lr, inner, self.gates, self.codes, at.start, at.previous, T, cap, W=self.W,
+            REC=self.gates.shape[1], BM=BM, BN=BN, RECORD=self.record, **self.drops,
+            num_warps=warps,
         )  # fmt: skip
         gates = product(inner, x.narrow_out.t().to(inner.dtype), self.precision, bias=x.bias_out)
         BM, BD, warps = rows_per_program(self.D)
@@ -154,10 +179,10 @@ class GatedComposer:
         layout, start, x = self.layout, self.layout.tables.start, self.operands
         tile = self.tiles[0]
         kernels.project_kernel[(-(-layout.B // tile.BM), -(-2 * self.W // tile.BN))](
-            t, x.narrow, x.bias, self.states, self.gates_lr, self.inner, self.gates, search.left,
-            search.right, search.node_state, start, layout.cap, BM=tile.BM, BN=tile.BN, BK=tile.BK,
-            PRECISION=self.dots, **self.sizes, num_warps=tile.warps, num_stages=tile.stages,
-            **self.chain,
+            t, x.narrow, x.bias, self.states, self.gates_lr, self.inner, self.gates, self.codes,
+            search.left, search.right, search.node_state, start, layout.cap, BM=tile.BM, BN=tile.BN,
+            BK=tile.BK, PRECISION=self.dots, **self.sizes, **self.drops, num_warps=tile.warps,
+            num_stages=tile.stages, **self.chain,
         )  # fmt: skip
         tile = self.tiles[1]
         kernels.gates_kernel[(-(-2 * layout.B // tile.BM), -(-4 * self.D // tile.BN))](

@@ -1,13 +1,20 @@
 """Forward kernels of the gated recursive cell; legend and numbering as in ../forward_kernels.py.
 
-W is the width of the hidden layer, REC that of a record; see `__init__.py`.
+W is the width of the hidden layer, REC that of a record; see `__init__.py`. With dropout, LIMIT is
+the rate times 2^32, SCALE the factor of the units that stay, and `codes` holds the code of each row
+of the states. A dropped unit has the inner state OFF, whose GELU and slope are zero. Without
+dropout, LIMIT is 0, SCALE is 1, and `codes` is not read.
 """
 
 import triton
 import triton.language as tl
 
-from gumbeltree.device.kernel_math import dot, join_chain, sigmoid
+from gumbeltree.device.kernel_math import dot, drop_key, dropped, join_chain, mixed, sigmoid
+from gumbeltree.ops.merge import dropout
 from gumbeltree.ops.merge.fused.forward_kernels import SIZES, choose, read_layer
+
+LEFT, RIGHT = tl.constexpr(dropout.LEFT), tl.constexpr(dropout.RIGHT)
+OFFSET = tl.constexpr(dropout.OFFSET)
 
 
 @triton.jit
@@ -16,12 +23,45 @@ def gelu(x):
     return 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
 
 
+@triton.jit
+def scaled(x, SCALE: tl.constexpr):
+    """Return x times SCALE."""
+    return x if SCALE == 1 else x * SCALE
+
+
+@triton.jit
+def parent_code(left, right):
+    """Return the code of a candidate, given those of its children, as `dropout.parent_codes`."""
+    return left * LEFT + right * RIGHT + OFFSET
+
+
+# `sentence` is a slice of a buffer, whose alignment varies
+@triton.jit(do_not_specialize_on_alignment=["sentence"])
+def word_codes_kernel(keys, sentence, start, codes, BLOCK: tl.constexpr):
+    """Store the codes of the words at one position, as `dropout.word_codes`."""
+    t, i_b = tl.program_id(0), tl.program_id(1)
+    first = tl.load(start + t)
+    b = i_b * BLOCK + tl.arange(0, BLOCK)
+    m = b < tl.load(start + t + 1) - first
+    own = tl.load(sentence + b, mask=m, other=0)
+    one = tl.load(keys + 2 * own, mask=m, other=0).to(tl.uint32)
+    other = tl.load(keys + 2 * own + 1, mask=m, other=0).to(tl.uint32)
+    # the keys 7 and 8 times 0x9E3779B9
+    low = mixed(one ^ t.to(tl.uint32), 0x5384540F)
+    high = mixed(other ^ t.to(tl.uint32), 0xF1BBCDC8)
+    tl.store(codes + first + b, (high.to(tl.int64) << 32) + low.to(tl.int64), mask=m)
+
+
 @triton.jit(do_not_specialize=SIZES)
 def pairs_kernel(
-    gates_lr, inner, record, start, previous, T, cap, W: tl.constexpr, REC: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, RECORD: tl.constexpr,
+    gates_lr, inner, record, codes, start, previous, T, cap, W: tl.constexpr, REC: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, RECORD: tl.constexpr, LIMIT: tl.constexpr,
+    SCALE: tl.constexpr, OFF: tl.constexpr,
 ):  # fmt: skip
-    """Store the GELU of the inner states of every adjacent pair of words in `inner` [cap, W]."""
+    """Store the GELU of the inner states of every adjacent pair of words in `inner` [cap, W].
+
+    With dropout, store the codes of the pairs as well.
+    """
     i_m, i_n = tl.program_id(0), tl.program_id(1)
     lo = tl.load(start + 1)
     N = tl.load(start + T)
@@ -35,7 +75,12 @@ def pairs_kernel(
     # the left products include the bias
     u = tl.load(gates_lr + before[:, None] * (2 * W) + o_n[None, :], mask=m_n, other=0.0)
     u += tl.load(gates_lr + row[:, None] * (2 * W) + W + o_n[None, :], mask=m_n, other=0.0)
-    tl.store(inner + row[:, None] * W + o_n[None, :], gelu(u), mask=m_n)
+    if LIMIT > 0:
+        l_code = tl.load(codes + before, mask=m, other=0)
+        code = parent_code(l_code, tl.load(codes + row, mask=m, other=0))
+        u = tl.where(dropped(drop_key(code)[:, None], o_n[None, :], LIMIT), OFF, u)
+        tl.store(codes + cap + row, code, mask=m & (i_n == 0))
+    tl.store(inner + row[:, None] * W + o_n[None, :], scaled(gelu(u), SCALE), mask=m_n)
     if RECORD:
         tl.store(record + row[:, None] * REC + o_n[None, :], u, mask=m_n)
 
@@ -162,15 +207,17 @@ def step_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def project_kernel(
-    t, both, both_bias, states, gates_lr, inner, record, left, right, node_state, start, cap,
+    t, both, both_bias, states, gates_lr, inner, record, codes, left, right, node_state, start, cap,
     D: tl.constexpr, W: tl.constexpr, REC: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, RECORD: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
+    BK: tl.constexpr, RECORD: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr,
+    OFF: tl.constexpr, PRECISION: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """Multiply the nodes of step t by W1 and compute the inner states of their candidates.
 
     The product with the weights of a left child, plus that of the node on the right as a right
     child, is the inner state of the candidate on the right, and vice versa. Its GELU is stored in
-    `inner` [2B, W], in row 2b for the candidate on the left and 2b + 1 for that on the right.
+    `inner` [2B, W], in row 2b for the candidate on the left and 2b + 1 for that on the right. With
+    dropout, the codes of the candidates are stored as well.
     """
     i_m, i_n = tl.program_id(0), tl.program_id(1)
     # sentences that continue after this merge
@@ -209,7 +256,20 @@ def project_kernel(
     at = other * (2 * W) + o_u + tl.where(as_left, W, 0)
     acc += tl.load(gates_lr + at, mask=m_s, other=0.0)
     side = tl.where(as_left, 1, 0)
-    tl.store(inner + (2 * b.to(tl.int64)[:, None] + side) * W + o_u, gelu(acc), mask=m_s)
+    if LIMIT > 0:
+        # the codes of the three nodes are those of words or of candidates of earlier steps
+        m_b, m_a = m & (before >= 0), m & (after >= 0)
+        code = tl.load(codes + new, mask=m, other=0)
+        l_row = tl.load(node_state + before, mask=m_b, other=0)
+        r_row = tl.load(node_state + after, mask=m_a, other=0)
+        l_code = parent_code(tl.load(codes + l_row, mask=m_b, other=0), code)
+        r_code = parent_code(code, tl.load(codes + r_row, mask=m_a, other=0))
+        key = tl.where(as_left, drop_key(r_code)[:, None], drop_key(l_code)[:, None])
+        acc = tl.where(dropped(key, o_u, LIMIT), OFF, acc)
+        tl.store(codes + cap + born, l_code, mask=m_b & (i_n == 0))
+        tl.store(codes + cap + born + 1, r_code, mask=m_a & (i_n == 0))
+    x = scaled(gelu(acc), SCALE)
+    tl.store(inner + (2 * b.to(tl.int64)[:, None] + side) * W + o_u, x, mask=m_s)
     if RECORD:
         tl.store(record + (born[:, None] + side) * REC + o_u, acc, mask=m_s)
 
