@@ -153,8 +153,8 @@ def inner_kernel(
             other=0.0,
         )
         acc = dot(x, w, acc, PRECISION)
-    acc = scaled(acc * gelu_slope(u), SCALE)
-    tl.store(merge_dinner + r[:, None] * W + o_n[None, :], acc, mask=m_s)
+    at = merge_dinner + r[:, None] * W + o_n[None, :]
+    tl.store(at, scaled(acc * gelu_slope(u), SCALE), mask=m_s)
 
 
 @triton.jit(do_not_specialize=SIZES)

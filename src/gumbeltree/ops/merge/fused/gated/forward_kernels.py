@@ -268,8 +268,8 @@ def project_kernel(
         acc = tl.where(dropped(key, o_u, LIMIT), OFF, acc)
         tl.store(codes + cap + born, l_code, mask=m_b & (i_n == 0))
         tl.store(codes + cap + born + 1, r_code, mask=m_a & (i_n == 0))
-    x = scaled(gelu(acc), SCALE)
-    tl.store(inner + (2 * b.to(tl.int64)[:, None] + side) * W + o_u, x, mask=m_s)
+    at = inner + (2 * b.to(tl.int64)[:, None] + side) * W + o_u
+    tl.store(at, scaled(gelu(acc), SCALE), mask=m_s)
     if RECORD:
         tl.store(record + (born[:, None] + side) * REC + o_u, acc, mask=m_s)
 
