@@ -39,7 +39,7 @@ INT32 = {
     *("cand", "node", "tape_rows", "chosen", "position", "node_state", "left", "right"),
     *("lengths", "start", "previous", "rows", "p_start"),
 }
-INT64 = {"order", "forced", "sentence"}
+INT64 = {"order", "forced", "sentence", "codes"}
 OPERANDS = {"both", "weight_t", "weight_out_t", "p_weight"}
 ESTIMATORS = [
     *(Kernel("st"), Kernel("reinmax"), Kernel("gapped", 0.8)),
@@ -150,6 +150,13 @@ CHOICES = (
 )
 """BEGIN, T, SAMPLE, FROM_KEYS, FORCED and KEEP_SCORES of the step kernels."""
 
+DROPS = (
+    {"LIMIT": 0, "SCALE": 1.0, "OFF": -1e4},
+    {"LIMIT": 1 << 30, "SCALE": 4 / 3, "OFF": -1e4},
+)
+"""The gated cell without dropout and with a rate of 0.25."""
+SCALES = [{"SCALE": drops["SCALE"]} for drops in DROPS]
+
 
 def estimator_constants(kernel: Kernel, BT: int, keys: bool) -> dict[str, Any]:
     """Return the constants of `undo_kernel` that select an estimator."""
@@ -165,9 +172,11 @@ def gated() -> None:
     BM, BN, warps = gated_forward.PAIRS
     rows, BD, row_warps = gated_forward.rows_per_program(D)
     whole = {"BM": rows, "BD": BD, **all_sizes}
+    compiled(gated_fwd.word_codes_kernel, {"BLOCK": gated_forward.CODES}, keys="*i64")
     for recorded in (True, False):
-        constants = {"BM": BM, "BN": BN, **wide, "RECORD": recorded}
-        compiled(gated_fwd.pairs_kernel, constants, warps)
+        for drops in DROPS:
+            constants = {"BM": BM, "BN": BN, **wide, "RECORD": recorded, **drops}
+            compiled(gated_fwd.pairs_kernel, constants, warps)
         constants = {**whole, "EPSILON": 1e-5, "RECORD": recorded}
         compiled(gated_fwd.first_layer_kernel, constants, row_warps)
     for begin, T, sample, keys, forced, scores in CHOICES:
@@ -183,14 +192,16 @@ def gated() -> None:
         operands = dict.fromkeys(OPERANDS, "*bf16") if precision == "bf16" else {}
         out = {"weight": "*bf16"} if precision == "bf16" else {}
         BM, BN, BK, warps, stages = tile_on_gpu(gated_forward.PROJECT, precision, D)
-        constants = {**all_sizes, **record, "BM": BM, "BN": BN, "BK": BK, **dots}
-        compiled(gated_fwd.project_kernel, constants, warps, stages, **operands)
+        for drops in DROPS:
+            constants = {**all_sizes, **record, "BM": BM, "BN": BN, "BK": BK, **drops, **dots}
+            compiled(gated_fwd.project_kernel, constants, warps, stages, **operands)
         BM, BN, BK, warps, stages = tile_on_gpu(gated_forward.GATES, precision, D)
         constants = {"W": W, "COLUMNS": 4 * D, "BM": BM, "BN": BN, "BK": BK, **dots}
         compiled(gated_fwd.gates_kernel, constants, warps, stages, **out)
         BM, BN, BK, warps, stages = tile_on_gpu(gated_backward.INNER, precision, D)
-        constants = {**wide, "COLUMNS": 4 * D, "BM": BM, "BN": BN, "BK": BK, **dots}
-        compiled(gated_bwd.inner_kernel, constants, warps, stages, **operands)
+        for scale in SCALES:
+            constants = {**wide, "COLUMNS": 4 * D, "BM": BM, "BN": BN, "BK": BK, **scale, **dots}
+            compiled(gated_bwd.inner_kernel, constants, warps, stages, **operands)
         BM, BN, BK, warps, stages = tile_on_gpu(gated_backward.UNDO, precision, D)
         constants = {"D": D, "STATE": D, "GATES": W, "BM": BM, "BN": BN, "BK": BK, **dots}
         constants |= {"PARTS": fused_backward.PARTS, "BT": 128, "PIECES": 1, "HAS_DIRECT": True}
@@ -199,14 +210,16 @@ def gated() -> None:
         compiled(backward.undo_kernel, constants, warps, stages, **operands)
     compiled(gated_bwd.score_backward_kernel, whole, row_warps)
     BM, BN, warps = gated_forward.PAIRS
-    compiled(gated_bwd.slope_kernel, {**wide, "BM": BM, "BN": BN}, warps)
+    for scale in SCALES:
+        compiled(gated_bwd.slope_kernel, {**wide, "BM": BM, "BN": BN, **scale}, warps)
     for scored, sample, dnodes in ((True, True, True), (True, False, False), (False, False, True)):
         constants = {**all_sizes, "BJ": rows, "BD": BD, "SCORED": scored, "SAMPLE": sample}
         constants |= {"PARTS": fused_backward.PARTS if scored else 1, "HAS_DNODES": dnodes}
         compiled(gated_bwd.send_kernel, constants, row_warps)
     width = -(-(W + 1) // 4) * 4
     block = min(gated_backward.BLOCK, power_of_two(width))
-    compiled(gated_bwd.inner_rows_kernel, {**wide, "WIDTH": width, "BN": block})
+    for scale in SCALES:
+        compiled(gated_bwd.inner_rows_kernel, {**wide, "WIDTH": width, "BN": block, **scale})
 
 
 def beams() -> None:
@@ -235,6 +248,8 @@ def beams() -> None:
     for has_dc in (True, False):
         compiled(cell.normalise_backward_kernel, row | {"HAS_DC": has_dc}, **states)
     compiled(cell.slope_kernel, {"W": 4 * D, "REC": 9 * D + 1, "BW": 512})
+    constants = {"LIMIT": 1 << 30, "OFF": -1e4, "W": 4 * D, "BW": 512}
+    compiled(cell.drop_kernel, constants, stride="i32")
 
 
 def main() -> None:
