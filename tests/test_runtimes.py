@@ -201,8 +201,10 @@ def test_python_without_torch(tmp_path):
 def test_packaged_models_give_the_same_answers():
     for about in gumbeltree.pretrained_models():
         torch_model, light = both(about.folder)
-        np.testing.assert_allclose(light.encode(SHORT), torch_model.encode(SHORT), atol=1e-5)
-        assert light.parse_many(SHORT) == torch_model.parse_many(SHORT)
+        # it knows no English word, and the scores of unknown words tie
+        texts = ["7", "[MIN 8 6 ]", "[SM 2 [MAX 3 9 ] 4 ]"] if about.task == "listops" else SHORT
+        np.testing.assert_allclose(light.encode(texts), torch_model.encode(texts), atol=1e-5)
+        assert light.parse_many(texts) == torch_model.parse_many(texts)
 
 
 def test_parts_without_a_numpy_version_are_refused_by_name(folder, monkeypatch):

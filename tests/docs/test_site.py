@@ -38,6 +38,7 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 SNLI = "needs SNLI and GloVe, and trains for hours"
+FILES = "needs published files"
 SST = "needs SST and GloVe, and trains for long"
 NETWORK = "needs a download"
 HUB = "needs an account or a model on the Hub"
@@ -53,6 +54,13 @@ ONLY_PARSED = {
     "train sick-relatedness": "needs SICK and GloVe, and trains for long",
     "data prepare snli-300d": SNLI,
     "data prepare sst2-100d": SST,
+    "data make listops --test": FILES,
+    "data make logic": FILES,
+    "train listops-beams": "trains for long",
+    "evaluate runs/listops": "trains for long",
+    "trees runs/listops": "trains for long",
+    "train logic-beams": FILES,
+    "evaluate runs/logic": FILES,
     "data get snli": NETWORK,
     "data get sst": NETWORK,
     "data get glove.6B": NETWORK,
