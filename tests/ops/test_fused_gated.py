@@ -185,7 +185,8 @@ def test_dropout_with_fixed_trees(trees: str) -> None:
     st.builds(
         GatedCase,
         lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple),
-        hidden_dim=st.sampled_from([1, 3, 5, 10]),
+        # the normalised state of a single unit is constant, and its gradients are rounding errors
+        hidden_dim=st.sampled_from([3, 5, 10]),
         expansion=st.integers(1, 4),
         dropout=st.sampled_from([0.0, 0.1, 0.5]),
         leaf=st.sampled_from(["affine", "norm"]),
