@@ -568,3 +568,10 @@ def test_docs_show_the_trees_of_figure_4() -> None:
     assert drawings[0] != drawings[1]
     for drawing in drawings:
         assert f"```text\n{drawing}\n```" in page
+
+
+def test_models_selected_by_their_loss_show_another_metric():
+    assert packaged.main_metric(["dev_loss", "test_loss", "dev_accuracy"]) == "accuracy"
+    assert packaged.main_metric(["dev_macro_f1", "dev_accuracy"]) == "macro_f1"
+    assert packaged.main_metric(["seconds", "dev_loss"]) == "loss"
+    assert packaged.main_metric([]) is None
