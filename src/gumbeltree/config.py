@@ -652,6 +652,9 @@ class TrainingConfig(Settings):
     """Stop when the rate has been halved this many times for lack of improvement; 0 disables it."""
     halve_every: int = setting(0, low=0)
     """Halve the learning rate every this many epochs as well; 0 disables it."""
+    curriculum: int = setting(0, low=0)
+    """Begin with short examples: of the first n epochs, epoch e, counted from 1, has the shortest
+    e / (n + 1) of them. 0 disables it."""
     decay: float = setting(1.0, low=1e-6, high=1)
     """Multiply the learning rate by decay^(step / decay_steps) as well, anew in every step."""
     decay_steps: int = setting(10_000, low=1)

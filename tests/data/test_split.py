@@ -1,6 +1,7 @@
 """Splits of ids and their batches."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -138,6 +139,17 @@ def test_shuffle_yields_every_row_once(lengths, batch_size, seed, epoch, pool):
     # at most one batch is not full
     full, rest = divmod(len(split), batch_size)
     assert sizes == ([rest] if rest else []) + [batch_size] * full
+
+
+@given(columns(60, 9), st.integers(1, 8), st.integers(0, 9), st.floats(0.01, 1), st.booleans())
+def test_shuffle_can_be_limited_to_the_shortest(lengths, batch_size, seed, share, grouped):
+    split = split_of(lengths)
+    rows = np.concatenate(shuffled(split, batch_size, seed, 0, grouped=grouped, share=share))
+    assert len(set(rows.tolist())) == len(rows) == math.ceil(share * len(split))
+    longest = split.lengths.max(axis=1)
+    left = np.delete(longest, rows)
+    if not grouped and len(left):
+        assert longest[rows].max() <= left.min()
 
 
 def as_lists(batches):

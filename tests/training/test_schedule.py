@@ -1,5 +1,7 @@
 """Learning rates over time."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -112,3 +114,21 @@ def test_resumes(demo, tmp_path, monkeypatch):
     found = [line["learning_rate"] for line in metrics(tmp_path / "run")]
     wanted = [0.05 * 0.5**n * 0.9 ** ((s - 1) / 3) for s, n in zip(steps, halvings, strict=True)]
     assert found == pytest.approx(wanted)
+
+
+def test_curriculum_begins_with_the_shortest(demo, tmp_path):
+    recipe = small("epochs=4", "curriculum=2", "batch_size=8", "stop_after=0")
+    split, seen = demo.splits["train"], []
+    examples = len(split)
+    train(recipe, demo, tmp_path / "straight", on_step=seen.append, test=False)
+    counts = [math.ceil(share * examples) for share in (1 / 3, 2 / 3, 1, 1)]
+    assert len(seen) == sum(math.ceil(count / 8) for count in counts)
+
+    def fail(step):
+        if step == math.ceil(counts[0] / 8) + 1:
+            raise RuntimeError("failed")
+
+    with pytest.raises(RuntimeError, match="failed"):
+        train(recipe, demo, tmp_path / "run", on_step=fail, test=False)
+    train(recipe, demo, tmp_path / "run", resume=True, test=False)
+    check_resumed(tmp_path, "model", "optimizer")

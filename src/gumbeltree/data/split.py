@@ -1,6 +1,7 @@
 """Labelled text as ids, in memory, and its length-bucketed batches."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -146,6 +147,7 @@ def shuffled(
     least: int = 1,
     pool: int = 100,
     grouped: bool = False,
+    share: float = 1.0,
 ) -> list[NDArray[np.int64]]:
     """Return the rows of a split in random batches of similar length.
 
@@ -161,6 +163,7 @@ def shuffled(
         least: minimum number of examples per batch; a smaller remainder joins another batch.
         pool: maximum number of batches sorted together.
         grouped: keep examples with the same first sentence together, except where a batch ends.
+        share: use the shortest examples only, this share of them.
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch]))
     longest = split.lengths.max(axis=1, initial=1)
@@ -173,8 +176,11 @@ def shuffled(
         longest, order = of_group[groups], np.argsort(places[groups], kind="stable")
     else:
         order = generator.permutation(len(split))
+    if share < 1:
+        shortest = np.argsort(longest[order], kind="stable")[: math.ceil(share * len(order))]
+        order = order[np.sort(shortest)]
     batches: list[NDArray[np.int64]] = []
-    pool = max(1, min(pool, len(split) // (4 * batch_size)))
+    pool = max(1, min(pool, len(order) // (4 * batch_size)))
     for start in range(0, len(order), batch_size * pool):
         chunk = order[start : start + batch_size * pool]
         chunk = chunk[np.argsort(longest[chunk], kind="stable")]

@@ -48,7 +48,7 @@ from gumbeltree.training.folder import (
 from gumbeltree.training.loggers import RunLoggers, check_loggers
 from gumbeltree.training.optimizers import new_optimizer
 from gumbeltree.training.policy import load_optimizer
-from gumbeltree.training.schedule import Schedule
+from gumbeltree.training.schedule import Schedule, share_of_examples
 from gumbeltree.training.start import new_model, start_fabric
 from gumbeltree.training.step import CapturedStep, Step, why_not_captured
 from gumbeltree.training.stopping import InterruptedRunError
@@ -230,7 +230,11 @@ class _Run:
     def train(self, on_step: Callable[[int], object], loggers: Sequence[Logger | str]) -> None:
         """Train until the last epoch, early stopping, or a request to stop."""
         config, progress = self.config, self.progress
-        steps = math.ceil(len(self.splits["train"]) / config.batch_size) * config.epochs
+        examples = len(self.splits["train"])
+        steps = sum(
+            math.ceil(math.ceil(share_of_examples(config, epoch) * examples) / config.batch_size)
+            for epoch in range(config.epochs)
+        )
         self.display.start(steps, config.epochs, progress.step, progress.best, self.metric)
         board = logs = None
         if self.fabric.is_global_zero:
@@ -287,7 +291,16 @@ class _Run:
         least = 2 * self.fabric.world_size if batch_norm else 1
         split, epoch = self.splits["train"], self.progress.epoch
         grouped = self.model.head.grouped
-        return shuffled(split, config.batch_size, config.seed, epoch, least, config.pool, grouped)
+        return shuffled(
+            split,
+            config.batch_size,
+            config.seed,
+            epoch,
+            least,
+            config.pool,
+            grouped,
+            share_of_examples(config, epoch),
+        )
 
     def _update(self, rows: NDArray[np.int64]) -> None:
         """Update the weights on the examples in `rows`."""

@@ -66,3 +66,8 @@ class Schedule:
             state = {"plateau": state, "rates": self._current(), "halvings": 0}
         self.plateau.load_state_dict(state["plateau"])
         self.rates, self.halvings = list(state["rates"]), state["halvings"]
+
+
+def share_of_examples(config: TrainingConfig, epoch: int) -> float:
+    """Return the share of the training examples, the shortest ones, that an epoch has."""
+    return min(1.0, (epoch + 1) / (config.curriculum + 1))
