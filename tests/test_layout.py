@@ -105,6 +105,37 @@ def test_padding_of_words_and_nodes(lengths, more_T):
 
 @settings(max_examples=20)
 @given(LENGTHS, st.integers(0, 3), st.integers(0, 5))
+def test_full_layout_inside_a_graph(lengths, more_T, more_rows):
+    known = layout_of(lengths, more_T)
+    layout = layout_of(lengths, more_T, more_rows, known=False)
+    full = layout.full()
+    assert known.full() is known
+    assert (full.T, full.N, list(full.active)) == (known.T, known.T * known.B, [known.B] * known.T)
+    rows = torch.arange(1, layout.cap + 1)
+    spread = layout.spread(rows)
+    assert torch.equal(known.spread(rows), rows[: known.N])
+    # by position, then by rank, zero past the end
+    padded = known.unpack(rows[: known.N])
+    assert torch.equal(spread.view(full.T, full.B), padded[known.sentence].t())
+    assert torch.equal(layout.gather(spread)[: known.N], rows[: known.N])
+    assert torch.equal(known.gather(rows[: known.N]), rows[: known.N])
+    assert torch.equal(full.unpack(spread), padded)
+    assert torch.equal(layout.unpack(rows), padded)
+    assert torch.equal(layout.word_places()[: known.N], known.word_places())
+    # nodes of the full layout: words, then one row per sentence and step
+    nodes = full.unpack_nodes(torch.cat([spread, -torch.arange(1, full.nodes - full.N + 1)]))
+    mask = known.node_mask()
+    assert torch.equal(nodes != 0, mask)
+    steps = 1 + torch.arange(full.T - 1) * full.B + full.rank[:, None]
+    assert torch.equal(nodes[:, full.T :], torch.where(mask[:, full.T :], -steps, 0))
+    assert full.root_rows().tolist() == [
+        full.N + (n - 2) * full.B + rank if n > 1 else rank
+        for rank, n in enumerate(full.lengths.tolist())
+    ]
+
+
+@settings(max_examples=20)
+@given(LENGTHS, st.integers(0, 3), st.integers(0, 5))
 def test_row_tables(lengths, more_T, more_rows):
     layout = layout_of(lengths, more_T, more_rows, known=False)
     tables, cap, T = layout.tables, layout.cap, layout.T

@@ -115,6 +115,7 @@ class Layout:
         tables: Row tables for the kernels, if they have already been computed.
         overlap: A second stream for work whose result is not needed immediately. A caller that
             passes one must wait for it before reading any gradient.
+        spare: Whether some rows may not be words; see `full`.
 
     Attributes:
         B: Number of sentences.
@@ -131,10 +132,11 @@ class Layout:
         active: Sequence[int] | None = None,
         tables: RowTables | None = None,
         overlap: Overlap | None = None,
+        spare: bool = False,
     ) -> None:
         self.B, self.T, self.cap = len(lengths), len(start) - 1, cap
         self.start, self.lengths, self.sentence, self.rank = start, lengths, sentence, rank
-        self._active, self.overlap = active, overlap
+        self._active, self.overlap, self.spare = active, overlap, spare or active is None
         if tables is not None:
             self.tables = tables
 
@@ -184,6 +186,11 @@ class Layout:
         return self.starts[-1]
 
     @property
+    def rows(self) -> int:
+        """Number of rows in use: N, or `cap` inside a graph."""
+        return self.N if self.known else self.cap
+
+    @property
     def nodes(self) -> int:
         """Total number of nodes, words included."""
         return 2 * self.N - self.B
@@ -209,9 +216,50 @@ class Layout:
         position = torch.arange(width, device=self.lengths.device)
         return position < (self.lengths - shorter)[:, None]
 
+    def full(self, width: int = 0) -> "Layout":
+        """Return the same sentences with T rows each, if the host does not know their lengths.
+
+        Inside a graph, all B sentences then take part in each of T steps, so that the host knows
+        `active`. `spread` fills the rows past the end of a sentence with zeros. Lengths and masks
+        still describe the words, and results of spare rows must not be used.
+
+        Args:
+            width: Number of rows per sentence, if not T.
+        """
+        if self.known:
+            return self
+        B, T = self.B, width or self.T
+        start = torch.arange(0, (T + 1) * B, B, device=self.lengths.device)
+        own = self.lengths, self.sentence, self.rank
+        return Layout(B * T, start, *own, [B] * T, overlap=self.overlap, spare=True)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Return rows of words, `[cap, ...]`, in the layout `full`."""
+        if self.known:
+            return rows[: self.N]
+        inside = self.valid(self.T).t().flatten()
+        rank = torch.arange(self.B, device=self.lengths.device)
+        return _read(rows, (self.start[:-1, None] + rank).flatten(), inside)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return rows of the layout `full` as rows of this one, `[rows, ...]`."""
+        if self.known:
+            return rows
+        position, rank = self.row_places()
+        return rows.index_select(0, position * self.B + rank)
+
+    def row_places(self) -> tuple[Tensor, Tensor]:
+        """Return the position and the rank of each row, int64 `[rows]` each.
+
+        Those of rows past the last word are in range, but have no meaning.
+        """
+        row = torch.arange(self.rows, device=self.start.device)
+        position = (torch.searchsorted(self.start, row, right=True) - 1).clamp(max=self.T - 1)
+        return position, (row - self.start[position]).clamp(max=self.B - 1)
+
     def word_places(self) -> Tensor:
-        """Return the index of each row in a flattened padded batch `[B * T]`, int64 `[N]`."""
-        position, rank = self.valid(self.steps).t().nonzero(as_tuple=True)
+        """Return the index of each row in a flattened padded batch `[B * T]`, int64 `[rows]`."""
+        position, rank = self.row_places()
         return self.sentence[rank] * self.T + position
 
     def packed(self, rows: Tensor) -> PackedSequence:
@@ -219,24 +267,25 @@ class Layout:
         return PackedSequence(rows[: self.N], torch.tensor(self.active))
 
     def unpack(self, rows: Tensor) -> Tensor:
-        """Pad rows of words, `[N, ...]` -> `[B, T, ...]`, with zeros."""
-        return self._lay_out(rows, self.word_places(), self.T)
+        """Pad rows of words, `[rows, ...]` -> `[B, T, ...]`, with zeros."""
+        # the gradient is faster than that of `padded`
+        return self.padded(rows) if self.spare else self._lay_out(rows, self.word_places(), self.T)
 
     def padded(self, rows: Tensor) -> Tensor:
         """Pad rows of words, `[cap, ...]` -> `[B, T, ...]`, with zeros, also inside a graph."""
-        inside = self.word_mask()
-        row = torch.where(inside, self.start[:-1] + self.rank[:, None], 0)
-        found = rows.index_select(0, row.flatten()).unflatten(0, row.shape)
-        return torch.where(inside.view(*row.shape, *[1] * (rows.dim() - 1)), found, 0)
+        return _read(rows, self.start[:-1] + self.rank[:, None], self.word_mask())
 
     def unpack_nodes(self, rows: Tensor) -> Tensor:
         """Pad rows of nodes, `[2N-B, ...]` -> `[B, 2T-1, ...]`: word i at i, merge t at T+t."""
         width = 2 * self.T - 1
-        step, rank = self.valid(self.steps - 1, shorter=1).t().nonzero(as_tuple=True)
-        words = self.word_places()
-        words = words.div(self.T, rounding_mode="floor") * width + words % self.T
-        places = torch.cat([words, self.sentence[rank] * width + self.T + step])
-        return self._lay_out(rows, places, width)
+        position, rank = self.row_places()
+        words = self.sentence[rank] * width + position
+        # one merge for each word but the first
+        places = torch.cat([words, words[self.B :] + self.T - 1])
+        found = self._lay_out(rows, places, width)
+        if not self.spare:
+            return found
+        return torch.where(_beside(self.node_mask(), rows), found, 0)
 
     def _lay_out(self, rows: Tensor, places: Tensor, width: int) -> Tensor:
         flat = rows.new_zeros((self.B * width, *rows.shape[1:])).index_copy(0, places, rows)
@@ -244,9 +293,9 @@ class Layout:
 
     def root_rows(self) -> Tensor:
         """Return the root node of each sorted sentence, int64 `[B]`."""
-        merged = torch.tensor(self.merged, device=self.lengths.device)
         rank = torch.arange(self.B, device=self.lengths.device)
-        made = self.N + merged[(self.lengths - 2).clamp(min=0)] + rank
+        # the last merge, whose number is that of the last word without the first words
+        made = self.N + self.start[self.lengths - 1] - self.B + rank
         return torch.where(self.lengths > 1, made, rank)
 
     def word_mask(self) -> Tensor:
@@ -345,6 +394,18 @@ class Sentences:
         """
         both = {**self.extras, **extras}
         return Sentences(words, self.layout, self.order, self.node_labels, both)
+
+
+def _read(rows: Tensor, index: Tensor, inside: Tensor) -> Tensor:
+    """Return rows `[n, ...]` at indices of any shape, zeros where they are not inside."""
+    index = torch.where(inside, index, 0)
+    found = rows.index_select(0, index.flatten()).unflatten(0, index.shape)
+    return torch.where(_beside(inside, rows), found, 0)
+
+
+def _beside(mask: Tensor, rows: Tensor) -> Tensor:
+    """Return a mask of rows with as many dimensions as `rows` has in each."""
+    return mask.view(*mask.shape, *[1] * (rows.dim() - 1))
 
 
 def pack_numbers(*parts: NDArray[np.int64]) -> NDArray[np.int64]:
