@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gumbeltree.layout import Sentences
+from gumbeltree.nn.bilstm import bilstm
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.nn.encoders.tree_encoder import maximum
 from gumbeltree.peers import BCNConfig
@@ -27,6 +28,7 @@ class BCNEncoder(Encoder):
     """
 
     Config = BCNConfig
+    capturable = True
 
     def __init__(self, config: BCNConfig) -> None:
         super().__init__(config)
@@ -45,16 +47,16 @@ class BCNEncoder(Encoder):
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the pooled outputs `[B, 8D]`."""
         layout = sentences.layout
-        projected = self.dropout(self.project(sentences.words[: layout.N]).relu())
-        X = self.encoder(layout.packed(projected))[0].data  # [N, 2D]
+        projected = self.dropout(self.project(sentences.words[: layout.rows]).relu())
+        X = bilstm(self.encoder, projected, layout)  # [rows, 2D]
         inside, padded = layout.word_mask(), layout.unpack(X)
         # both sides of the attention are the same sentence
         C = F.scaled_dot_product_attention(
             padded, padded, padded, attn_mask=inside[:, None], scale=1.0
         )
         C = C.flatten(0, 1).index_select(0, layout.word_places())
-        rows = layout.packed(torch.cat([X, X - C, X * C], dim=1))
-        Y = layout.unpack(self.integrator(rows)[0].data)  # [B, T, 2D]
+        rows = torch.cat([X, X - C, X * C], dim=1)
+        Y = layout.unpack(bilstm(self.integrator, rows, layout))  # [B, T, 2D]
         scores = self.attend(Y).masked_fill(~inside[..., None], -torch.inf)  # [B, T, 1]
         pools = [
             maximum(Y, inside),

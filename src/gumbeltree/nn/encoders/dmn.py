@@ -33,6 +33,7 @@ class DMNEncoder(Encoder):
     """
 
     Config = DMNConfig
+    capturable = True
 
     def __init__(self, config: DMNConfig) -> None:
         super().__init__(config)
@@ -47,14 +48,20 @@ class DMNEncoder(Encoder):
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the answer states `[B, D]`."""
-        layout, q = sentences.layout, self.question
-        words = F.pad(sentences.words[: layout.N], (0, 1), value=1.0)
-        facts = self.facts(layout.packed(words))[0].data
-        rank = torch.cat([layout.rank.new_tensor(range(n)) for n in layout.active])
+        layout, q = sentences.layout.full(), self.question
+        words = F.pad(sentences.layout.spread(sentences.words), (0, 1), value=1.0)
+        if layout.spare:
+            facts = self.facts(words.view(layout.T, layout.B, -1))[0].flatten(0, 1)
+        else:
+            facts = self.facts(layout.packed(words))[0].data
+        position, rank = layout.row_places()
+        inside = (position < layout.lengths[rank])[:, None]
         related, inputs = self.relation(facts), self.episode.inputs(facts)
         m = q.expand(layout.B, -1)
         for _ in range(self.config.passes):
             gates = self.gate(_features(facts, m[rank], q.expand_as(facts), related)).sigmoid()
+            # a gate of zero keeps the episode past the end of a sentence
+            gates = torch.where(inside, gates, 0)
             m = self.memory(self.memory.inputs(self._episode(inputs, gates, layout)), m)
         answer = self.answer(self.answer.inputs(q), m)
         return Encoding(answer[layout.rank])

@@ -33,6 +33,7 @@ class GatedAttentionEncoder(Encoder):
     """
 
     Config = GatedAttentionConfig
+    capturable = True
 
     def __init__(self, config: GatedAttentionConfig) -> None:
         super().__init__(config)

@@ -30,6 +30,7 @@ class NSEEncoder(Encoder):
     """
 
     Config = NSEConfig
+    capturable = True
 
     def __init__(self, config: NSEConfig) -> None:
         super().__init__(config)
@@ -50,10 +51,11 @@ class NSEEncoder(Encoder):
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the last state of each sentence `[B, D]`."""
-        words, layout, D = sentences.words, sentences.layout, self.config.hidden_dim
+        words, packed, D = sentences.words, sentences.layout, self.config.hidden_dim
+        layout = packed.full()
         outside = ~layout.valid(layout.T)
-        memory = layout.padded(words)[layout.sentence]  # [B, T, D], longest first
-        read = self.reader(self.dropout(words), layout)[:, :D]
+        memory = packed.padded(words)[layout.sentence]  # [B, T, D], longest first
+        read = packed.spread(self.reader(self.dropout(words), packed)[:, :D])
         fed = read
         if self.compose is not None:
             # the half of the product that does not depend on the memory

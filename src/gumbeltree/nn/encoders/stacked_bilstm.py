@@ -1,9 +1,12 @@
 """Stacked bidirectional LSTMs in which every layer reads the words and all layers below."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from gumbeltree.layout import Sentences
+from gumbeltree.nn.bilstm import bilstm
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.nn.encoders.tree_encoder import maximum
 from gumbeltree.peers import StackedBiLSTMConfig
@@ -21,6 +24,7 @@ class StackedBiLSTMEncoder(Encoder):
     """
 
     Config = StackedBiLSTMConfig
+    capturable = True
 
     def __init__(self, config: StackedBiLSTMConfig) -> None:
         super().__init__(config)
@@ -37,7 +41,7 @@ class StackedBiLSTMEncoder(Encoder):
                 f"{config.hidden_dim}; use {-(-config.hidden_dim // divisor) * divisor}"
             )
         widths = [config.hidden_dim // config.growth**k for k in reversed(range(config.layers))]
-        self.layers = nn.ModuleList()
+        self.layers: Any = nn.ModuleList()
         for k, width in enumerate(widths):
             below = width * min(k, 1) if config.residual else sum(widths[:k])
             reads = config.embedding_dim + below
@@ -46,11 +50,11 @@ class StackedBiLSTMEncoder(Encoder):
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the maximum over the words of each sentence `[B, D]`."""
         layout, outputs = sentences.layout, list[torch.Tensor]()
-        words = sentences.words[: layout.N]
+        words = sentences.words[: layout.rows]
         for layer in self.layers:
             below = outputs
             if self.config.residual and outputs:
                 below = [torch.stack(outputs).sum(0)]
             inputs = torch.cat([words, *below], dim=-1)
-            outputs.append(layer(layout.packed(inputs))[0].data)
+            outputs.append(bilstm(layer, inputs, layout))
         return Encoding(maximum(layout.padded(outputs[-1]), layout.word_mask()))

@@ -9,6 +9,9 @@ from gumbeltree.layout import Layout
 
 def lstm(inputs: Tensor, weight_hh: Tensor, layout: Layout, reverse: bool) -> Tensor:
     """Return h and c of each word `[N, 2D]`; see `ops.lstm.lstm`."""
+    if not layout.known:
+        # spare rows are zero, which keeps the state zero up to the last word if read from the end
+        return layout.gather(lstm(layout.spread(inputs), weight_hh, layout.full(), reverse))
     # even under autocast, the cell state keeps the precision of the weights
     h = c = weight_hh.new_zeros((layout.B, weight_hh.shape[1]))
     hs: list[Tensor] = []

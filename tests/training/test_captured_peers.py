@@ -1,0 +1,296 @@
+"""Captured steps of encoders without kernels of their own: equal to eager ones, nothing waits.
+
+On a CPU nothing is captured. Instead, operations that would wait for a CUDA device raise an error.
+"""
+
+import contextlib
+import copy
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from gumbeltree import layout as layout_module
+from gumbeltree.config import TrainingConfig
+from gumbeltree.data.device_split import DeviceSplit
+from gumbeltree.model import SentenceModel
+from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
+from gumbeltree.parts import ENCODERS
+from gumbeltree.states import Draw, Keep
+from gumbeltree.training.optimizers import new_optimizer
+from gumbeltree.training.start import start_fabric
+from gumbeltree.training.step import CapturedStep, Step, why_not_captured
+from tests.models import tiny_model
+from tests.training.test_step import FEW_SPARE_ROWS, sgd, split_of, with_trees
+
+SETTINGS = {
+    "constituency_dropout": {"dropout": 0.0},
+    "gated_attention": {"character_dim": 6},
+    "level_tree": {"leaf": "bilstm"},
+    "nse": {"hidden_dim": 5},
+    "rntn": {"hidden_dim": 5},
+    "nti": {"least_leaves": 4},
+    "dmn": {"passes": 2},
+    "spinn": {"tracker": 3},
+    "latent_syntax": {"tracker": 3},
+}
+"""Settings of encoders, if not the defaults."""
+OTHERS = [name for name in ENCODERS if not issubclass(ENCODERS[name], TreeEncoder)]
+PEERS = [name for name in OTHERS if vars(ENCODERS[name]).get("capturable") and name != "lstm"]
+EAGER = [name for name in OTHERS if not vars(ENCODERS[name]).get("capturable")]
+
+WAITING = {
+    "_local_scalar_dense",
+    "bincount",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+    "_unique2",
+}
+"""Operations whose result or shape the host reads."""
+
+
+class Waited(Exception):
+    """Raised for an operation that waits for the device, or copies new data to it."""
+
+
+class NoWaiting(TorchDispatchMode):
+    """Raise an error for operations that a graph cannot contain."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if name in WAITING:
+            raise Waited(name)
+        if name in ("index", "index_put", "index_put_", "_index_put_impl_") and any(
+            x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
+        ):
+            raise Waited(f"{name} with a mask")
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def no_waiting():
+    """Raise an error where the host reads from the device or writes to it."""
+    tensor = torch.tensor
+
+    def on_host(*args, device=None, **kwargs):
+        if device is not None:
+            raise Waited("tensor of host data")
+        return tensor(*args, **kwargs)
+
+    def refuse(*_args, **_kwargs):
+        raise Waited("transfer")
+
+    with (
+        mock.patch.object(torch, "tensor", on_host),
+        mock.patch.object(torch, "from_numpy", refuse),
+        mock.patch.object(Tensor, "new_tensor", refuse),
+        mock.patch.object(Tensor, "cpu", refuse),
+        mock.patch.object(Tensor, "numpy", refuse),
+        mock.patch.object(Tensor, "tolist", refuse),
+        NoWaiting(),
+    ):
+        yield
+
+
+def allowed(function):
+    """Return a function that may wait."""
+
+    def call(*args, **kwargs):
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def _few_spare_rows(monkeypatch):
+    if not torch.cuda.is_available():
+        for name, rounded in FEW_SPARE_ROWS.items():
+            monkeypatch.setattr(layout_module, name, rounded)
+
+
+def model_of(kind: str, head: str = "single", **settings: object) -> SentenceModel:
+    """Return a model in training mode without dropout."""
+    given = {**SETTINGS.get(kind, {}), **settings}
+    model = tiny_model(head, encoder=kind, **given).train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def batches_of(split, rows):
+    """Return a batch as an eager step and as a captured step read it."""
+    on_device = DeviceSplit(split, torch.device("cpu"))
+    bounds, numbers = on_device.place(rows)
+    return split.batch(rows), on_device.read(torch.from_numpy(numbers), bounds)
+
+
+LENGTHS = (1, 6, 3, 5, 1, 2, 9, 2)
+ROWS = (np.array([0, 1, 2, 3, 4]), np.array([5, 3]), np.array([6, 7, 0]))
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("kind", PEERS)
+def test_a_captured_step_does_not_wait_for_the_device(kind, columns):
+    head = ("single", "pair")[columns - 1]
+    split = with_trees(split_of(columns, LENGTHS))
+    fabric, config = Fabric(accelerator="cpu", devices=1), TrainingConfig(seed=3, clip=1.0)
+    states, sums = [], []
+    for captured in (False, True):
+        model = model_of(kind, head).double()
+        optimizer = sgd(model.parameters())
+        start = copy.deepcopy(model.state_dict())
+        if captured:
+            step = CapturedStep(fabric, model, optimizer, split, config)
+            step._update = no_waiting()(step._update)
+            # on a CPU, torch's optimizers read the learning rate
+            optimizer.step = allowed(optimizer.step)
+        else:
+            module, wrapped = fabric.setup(model, optimizer)
+            step = Step(fabric, module, model, wrapped, split, config)
+        for number, rows in enumerate(ROWS):
+            step(rows, 0, number)
+        states.append(model.state_dict())
+        sums.append((float(step.loss), float(step.norm)))
+    assert sums[0] == pytest.approx(sums[1], rel=1e-8)
+    for name, x in states[0].items():
+        torch.testing.assert_close(states[1][name], x, rtol=1e-8, atol=1e-8, msg=name)
+    changed = [name for name, x in states[1].items() if not torch.equal(x, start[name])]
+    assert len(changed) > 3
+
+
+@pytest.mark.parametrize("kind", EAGER)
+def test_other_encoders_do_wait(kind):
+    # the errors above can be raised
+    split = with_trees(split_of(1, LENGTHS))
+    _, batch = batches_of(split, ROWS[0])
+    model = model_of(kind)
+    errors = (Waited, RuntimeError)
+    with pytest.raises(errors, match=r"inside a captured|nonzero|transfer"), no_waiting():
+        model(batch.sentences, Draw())
+
+
+@pytest.mark.parametrize("kind", PEERS)
+def test_evaluation_agrees(kind):
+    split = with_trees(split_of(1, LENGTHS))
+    model = model_of(kind).double().eval()
+    trees = model.encoder.trees
+    keep = Keep(nodes=bool(trees), scores=trees == "soft")
+    with torch.inference_mode():
+        for rows in (*ROWS, np.array([0, 4])):
+            eager, captured = batches_of(split, rows)
+            expected = model.encode_batch(eager.sentences, Draw(), keep)
+            with no_waiting():
+                found = model.encode_batch(captured.sentences, Draw(), keep)
+            torch.testing.assert_close(found.vector, expected.vector, rtol=1e-9, atol=1e-9)
+            if expected.order is not None:
+                width = expected.order.shape[1]
+                assert torch.equal(found.order[:, :width], expected.order)
+                assert (found.order[:, width:] == -1).all()
+                T, bound = width + 1, found.order.shape[1] + 1
+                for one, other in zip(found.nodes, expected.nodes, strict=True):
+                    near = torch.cat([one[:, :T], one[:, bound : bound + width]], dim=1)
+                    torch.testing.assert_close(near, other, rtol=1e-9, atol=1e-9)
+                    assert float(one.abs().sum()) == pytest.approx(float(near.abs().sum()))
+            if expected.scores is not None:
+                near = found.scores[:, :width, :width]
+                torch.testing.assert_close(near, expected.scores)
+
+
+def test_spare_rows_have_no_effect(monkeypatch):
+    split = with_trees(split_of(1, LENGTHS))
+    found = []
+    for more in (1, 40):
+        monkeypatch.setattr(layout_module, "rounded_cap", lambda words, more=more: words + more)
+        monkeypatch.setattr(layout_module, "rounded_T", lambda T, more=more: T + more // 8)
+        _, batch = batches_of(split, ROWS[0])
+        for kind in PEERS:
+            model = model_of(kind).double()
+            vector = model.encode_batch(batch.sentences, Draw()).vector
+            weight = torch.linspace(-1, 1, vector.numel(), dtype=vector.dtype).view_as(vector)
+            (vector * weight).sum().backward()
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            found.append((kind, [vector.detach(), *gradients]))
+    half = len(found) // 2
+    for (kind, few), (_, many) in zip(found[:half], found[half:], strict=True):
+        for one, other in zip(few, many, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=kind)
+
+
+def cuda_steps(captured, kind, dropout=0.0, precision="32"):
+    """Update a model on the device; return the loss and norm of each step, and the weights."""
+    fabric = start_fabric("cuda", precision)
+    lengths = np.random.default_rng(1).integers(1, 25, 200)
+    split = with_trees(split_of(2, tuple(lengths.tolist()), examples=200))
+    torch.manual_seed(0)
+    sizes = {"hidden_dim": 48, "embedding_dim": 48}
+    model = model_of(kind, "pair", **sizes)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(0.3)
+    config = TrainingConfig(seed=3, clip=1.0, learning_rate=0.005, optimizer="adam")
+    optimizer = new_optimizer(config, model.to(fabric.device), fabric.device)
+    if captured:
+        assert why_not_captured(fabric, model) is None
+        step = CapturedStep(fabric, model, optimizer, split, config)
+    else:
+        module, wrapped = fabric.setup(model, optimizer)
+        step = Step(fabric, module, model, wrapped, split, config)
+    sums = []
+    for number in range(6):
+        step.loss.zero_()
+        step.norm.zero_()
+        step(np.arange(64) if number % 2 else np.arange(64)[::-1].copy(), 0, number)
+        sums.append((float(step.loss), float(step.norm)))
+    return np.array(sums), {name: x.cpu() for name, x in model.state_dict().items()}, step
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", PEERS)
+def test_gpu_captured_equals_eager(kind):
+    eager, weights, _ = cuda_steps(False, kind)
+    captured, found, step = cuda_steps(True, kind)
+    assert len(step.graphs.captured) == 1
+    np.testing.assert_allclose(captured[:, 0], eager[:, 0], rtol=2e-3)
+    np.testing.assert_allclose(captured[:, 1], eager[:, 1], rtol=2e-2)
+    # the losses do change
+    assert np.ptp(eager[:, 0]) > 1e-3 * eager[0, 0]
+    for name, x in weights.items():
+        if x.is_floating_point() and float(x.norm()) > 0:
+            assert float((found[name] - x).norm() / x.norm()) < 3e-2, name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [*PEERS, "supervised_tree"])
+def test_gpu_captured_in_bfloat16_with_dropout(kind):
+    sums, weights, step = cuda_steps(True, kind, dropout=0.3, precision="bf16-mixed")
+    assert len(step.graphs.captured) == 1
+    assert np.isfinite(sums).all()
+    assert all(x.isfinite().all() for x in weights.values() if x.is_floating_point())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", PEERS)
+def test_gpu_captured_encoding_equals_eager(kind, monkeypatch):
+    model = model_of(kind).eval().cuda()
+    if model.encoder.needs:
+        pytest.skip("texts without trees cannot be encoded")
+    texts = ["the dog that barked all night sleeps .", "not one cat", "the dog sleeps now ."]
+    found = [model.encode(texts) for _ in range(3)]
+    assert model._captured is not None
+    monkeypatch.setattr(SentenceModel, "_is_captured", lambda model: False)
+    expected = model.encode(texts)
+    for x in found:
+        np.testing.assert_allclose(x, expected, rtol=2e-3, atol=2e-3)
