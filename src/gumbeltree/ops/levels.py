@@ -1,7 +1,9 @@
 """Compose given trees level by level: one call of a cell for all nodes of a batch at one height.
 
 A word has height 0, a parent one more than its higher child. The number of calls is the height of
-the highest tree, instead of the number of merges of the longest sentence.
+the highest tree, instead of the number of merges of the longest sentence. Inside a CUDA graph,
+where the host does not know the heights, there is one call per merge of the longest possible
+sentence.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +33,11 @@ def levels_of(order: Tensor, layout: Layout) -> list[Level]:
 
     Args:
         order: merges, int64 `[B, T-1]`; entries past the end of a sentence are not read.
-        layout: layout of the sentences; the host must know their lengths.
+        layout: layout of the sentences; the host must know their lengths. In a layout with spare
+            rows, levels are the steps of the merges instead, all on the device.
     """
+    if layout.spare:
+        return _steps_of(order, layout)
     sentence = layout.sentence.cpu().numpy()
     merges = order.cpu().numpy()[sentence]
     starts, merged = np.array(layout.starts[:-1]), layout.merged
@@ -58,6 +63,24 @@ def levels_of(order: Tensor, layout: Layout) -> list[Level]:
     counts = np.bincount(heights)[1:].tolist()
     device = order.device
     return [Level(*part) for part in torch.from_numpy(nodes).to(device).split(counts, dim=1)]
+
+
+def _steps_of(order: Tensor, layout: Layout) -> list[Level]:
+    """Return one merge of every sentence at a time; finished sentences merge any nodes."""
+    B, T, device = layout.B, layout.T, order.device
+    rank, place = torch.arange(B, device=device), torch.arange(T, device=device)
+    exists = place[: T - 1] < layout.lengths[:, None] - 1
+    merges = torch.where(exists, order.index_select(0, layout.sentence), 0)  # [B, T-1]
+    # nodes that still have no parent, from left to right
+    opened = place * B + rank[:, None]
+    steps = []
+    for t in range(T - 1):
+        left, node = merges[:, t, None], (T + t) * B + rank
+        pair = opened.gather(1, torch.cat([left, left + 1], dim=1)).t()
+        steps.append(Level(pair[0], pair[1], node))
+        after = opened.gather(1, (place + (place > left)).clamp(max=T - 1))
+        opened = after.scatter(1, left, node[:, None])
+    return steps
 
 
 def compose_levels(

@@ -26,6 +26,7 @@ class ConstituencyEncoder(GoldTreeEncoder):
     """
 
     Config = ConstituencyConfig
+    capturable = True
 
     def __init__(self, config: ConstituencyConfig) -> None:
         super().__init__(config)
@@ -62,6 +63,7 @@ class DropoutConstituencyEncoder(GoldTreeEncoder):
     """
 
     Config = DropoutConstituencyConfig
+    capturable = True
 
     def __init__(self, config: DropoutConstituencyConfig) -> None:
         super().__init__(config)

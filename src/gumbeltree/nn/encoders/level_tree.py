@@ -13,6 +13,7 @@ from gumbeltree.ops.levels import compose_levels, levels_of
 from gumbeltree.ops.merge.dropout import rate_of
 from gumbeltree.parts import CELLS, LEAVES
 from gumbeltree.peers import LevelTreeConfig
+from gumbeltree.registry import own
 from gumbeltree.states import Draw, Encoding, Keep, NodeState
 
 
@@ -42,12 +43,13 @@ class GoldTreeEncoder(Encoder):
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return vectors and the given trees."""
-        layout, order = sentences.layout, sentences.order
+        packed, order = sentences.layout, sentences.order
         assert order is not None
-        leaves = self.leaves(sentences.words[: layout.N], layout)
+        layout = packed.full()
+        leaves = self.leaves(sentences.words[: packed.rows], packed)
         # autocast may narrow products; states keep the precision of the weights
         dtype = next(self.parameters()).dtype
-        leaves = NodeState(*(x.to(dtype) for x in leaves))
+        leaves = NodeState(*(packed.spread(x.to(dtype)) for x in leaves))
         levels = levels_of(order, layout)
         nodes = compose_levels(self.compose, levels, leaves, list(self.parameters()))
         vector = nodes.h[layout.root_rows()[layout.rank]]
@@ -70,6 +72,7 @@ class LevelTreeEncoder(GoldTreeEncoder):
     """
 
     Config = LevelTreeConfig
+    capturable = True
 
     def __init__(self, config: LevelTreeConfig) -> None:
         super().__init__(config)
@@ -80,6 +83,13 @@ class LevelTreeEncoder(GoldTreeEncoder):
                 f"the encoder {config.kind!r} has no dropout inside the cell, but `cell.dropout` "
                 f"is {rate:g}; set it to 0, or use encoder.kind=fixed_tree with trees=gold"
             )
+
+    def why_not_captured(self, sample: bool) -> str | None:
+        """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
+        for part in (self, self.leaf):
+            if not own(part, "capturable"):
+                return f"{type(part).__name__} does not declare itself capturable"
+        return None
 
     def leaves(self, words: Tensor, layout: Layout) -> NodeState:
         """Return the states `[N, D]` of word vectors `[N, E]`."""

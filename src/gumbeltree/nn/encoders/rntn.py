@@ -23,6 +23,7 @@ class RNTNEncoder(GoldTreeEncoder):
     """
 
     Config = RNTNConfig
+    capturable = True
 
     def __init__(self, config: RNTNConfig) -> None:
         super().__init__(config)
