@@ -30,6 +30,7 @@ class NTIEncoder(Encoder):
     """
 
     Config = NTIConfig
+    capturable = True
     padding: Tensor
 
     def __init__(self, config: NTIConfig) -> None:
@@ -47,6 +48,8 @@ class NTIEncoder(Encoder):
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the root of each sentence `[B, D]`, without trees."""
         layout = sentences.layout
+        if not layout.known:
+            return Encoding(self._roots_of_bound(sentences)[layout.rank])
         rows, padded, leaves, sizes = _padded(layout, self.config.least_leaves)
         table = torch.cat([sentences.words[: layout.N], self.padding[None].to(sentences.words)])
         words = self._drop(table.index_select(0, rows))
@@ -62,8 +65,34 @@ class NTIEncoder(Encoder):
             nodes, sizes = self.compose(left, right), sizes[sizes > 1] // 2
         return Encoding(torch.cat(roots[::-1])[layout.rank])
 
+    def _roots_of_bound(self, sentences: Sentences) -> Tensor:
+        """Return the roots of the sorted sentences `[B, D]` inside a graph.
+
+        All sentences have the leaves of the longest possible one, their own first. The root of a
+        sentence is the first node at the height of its own tree.
+        """
+        layout = sentences.layout
+        (B, T), lengths = (layout.B, layout.T), layout.lengths
+        least = (self.config.least_leaves - 1).bit_length()
+        height = max(least, (T - 1).bit_length())
+        leaf, rank = (torch.arange(n, device=lengths.device) for n in (2**height, B))
+        heights = (lengths[:, None] > 2 ** leaf[:height]).sum(1).clamp(min=least)
+        word = leaf[:, None] - 2**heights + lengths  # [leaves, B]
+        rows = layout.start[word.clamp(0, T - 1)] + rank
+        inside = (word >= 0) & (word < lengths)
+        found = sentences.words.index_select(0, torch.where(inside, rows, 0).flatten())
+        words = torch.where(inside.view(-1, 1), found, self.padding.to(found))
+        full = layout.full(2**height)
+        states = lstm(self.leaf(self._drop(words)), self.recurrent, full)
+        nodes = NodeState(*states.unflatten(0, (-1, B)).chunk(2, dim=-1))
+        roots = [nodes.h[0]]
+        for _ in range(height):
+            nodes = self.compose(*(NodeState(*(x[side::2] for x in nodes)) for side in (0, 1)))
+            roots.append(nodes.h[0])
+        return torch.stack(roots)[heights, rank]
+
     def compose(self, left: NodeState, right: NodeState) -> NodeState:
-        """Return the parents of n pairs of nodes, from states `[n, D]`."""
+        """Return the parents of pairs of nodes, from states `[..., D]`."""
         u_a, i_a, f_a, o_a = self.cell[0](self._drop(left.h)).chunk(4, dim=-1)
         u_b, i_b, f_b, o_b = self.cell[1](self._drop(right.h)).chunk(4, dim=-1)
         c = (i_a + i_b).sigmoid() * (u_a + u_b).tanh()
