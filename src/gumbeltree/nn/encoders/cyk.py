@@ -30,6 +30,7 @@ class CYKEncoder(Encoder):
 
     Config = CYKConfig
     trees = "soft"
+    capturable = True
     beta: Tensor
 
     def __init__(self, config: CYKConfig) -> None:
@@ -61,9 +62,10 @@ class CYKEncoder(Encoder):
         Nodes have the states of the mixture. All merges have the score 0, since only whole splits
         have one.
         """
-        layout = sentences.layout
+        layout = sentences.layout.full()
+        words = sentences.layout.spread(sentences.words)
         # autocast may narrow products; states keep the precision of the weights
-        gates = F.linear(sentences.words[: layout.N], self.leaf.weight, self.cell.bias)
+        gates = F.linear(words, self.leaf.weight, self.cell.bias)
         i, _, _, o, u = gates.to(self.query.dtype).chunk(5, dim=-1)
         c = i.sigmoid() * u.tanh()
         h = o.sigmoid() * c.tanh()

@@ -267,21 +267,30 @@ def best_trees(split: Tensor, layout: Layout) -> ChartTrees:
         layout: layout of the sentences.
     """
     T, _, B = split.shape
-    # number of open nodes to the left of a span, plus 1; 0 if the span is not in the tree
-    depth = torch.zeros_like(split)
+    device = split.device
+    end, rank = torch.arange(T, device=device)[:, None], torch.arange(B, device=device)
+    # number of open nodes to the left of a span, plus 1; 0 if the span is not in the tree. The last
+    # entry takes what is not written, since finding the spans would wait for the device
+    depth = split.new_zeros(split.numel() + 1)
     last = layout.lengths - 1
-    depth[last, last, torch.arange(B, device=split.device)] = 1
+    depth[_places(last, last, rank, T, B)] = 1
     for n in range(T, 1, -1):
-        e, b = depth[n - 1].nonzero(as_tuple=True)
-        k, outside = split[n - 1, e, b], depth[n - 1, e, b]
-        depth[k - 1, e - (n - k), b] = outside
-        depth[n - k - 1, e, b] = outside + 1
+        k, outside = split[n - 1], depth[:-1].view_as(split)[n - 1]
+        left, right = _places(k - 1, end - (n - k), rank, T, B), _places(n - k - 1, end, rank, T, B)
+        index = torch.where(outside > 0, torch.stack([left, right]), split.numel())
+        depth.scatter_(0, index.flatten(), torch.stack([outside, outside + 1]).flatten())
     # a merge follows all merges that end before it, and the shorter ones that end with it
-    made = depth[1:].permute(2, 1, 0)[layout.rank]  # [B, T, T-1]
-    b, e, more = made.nonzero(as_tuple=True)
-    step = (made.flatten(1) > 0).cumsum(1).view_as(made)[b, e, more] - 1
-    order = split.new_full((B, layout.T - 1), -1)
-    order[b, step] = made[b, e, more] - 1
-    cell = torch.zeros_like(order)
-    cell[b, step] = ((more + 1) * T + e) * B + layout.rank[b]
-    return ChartTrees(order, cell)
+    made = depth[:-1].view_as(split)[1:].permute(2, 1, 0)[layout.rank].flatten(1)  # [B, T(T-1)]
+    step = torch.where(made > 0, (made > 0).cumsum(1) - 1, layout.T - 1)
+    more = torch.arange(1, T, device=device)
+    cell = _places(more, end, layout.rank[:, None, None], T, B).flatten(1)
+    # here, the last column takes what is not written
+    order, place = (split.new_full((B, layout.T), x) for x in (-1, 0))
+    order.scatter_(1, step, made - 1)
+    place.scatter_(1, step, cell)
+    return ChartTrees(order[:, :-1], place[:, :-1])
+
+
+def _places(more: Tensor, end: Tensor, rank: Tensor, T: int, B: int) -> Tensor:
+    """Return the places in a flattened chart of spans of ``more + 1`` words."""
+    return (more * T + end) * B + rank
