@@ -24,6 +24,7 @@ class SupervisedTreeEncoder(GumbelTreeEncoder):
     """
 
     Config = SupervisedTreeConfig
+    capturable = True
     learns_from = frozenset({"order"})
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
