@@ -11,6 +11,7 @@ from gumbeltree.nn.encoders.stack_encoder import StackEncoder
 from gumbeltree.nn.estimators.estimator import AdvanceEstimator
 from gumbeltree.parts import ESTIMATORS, LEAVES
 from gumbeltree.peers import LatentSyntaxConfig
+from gumbeltree.registry import own
 from gumbeltree.states import Draw, Encoding, Keep
 
 
@@ -34,6 +35,7 @@ class LatentSyntaxEncoder(StackEncoder):
 
     Config = LatentSyntaxConfig
     trees = "sampled"
+    capturable = True
 
     def __init__(self, config: LatentSyntaxConfig) -> None:
         super().__init__(config, TreeLSTMConfig())
@@ -53,6 +55,12 @@ class LatentSyntaxEncoder(StackEncoder):
             self.policy = nn.Sequential(nn.Linear(3 * D, D), nn.ReLU(), nn.Linear(D, 2))
             self.absent = nn.Parameter(torch.empty(3, D))
             nn.init.normal_(self.absent, std=0.01)
+
+    def why_not_captured(self, sample: bool) -> str | None:
+        """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
+        if not own(self.leaf, "capturable"):
+            return f"{type(self.leaf).__name__} does not declare itself capturable"
+        return super().why_not_captured(sample)
 
     def missing(self) -> Tensor:
         """Return h of a missing top node, second node and next word `[3, D]`."""

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -36,6 +37,7 @@ class SpinnEncoder(StackEncoder):
     """
 
     Config = SpinnConfig
+    capturable = True
     learns_from = frozenset({"order"})
 
     def __init__(self, config: SpinnConfig) -> None:
@@ -116,9 +118,11 @@ class _Leaf(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor, layout: Layout, *_: Any) -> Tensor:
-        """Return the leaf states of the words, `[N, 2D]`."""
-        states = self.linear(words[: layout.N])
-        if self.training and len(states) == 1:
+        """Return the leaf states of the words, `[rows, 2D]`."""
+        states = self.linear(words[: layout.rows])
+        if self.training and not layout.known:
+            states = self._normalized(states, layout)
+        elif self.training and len(states) == 1:
             # a single word has no statistics
             norm = self.norm
             assert norm.running_mean is not None
@@ -130,3 +134,24 @@ class _Leaf(nn.Module):
             states = self.norm(states)
         dropped: Tensor = self.dropout(states)
         return dropped
+
+    def _normalized(self, states: Tensor, layout: Layout) -> Tensor:
+        """Normalise states `[cap, 2D]` by the statistics of the words inside a graph."""
+        norm, count = self.norm, layout.start[-1]
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert norm.num_batches_tracked is not None
+        inside = (torch.arange(layout.cap, device=count.device) < count)[:, None]
+        wide = states.to(norm.weight.dtype)
+        mean = torch.where(inside, wide, 0).sum(0) / count
+        var = torch.where(inside, wide - mean, 0).square().sum(0) / count
+        # a single word has no statistics
+        several = count > 1
+        with torch.no_grad():
+            unbiased = var * count / (count - 1).clamp(min=1)
+            for running, own in ((norm.running_mean, mean), (norm.running_var, unbiased)):
+                running.copy_(torch.where(several, running.lerp(own, norm.momentum or 0), running))
+            norm.num_batches_tracked.add_(several)
+        mean = torch.where(several, mean, norm.running_mean)
+        var = torch.where(several, var, norm.running_var)
+        return (wide - mean) * (var + norm.eps).rsqrt() * norm.weight + norm.bias

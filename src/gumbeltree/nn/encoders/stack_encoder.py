@@ -10,12 +10,14 @@ from gumbeltree.config import TreeLSTMConfig
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.cells.treelstm import TreeLSTMCell
 from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.nn.spans import spans_of
 from gumbeltree.noise import is_keys
 from gumbeltree.ops.stack import (
     StackProblem,
     StackResult,
     StackTables,
     TrackerWeights,
+    device_tables,
     follow,
     machine,
     stack_tables,
@@ -66,6 +68,13 @@ class StackEncoder(Encoder):
         self.cell = TreeLSTMCell(D, cell)
         self.tracker = Tracker(D, config.tracker) if config.tracker else None
 
+    def why_not_captured(self, sample: bool) -> str | None:
+        """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
+        if not sample and self.trees == "sampled":
+            # the scores of all merges look ahead at every step
+            return "graphs of its own trees are too large outside of training"
+        return super().why_not_captured(sample)
+
     def action_scores(self, view: Tensor, tracked: Tensor | None) -> Tensor:
         """Return the scores of SHIFT and REDUCE `[n, 2]`.
 
@@ -83,8 +92,8 @@ class StackEncoder(Encoder):
         """Return the inputs of `ops.stack`, float32 or wider.
 
         Args:
-            leaves: states of the words `[cap, 2D]`.
-            layout: their layout.
+            leaves: states of the words `[N, 2D]`.
+            layout: their layout; the host must know the lengths.
         """
         dtype = torch.promote_types(self.cell.weight.dtype, torch.float32)
         tracker = None
@@ -92,7 +101,7 @@ class StackEncoder(Encoder):
             names = TrackerWeights._fields
             tracker = TrackerWeights(*(getattr(self.tracker, name).to(dtype) for name in names))
         return StackProblem(
-            leaves[: layout.N].to(dtype),
+            leaves.to(dtype),
             layout,
             self.cell.weight.to(dtype),
             self.cell.gate_bias().to(dtype),
@@ -115,7 +124,8 @@ class StackEncoder(Encoder):
         """
         # under autocast as well, states keep the precision of the weights
         with torch.autocast(leaves.device.type, enabled=False):
-            problem = self.problem(leaves, sentences.layout)
+            packed = sentences.layout
+            problem = self.problem(packed.spread(leaves), packed.full())
             return self._built(problem, sentences, draw, keep, weighed)
 
     def _built(
@@ -123,7 +133,7 @@ class StackEncoder(Encoder):
     ) -> Followed:
         layout, order, tables = problem.layout, sentences.order, None
         if order is not None:
-            tables = stack_tables(order, layout, self.tracker is not None)
+            tables = self._tables(order, layout)
             order = tables.order
         scores, result = None, None
         if order is None or keep.scores:
@@ -141,7 +151,7 @@ class StackEncoder(Encoder):
                 result, order = machine.run(problem, choose)
         assert order is not None
         if result is None or weighed or torch.is_grad_enabled():
-            tables = tables or stack_tables(order, layout, self.tracker is not None)
+            tables = tables or self._tables(order, layout)
             if self.config.impl == "reference":
                 result = machine.run(problem, machine.along(order, problem)).result
             else:
@@ -159,18 +169,31 @@ class StackEncoder(Encoder):
             return Followed(encoding, root[:0, 0], root[:0, 0])
         return Followed(encoding, *self._weights(result, tables, layout))
 
+    def _tables(self, order: Tensor, layout: Layout) -> StackTables:
+        """Return the rows that given trees read and write."""
+        tracked = self.tracker is not None
+        if not layout.spare:
+            return stack_tables(order, layout, tracked)
+        step = torch.arange(layout.T - 1, device=order.device)
+        merged = step < layout.own_lengths()[:, None] - 1
+        return device_tables(*spans_of(torch.where(merged, order, -1)), layout, tracked)
+
     def _weights(
         self, result: StackResult, tables: StackTables, layout: Layout
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probability and the entropy of the actions of each sentence, `[B]`."""
         # where only one action is possible, there is nothing to choose
-        (free,) = tables.free.nonzero(as_tuple=True)
+        free: Any = slice(None) if layout.spare else tables.free.nonzero()[:, 0]
         h = result.states.chunk(2, dim=1)[0]
         view = torch.cat([h[row] for row in tables.view[:, free]], dim=1)
         tracked = None if result.tracked is None else result.tracked[free]
         logs = self.action_scores(view, tracked).log_softmax(1)
         chosen = logs.gather(1, tables.reduces[free].long()[:, None])[:, 0]
         entropy = -(logs.exp() * logs).sum(1)
+        if layout.spare:
+            found = (torch.where(tables.free, x, 0) for x in (chosen, entropy))
+            log_prob, total = (x.view(-1, layout.B).sum(0)[layout.rank] for x in found)
+            return log_prob, total
         zeros = logs.new_zeros(layout.B)
         log_prob, total = (
             zeros.index_add(0, tables.rank[free], x)[layout.rank] for x in (chosen, entropy)

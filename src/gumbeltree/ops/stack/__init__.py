@@ -2,8 +2,8 @@
 
 A sentence of L words takes 2L - 1 steps: SHIFT pushes the next word, REDUCE replaces the two
 topmost nodes by their parent. States are stored once, in the rows that `Layout` gives to words and
-nodes, followed by three rows that stand for a missing top node, second node and next word. The
-stack holds row numbers, so SHIFT moves no vectors.
+nodes, followed by three rows that stand for a missing top node, second node and next word, and one
+that is never read. The stack holds row numbers, so SHIFT moves no vectors.
 
 An optional tracker, an LSTM, reads [top; second; next word] before each step. Its state takes part
 in the composition.
@@ -18,11 +18,14 @@ Two implementations agree in values and gradients:
   memory are linear in T. Without a tracker, it needs only the T - 1 merges, since nothing depends
   on SHIFT.
 
+Inside a CUDA graph, where the host does not know the lengths, all sentences take part in all steps
+(`Layout.full`), and `device_tables` computes the row numbers on the device.
+
 `transitions` converts between merge orders and sequences of actions.
 """
 
 from gumbeltree.ops.stack.problem import StackProblem, StackResult, TrackerWeights
-from gumbeltree.ops.stack.tables import StackTables, stack_tables
+from gumbeltree.ops.stack.tables import StackTables, device_tables, stack_tables
 from gumbeltree.ops.stack.thin import follow
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "StackResult",
     "StackTables",
     "TrackerWeights",
+    "device_tables",
     "follow",
     "stack_tables",
 ]

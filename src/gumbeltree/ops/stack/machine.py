@@ -30,7 +30,7 @@ class Machine:
         problem: sentences and weights.
 
     Attributes:
-        states: states of the nodes `[2N - B + 3, 2D]`.
+        states: states of the nodes `[2N - B + 4, 2D]`.
         stack: row numbers on the stacks, int64 `[B, T]`.
         size: number of nodes on each stack, int64 `[B]`.
         merged: number of merges so far, int64 `[B]`.
@@ -44,7 +44,7 @@ class Machine:
         zeros = layout.lengths.new_zeros
         self.stack, self.size = zeros((layout.B, layout.steps)), zeros(layout.B)
         self.merged = zeros(layout.B)
-        self.nodes_before = torch.tensor(layout.merged, device=layout.lengths.device)
+        self.nodes_before = layout.start[1:] - layout.B
         self.tracked: Tensor | None = None
         if problem.tracker:
             d = problem.tracker.weight_hh.shape[1]
@@ -93,16 +93,24 @@ class Machine:
     def shift(self, where: Tensor) -> None:
         """Push the next word of some of the first n sentences, bool `[n]`."""
         word = self.rows(len(where))[2]
+        if self.problem.layout.spare:
+            place = torch.arange(self.stack.shape[1], device=word.device) == self.size[:, None]
+            self.stack = torch.where(place & where[:, None], word[:, None], self.stack)
+            self.size = self.size + where
+            return
         rank = where.nonzero()[:, 0]
         self.stack[rank, self.size[rank]] = word[rank]
         self.size[rank] += 1
 
     def reduce(self, where: Tensor) -> None:
         """Merge the two topmost nodes of some of the first n sentences, bool `[n]`."""
-        rank = where.nonzero()[:, 0]
+        problem, rank = self.problem, chosen(where, self.problem.layout)
         if len(rank) == 0:
             return
-        problem, size = self.problem, self.size[rank]
+        size = self.size[rank]
+        if problem.layout.spare:
+            # sentences that SHIFT make a parent as well, in a row that is not read
+            size = size.clamp(min=2)
         right, left = self.stack[rank, size - 1], self.stack[rank, size - 2]
         h, c = self.states.chunk(2, dim=1)
         gates = F.linear(torch.cat([h[left], h[right]], dim=1), problem.weight, problem.bias)
@@ -110,19 +118,31 @@ class Machine:
             e = self.tracked.chunk(2, dim=1)[0]
             gates = gates + F.linear(e[rank], problem.tracker.to_cell)
         made = problem.layout.N + self.nodes_before[self.merged[rank]] + rank
+        kept: Tensor = made
+        done: Tensor | int = 1
+        if problem.layout.spare:
+            made = torch.where(where, made, len(self.states) - 1)
+            kept, done = torch.where(where, made, left), where.long()
         parent = torch.cat(compose(gates, c[left], c[right]), dim=1)
         # autograd needs the former states
         write = Tensor.index_copy if torch.is_grad_enabled() else Tensor.index_copy_
         self.states = write(self.states, 0, made, parent)
-        self.stack[rank, size - 2] = made
-        self.size[rank] -= 1
-        self.merged[rank] += 1
+        self.stack[rank, size - 2] = kept
+        self.size[rank] -= done
+        self.merged[rank] += done
 
     def copy(self) -> "Machine":
         """Return a copy that shares the states, which SHIFT does not change."""
         other = copy.copy(self)
         other.stack, other.size = self.stack.clone(), self.size.clone()
         return other
+
+
+def chosen(where: Tensor, layout: Layout) -> Tensor:
+    """Return the ranks of some sentences, bool `[n]`; of all if finding them would wait."""
+    if layout.spare:
+        return torch.arange(len(where), device=where.device)
+    return where.nonzero()[:, 0]
 
 
 def compose(gates: Tensor, c_left: Tensor, c_right: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,7 +169,7 @@ def run(problem: StackProblem, choose: Chooser) -> StackRun:
         choose: chooses between SHIFT and REDUCE where both are possible.
     """
     machine, layout = Machine(problem), problem.layout
-    order = layout.lengths.new_full((layout.B, max(layout.T, layout.steps) - 1), -1)
+    order = layout.lengths.new_full((layout.B, max(layout.T, layout.steps)), -1)
     tracked = []
     for step, n in enumerate(step_counts(layout)):
         machine.track(n)
@@ -157,12 +177,17 @@ def run(problem: StackProblem, choose: Chooser) -> StackRun:
             tracked.append(machine.tracked)
         can_shift = machine.can_shift(n)
         reduces = machine.can_reduce(n) & (choose(machine, step, n) | ~can_shift)
-        rank = reduces.nonzero()[:, 0]
-        order[rank, machine.merged[rank]] = machine.size[rank] - 2
-        machine.shift(~reduces)
+        rank = chosen(reduces, layout)
+        merge = machine.merged[rank]
+        if layout.spare:
+            # the last column takes what is not written
+            merge = torch.where(reduces, merge, order.shape[1] - 1)
+        order[rank, merge] = machine.size[rank] - 2
+        # finished sentences stay in a graph, and do nothing
+        machine.shift(~reduces & can_shift)
         machine.reduce(reduces)
     found = StackResult(machine.states, torch.cat(tracked) if tracked else None)
-    return StackRun(found, order[layout.rank])
+    return StackRun(found, order[layout.rank, :-1])
 
 
 def along(order: Tensor, problem: StackProblem) -> Chooser:

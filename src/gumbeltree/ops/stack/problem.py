@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gumbeltree.layout import Layout
 
@@ -40,20 +41,21 @@ class StackProblem(NamedTuple):
     """Weights of the tracker, if there is one."""
 
     def first_states(self) -> Tensor:
-        """Return the states `[2N - B + 3, 2D]` before the first step.
+        """Return the states `[2N - B + 4, 2D]` before the first step.
 
-        The rows are the words, the nodes, which are zero, and the missing ones.
+        The rows are the words, the nodes, which are zero, the missing ones, and a last one for
+        merges that do not exist.
         """
-        layout, missing = self.layout, self.missing
-        nodes = self.leaves.new_zeros((layout.nodes - layout.N, self.leaves.shape[1]))
-        return torch.cat([self.leaves, nodes, torch.cat([missing, torch.zeros_like(missing)], 1)])
+        layout, D = self.layout, self.missing.shape[1]
+        nodes = self.leaves.new_zeros((layout.nodes - layout.N, 2 * D))
+        return torch.cat([self.leaves, nodes, F.pad(self.missing, (0, D, 0, 1))])
 
 
 class StackResult(NamedTuple):
     """States of all nodes, and of the tracker at all steps."""
 
     states: Tensor
-    """States `[2N - B + 3, 2D]`; see `StackProblem.first_states`."""
+    """States `[2N - B + 4, 2D]`; see `StackProblem.first_states`."""
     tracked: Tensor | None
     """[h; c] of the tracker at each step `[steps, 2d]`, in the order of `StackTables`; None without
     a tracker."""

@@ -55,7 +55,7 @@ class _Thin(Function):
                 gates[of] = pre
         ctx.save_for_backward(states, gates, track_gates, tracked, *inputs)
         # the tensors of the problem are saved above
-        ctx.cell, ctx.tables = problem.cell, tables
+        ctx.cell, ctx.tables, ctx.nodes = problem.cell, tables, problem.layout.nodes
         return states, tracked
 
     @staticmethod
@@ -63,7 +63,7 @@ class _Thin(Function):
         states, gates, track_gates, tracked, *inputs = ctx.saved_tensors
         with torch.no_grad():
             gradients = _backward(
-                (states, gates, track_gates, tracked), inputs, ctx.cell, ctx.tables,
+                (states, gates, track_gates, tracked), inputs, ctx.cell, ctx.tables, ctx.nodes,
                 dstates.clone(), dtracked.clone(),
             )  # fmt: skip
         if torch.is_grad_enabled():
@@ -78,6 +78,7 @@ def _backward(
     inputs: list[Tensor],
     cell: Any,
     tables: StackTables,
+    nodes: int,
     dstates: Tensor,
     dtracked: Tensor,
 ) -> tuple[Tensor, ...]:
@@ -125,8 +126,7 @@ def _backward(
                 dh.index_add_(0, row, part)
     # weights in one product each
     dweight = dgates.t() @ _read(h, tables.merges[:2])
-    nodes = len(states) - 3
-    found = (dstates[: len(leaves)], dh[nodes:], dweight, dgates.sum(0))
+    found = (dstates[: len(leaves)], dh[nodes : nodes + 3], dweight, dgates.sum(0))
     if tracker is None or dweight_hh is None:
         return found
     dto_cell = dgates.t() @ tracked[tables.merges[3], :d]
