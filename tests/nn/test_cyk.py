@@ -102,6 +102,35 @@ def test_batch_equals_plain_loops_with_all_gradients(monkeypatch, blocks):
     check_same([encoding.vector, nodes], [torch.stack(vectors), wanted], inputs)
 
 
+@pytest.mark.parametrize("limit", [1, 7 * 7 * D * 2, 5 * 5 * D * 4])
+def test_large_batches_are_divided(monkeypatch, limit):
+    e, (words, lengths) = cyk(), words_of(LENGTHS)
+    words.requires_grad_()
+    whole = e(words, lengths)
+    monkeypatch.setattr(chart, "LIMIT", limit)
+    filled, shares = chart._filled, []
+
+    def counted(h, *rest):
+        shares.append(tuple(h.shape[:2]))
+        return filled(h, *rest)
+
+    monkeypatch.setattr(chart, "_filled", counted)
+    divided = e(words, lengths)
+    assert torch.equal(divided.order, whole.order)
+    inputs = {"words": words, **dict(e.named_parameters())}
+    check_same([divided.vector], [whole.vector], inputs)
+    expected = {
+        1: [(T, 1) for T in (7, 5, 5, 3, 2, 1, 1)],
+        7 * 7 * D * 2: [(7, 2), (5, 3), (1, 2)],
+        5 * 5 * D * 4: [(7, 2), (5, 4), (1, 1)],
+    }[limit]
+    assert shares == expected * 2
+    # evaluation limits the size of its batches
+    with torch.no_grad():
+        e(words, lengths)
+    assert len(shares) == 2 * len(expected) + 1
+
+
 def test_trees_of_a_batch_differ():
     words, lengths = words_of([6] * 8)
     assert len(set(map(tuple, cyk()(words, lengths).order.tolist()))) > 2

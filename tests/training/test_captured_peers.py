@@ -180,6 +180,11 @@ def test_a_captured_step_does_not_wait_for_the_device(kind, columns):
     assert len(changed) > 3
 
 
+def test_divided_charts_do_not_wait(monkeypatch):
+    monkeypatch.setattr("gumbeltree.ops.chart.LIMIT", 200)
+    test_a_captured_step_does_not_wait_for_the_device("cyk", 1)
+
+
 @pytest.mark.parametrize("kind", EAGER)
 def test_other_encoders_do_wait(kind):
     # the errors above can be raised

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_packed_sequence
 
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
-from gumbeltree.ops.chart import best_trees, chart
+from gumbeltree.ops.chart import best_trees, chart, roots, too_large
 from gumbeltree.peers import CYKConfig
 from gumbeltree.states import Draw, Encoding, Keep, NodeState
 
@@ -70,11 +70,15 @@ class CYKEncoder(Encoder):
         c = i.sigmoid() * u.tanh()
         h = o.sigmoid() * c.tanh()
         h, c = (pad_packed_sequence(layout.packed(x))[0] for x in (h, c))  # [T, B, D]
-        weight, bias = self.cell.weight, self.cell.bias
-        found = chart(h, c, weight, bias, self.query, self.beta, layout.active)
+        inputs = h, c, self.cell.weight, self.cell.bias, self.query, self.beta, layout.active
         lengths = layout.own_lengths()
-        vector = found.h[lengths - 1, lengths - 1, layout.rank]
-        order, place = best_trees(found.split, layout)
+        if torch.is_grad_enabled() and too_large(h) and not keep.nodes:
+            vector, split = roots(*inputs, layout.lengths)
+            vector = vector[layout.rank]
+        else:
+            found = chart(*inputs)
+            vector, split = found.h[lengths - 1, lengths - 1, layout.rank], found.split
+        order, place = best_trees(split, layout)
         nodes, scores, mask = None, None, None
         if keep.nodes:
             mask = layout.node_mask()

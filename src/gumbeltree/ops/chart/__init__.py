@@ -3,7 +3,8 @@
 A span of n words has n - 1 splits. Each split composes two shorter spans into a candidate, and the
 state of the span is the mean of its candidates, weighted by a softmax of their scores. Each span is
 multiplied by the weights once, so there are O(T^2) products for O(T^3) candidates. The backward
-pass recomputes the candidates of one length at a time, so that memory is O(T^2) as well.
+pass recomputes the candidates of one length at a time, so that memory is O(T^2) as well. Large
+batches are divided: `roots` keeps the charts of some sentences at a time, and computes them twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ TINY = 1e-8
 """Lower limit of the norms in a cosine, as in `torch.nn.functional.cosine_similarity`."""
 BLOCK = 2**11
 """Number of candidates that a CPU computes at once, so that they fit in its cache."""
+LIMIT = 2**25
+"""Numbers `T * T * B * D` in the charts that `roots` keeps; training needs 112 bytes for each."""
 
 
 class Chart(NamedTuple):
@@ -55,11 +58,51 @@ def chart(
         beta: factor of the cosines, `[]`; it has no gradient.
         active: number of sentences that have a word at each of the T positions.
     """
-    D = h.shape[-1]
+    weights = _prepared(weight, bias, query)
+    return Chart(*_Chart.apply(h, c, *weights, beta, tuple(active)))
+
+
+def too_large(h: Tensor) -> bool:
+    """Return whether the charts of words `[T, B, D]` exceed the limit."""
+    return len(h) * h.numel() > LIMIT
+
+
+def roots(
+    h: Tensor,
+    c: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    query: Tensor,
+    beta: Tensor,
+    active: Sequence[int],
+    lengths: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return the hidden states of whole sentences and all best splits, in limited memory.
+
+    Args:
+        h: see `chart`, as for the following.
+        c: cell states.
+        weight: weight of the gates.
+        bias: their bias.
+        query: scores candidates.
+        beta: factor of the cosines.
+        active: number of sentences at each position.
+        lengths: words per sentence, longest first, int64 `[B]`.
+
+    Returns:
+        Hidden states `[B, D]`, and `Chart.split`.
+    """
+    weights = _prepared(weight, bias, query)
+    vector, split = _Roots.apply(h, c, *weights, beta, tuple(active), lengths - 1)
+    return vector, split
+
+
+def _prepared(weight: Tensor, bias: Tensor, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the weight, the bias of all gates and the normalised query."""
+    D = len(query)
     forget = torch.zeros_like(bias)
     forget[D : 3 * D] = 1
-    unit = torch.nn.functional.normalize(query, dim=0, eps=TINY)
-    return Chart(*_Chart.apply(h, c, weight, bias + forget, unit, beta, tuple(active)))
+    return weight, bias + forget, torch.nn.functional.normalize(query, dim=0, eps=TINY)
 
 
 class _Chart(Function):
@@ -77,23 +120,11 @@ class _Chart(Function):
         active: tuple[int, ...],
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the fields of a `Chart`."""
-        T, B, D = h.shape
-        H, C = h.new_zeros((T, T, B, D)), h.new_zeros((T, T, B, D))
-        H[0], C[0] = h, c
-        split = torch.zeros((T, T, B), dtype=torch.int64, device=h.device)
-        parts = _Parts(T, B, H)
-        for n in range(1, T + 1):
-            for ends, b in _blocks(active, n, h.is_cuda):
-                found = _Candidates(parts, n, ends, b, query, beta)
-                H[n - 1, ends, :b], C[n - 1, ends, :b] = found.mean(found.h), found.mean(found.c)
-                split[n - 1, ends, :b] = found.weights.argmax(-1) + 1
-            if n < T:
-                own = H[n - 1, n - 1 :]
-                parts.store(n, own @ weight[:, :D].t() + bias, own @ weight[:, D:].t(), C[n - 1])
-        ctx.save_for_backward(H, weight, query, beta)
-        ctx.parts, ctx.active = parts, active
-        ctx.mark_non_differentiable(split)
-        return H, C, split
+        found, ctx.parts = _filled(h, c, weight, bias, query, beta, active)
+        ctx.save_for_backward(found.h, weight, query, beta)
+        ctx.active = active
+        ctx.mark_non_differentiable(found.split)
+        return found
 
     @staticmethod
     @once_differentiable
@@ -102,26 +133,134 @@ class _Chart(Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None]:
         """Return the gradients of `h`, `c`, `weight`, `bias` and `query`."""
         H, weight, query, beta = ctx.saved_tensors
-        T, _, B, D = H.shape
-        gradients = _Parts(T, B, H)
-        dleft, dright = torch.zeros_like(weight).split(D, dim=1)
-        dbias, dquery = weight.new_zeros(5 * D), torch.zeros_like(query)
-        for n in range(T, 0, -1):
-            dh, dc = dH[n - 1, n - 1 :], dC[n - 1, n - 1 :]
-            if n < T:
-                left, right, more = gradients.load(n)
-                dh = dh + left @ weight[:, :D] + right @ weight[:, D:]
-                dc = dc + more
-                left, right = left.flatten(0, 1), right.flatten(0, 1)
-                own = H[n - 1, n - 1 :].flatten(0, 1)
-                dleft.addmm_(left.t(), own)
-                dright.addmm_(right.t(), own)
-                dbias += left.sum(0)
-            for ends, b in _blocks(ctx.active, n, H.is_cuda):
-                found = _Candidates(ctx.parts, n, ends, b, query, beta)
-                own = slice(ends.start - n + 1, ends.stop - n + 1)
-                dquery += found.backward(dh[own, :b], dc[own, :b], gradients)
-        return dh, dc, torch.cat([dleft, dright], dim=1), dbias, dquery, None, None
+        found = _gradients(H, ctx.parts, weight, query, beta, ctx.active, dH, dC)
+        return *found, None, None
+
+
+class _Roots(Function):
+    """The roots of some sentences at a time, whose charts the backward pass computes again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        c: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        query: Tensor,
+        beta: Tensor,
+        active: tuple[int, ...],
+        last: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the states `[B, D]` and the best splits `[T, T, B]`; `last` is the last word."""
+        T, B, _ = h.shape
+        split = torch.zeros((T, T, B), dtype=torch.int64, device=h.device)
+        vector = torch.empty_like(h[0])
+        for some, own in _shares(active, h):
+            words = h[: len(own), some], c[: len(own), some]
+            found, _ = _filled(*words, weight, bias, query, beta, own)
+            vector[some] = found.h[_root(last[some])]
+            split[: len(own), : len(own), some] = found.split
+        ctx.save_for_backward(h, c, weight, bias, query, beta, last)
+        ctx.active = active
+        ctx.mark_non_differentiable(split)
+        return vector, split
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, dvector: Tensor, _: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None, None]:
+        """Return the gradients of `h`, `c`, `weight`, `bias` and `query`."""
+        h, c, weight, bias, query, beta, last = ctx.saved_tensors
+        dh, dc, *totals = (torch.zeros_like(x) for x in (h, c, weight, bias, query))
+        for some, own in _shares(ctx.active, h):
+            words = h[: len(own), some], c[: len(own), some]
+            found, parts = _filled(*words, weight, bias, query, beta, own)
+            dH = torch.zeros_like(found.h)
+            dH[_root(last[some])] = dvector[some]
+            dC = torch.zeros((), dtype=h.dtype, device=h.device).expand_as(dH)
+            gradients = _gradients(found.h, parts, weight, query, beta, own, dH, dC)
+            dh[: len(own), some], dc[: len(own), some] = gradients[:2]
+            for total, gradient in zip(totals, gradients[2:], strict=True):
+                total += gradient
+        return dh, dc, totals[0], totals[1], totals[2], None, None, None
+
+
+def _shares(active: Sequence[int], h: Tensor) -> Iterator[tuple[slice, tuple[int, ...]]]:
+    """Yield the sentences to compute together, and how many of them have each word."""
+    (_, B, D), first = h.shape, 0
+    while first < B:
+        # the longest of them comes first
+        T = sum(n > first for n in active)
+        most = max(1, LIMIT // (T * T * D))
+        some = slice(first, min(B, first + most))
+        yield some, tuple(min(n, some.stop) - first for n in active[:T])
+        first = some.stop
+
+
+def _root(last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the place of whole sentences in a chart, given their last words `[B]`."""
+    return last, last, torch.arange(len(last), device=last.device)
+
+
+def _filled(
+    h: Tensor,
+    c: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    query: Tensor,
+    beta: Tensor,
+    active: Sequence[int],
+) -> "tuple[Chart, _Parts]":
+    """Return a chart and the parts of its candidates."""
+    T, B, D = h.shape
+    H, C = h.new_zeros((T, T, B, D)), h.new_zeros((T, T, B, D))
+    H[0], C[0] = h, c
+    split = torch.zeros((T, T, B), dtype=torch.int64, device=h.device)
+    parts = _Parts(T, B, H)
+    for n in range(1, T + 1):
+        for ends, b in _blocks(active, n, h.is_cuda):
+            found = _Candidates(parts, n, ends, b, query, beta)
+            H[n - 1, ends, :b], C[n - 1, ends, :b] = found.mean(found.h), found.mean(found.c)
+            split[n - 1, ends, :b] = found.weights.argmax(-1) + 1
+        if n < T:
+            own = H[n - 1, n - 1 :]
+            parts.store(n, own @ weight[:, :D].t() + bias, own @ weight[:, D:].t(), C[n - 1])
+    return Chart(H, C, split), parts
+
+
+def _gradients(
+    H: Tensor,
+    parts: "_Parts",
+    weight: Tensor,
+    query: Tensor,
+    beta: Tensor,
+    active: Sequence[int],
+    dH: Tensor,
+    dC: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of `h`, `c`, `weight`, `bias` and `query`, given those of a chart."""
+    T, _, B, D = H.shape
+    gradients = _Parts(T, B, H)
+    dleft, dright = torch.zeros_like(weight).split(D, dim=1)
+    dbias, dquery = weight.new_zeros(5 * D), torch.zeros_like(query)
+    for n in range(T, 0, -1):
+        dh, dc = dH[n - 1, n - 1 :], dC[n - 1, n - 1 :]
+        if n < T:
+            left, right, more = gradients.load(n)
+            dh = dh + left @ weight[:, :D] + right @ weight[:, D:]
+            dc = dc + more
+            left, right = left.flatten(0, 1), right.flatten(0, 1)
+            states = H[n - 1, n - 1 :].flatten(0, 1)
+            dleft.addmm_(left.t(), states)
+            dright.addmm_(right.t(), states)
+            dbias += left.sum(0)
+        for ends, b in _blocks(active, n, H.is_cuda):
+            found = _Candidates(parts, n, ends, b, query, beta)
+            own = slice(ends.start - n + 1, ends.stop - n + 1)
+            dquery += found.backward(dh[own, :b], dc[own, :b], gradients)
+    return dh, dc, torch.cat([dleft, dright], dim=1), dbias, dquery
 
 
 def _blocks(active: Sequence[int], n: int, whole: bool) -> Iterator[tuple[slice, int]]:
