@@ -189,8 +189,6 @@ class SentenceModel(TextModel, nn.Module):
             return f"{type(self.head).__name__} does not declare itself capturable"
         if not isinstance(self.encoder, Encoder):
             return f"{type(self.encoder).__name__} is not an Encoder"
-        if sample and self.head.node_targets:
-            return f"{type(self.head).__name__} needs labels of nodes, which graphs lack"
         if others := sorted(self.encoder.needs - {"order"}):
             return f"{type(self.encoder).__name__} needs {', '.join(others)}, which graphs lack"
         reason: str | None = self.encoder.why_not_captured(sample)

@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
+from lightning_fabric import Fabric
 from torch.nn import functional as F
 
 import gumbeltree
 from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare, with_labels
+from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.examples import Examples
 from gumbeltree.data.prepared import load_prepared, save_prepared
 from gumbeltree.evaluation import Evaluator
@@ -23,6 +25,7 @@ from gumbeltree.text.ids import TextReader
 from gumbeltree.text.tokenizer import whitespace_tokenizer
 from gumbeltree.training.loop import train
 from gumbeltree.training.start import new_model
+from gumbeltree.training.step import CapturedStep, Step
 from gumbeltree.tree import Tree
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -250,13 +253,39 @@ def test_rejects_data_and_encoders_that_do_not_fit(tmp_path):
         prepare(listops)
 
 
-def test_steps_that_need_labels_of_nodes_are_not_captured(tmp_path, monkeypatch):
-    monkeypatch.setattr(NodesHead, "capturable", True, raising=False)
-    settings = recipe("sst5", "encoder.kind=fixed_tree", "trees=gold")
+@pytest.mark.parametrize("kind", ["constituency", "level_tree", "rntn"])
+def test_captured_steps_have_the_labels_of_nodes(tmp_path, kind):
+    settings = recipe("sst5", f"encoder.kind={kind}", "embedding_dim=5", "clip=0")
     data = prepare(settings, write(tmp_path))
-    model = new_model(with_labels(settings, data).model, data, 0)
-    assert "NodesHead needs labels of nodes" in model.why_not_captured(sample=True)
-    assert "NodesHead" not in (model.why_not_captured(sample=False) or "")
+    split, rows = data.splits["train"], np.arange(len(TRAIN))
+    on_device = DeviceSplit(split, torch.device("cpu"))
+    bounds, numbers = on_device.place(rows)
+    batch = on_device.read(torch.from_numpy(numbers), bounds)
+    expected, T = split.batch(rows).sentences.node_labels, bounds.T
+    width = expected.shape[1] // 2
+    found = batch.sentences.node_labels
+    near = torch.cat([found[:, : width + 1], found[:, T : T + width]], dim=1)
+    assert torch.equal(near, expected)
+    assert (found >= 0).sum() == (expected >= 0).sum()
+    fabric, states = Fabric(accelerator="cpu", devices=1), []
+    for captured in (False, True):
+        model = new_model(with_labels(settings, data).model, data, 0).double().train()
+        assert model.why_not_captured(sample=True) is None
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        if captured:
+            step = CapturedStep(fabric, model, optimizer, split, settings.training)
+        else:
+            module, wrapped = fabric.setup(model, optimizer)
+            step = Step(fabric, module, model, wrapped, split, settings.training)
+        step(rows[:4], 0, 0)
+        step(rows, 0, 1)
+        states.append(model.state_dict())
+        assert step.loss > 0
+    for name, x in states[0].items():
+        torch.testing.assert_close(states[1][name], x, rtol=1e-6, atol=1e-8, msg=name)
 
 
 def test_rejects_trees_without_all_labels():

@@ -12,7 +12,7 @@ from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, pack_numbe
 
 
 class DeviceSplit:
-    """Words, targets and, if there are any, trees of a split on a device."""
+    """Words, targets and, if there are any, trees and classes of nodes of a split on a device."""
 
     def __init__(self, split: Split, device: torch.device) -> None:
         self.split = split
@@ -23,6 +23,9 @@ class DeviceSplit:
         if split.orders is not None:
             # one more entry: batches of single words look up the first merge
             self.orders = torch.from_numpy(np.append(split.orders.astype(np.int64), 0)).to(device)
+        self.node_labels: Tensor | None = None
+        if split.node_labels is not None:
+            self.node_labels = torch.from_numpy(split.node_labels.astype(np.int64)).to(device)
 
     def place(
         self, rows: NDArray[np.int64], rounded: bool = True
@@ -52,7 +55,10 @@ class DeviceSplit:
         layout = Layout(cap, start, lengths, sentence, rank, tables=tables, overlap=overlap)
         examples = B // self.split.sentences.shape[1]
         order = self._order(merges, layout)
-        return Batch(own, Sentences(tables.ids, layout, order), self.targets[own[:examples]])
+        # a sentence has one node fewer than twice its words
+        labels = self._node_labels(merges + firsts[rank], layout)
+        sentences = Sentences(tables.ids, layout, order, labels)
+        return Batch(own, sentences, self.targets[own[:examples]])
 
     def _order(self, first: Tensor, layout: Layout) -> Tensor | None:
         """Return the merges of sentences, int64 `[B, T-1]`, -1 past the end.
@@ -66,3 +72,19 @@ class DeviceSplit:
         step = torch.arange(layout.T - 1, device=first.device)
         inside = step < (layout.own_lengths() - 1)[:, None]
         return torch.where(inside, self.orders[torch.where(inside, first[:, None] + step, 0)], -1)
+
+    def _node_labels(self, first: Tensor, layout: Layout) -> Tensor | None:
+        """Return the classes of nodes, int64 `[B, 2T-1]`, -1 where there is no node.
+
+        Args:
+            first: where the nodes of each sentence begin, int64 `[B]`.
+            layout: the layout of the sentences.
+        """
+        if self.node_labels is None:
+            return None
+        word = torch.arange(layout.T, device=first.device).expand(layout.B, -1)
+        # merge t of a sentence follows its last word
+        node = torch.cat([word, word[:, :-1] + layout.own_lengths()[:, None]], dim=1)
+        inside = layout.node_mask()
+        index = torch.where(inside, first[:, None] + node, 0)
+        return torch.where(inside, self.node_labels[index], -1)

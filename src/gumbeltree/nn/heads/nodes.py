@@ -71,6 +71,7 @@ class NodesHead(Classifier):
     Config = NodesConfig
     keep = Keep(nodes=True)
     node_targets = True
+    capturable = True
     metrics: ClassVar[tuple[str, ...]] = (*Classifier.metrics, "binary_accuracy")
 
     def __init__(self, config: NodesConfig, vector_dim: int) -> None:
