@@ -20,6 +20,9 @@ from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
+from gumbeltree.nn.leaves.lstm import LSTMLeaf
+from gumbeltree.nn.spans import random_orders, span_table
+from gumbeltree.noise import new_keys
 from gumbeltree.parts import ENCODERS
 from gumbeltree.states import Draw, Keep
 from gumbeltree.training.optimizers import new_optimizer
@@ -78,6 +81,9 @@ class NoWaiting(TorchDispatchMode):
             x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]
         ):
             raise Waited(f"{name} with a mask")
+        if "index_put" in name and args[2].dim() == 0:
+            # torch copies the number to the device
+            raise Waited(f"{name} of a number")
         return func(*args, **(kwargs or {}))
 
 
@@ -185,6 +191,31 @@ def test_divided_charts_do_not_wait(monkeypatch):
     test_a_captured_step_does_not_wait_for_the_device("cyk", 1)
 
 
+def test_random_orders_do_not_wait():
+    batch = with_trees(split_of(1, LENGTHS)).batch(np.arange(8))
+    with no_waiting():
+        drawn = random_orders(batch.sentences.order)
+    assert torch.equal(span_table(drawn.order), span_table(batch.sentences.order))
+
+
+def test_weights_that_are_used_twice_have_no_overlap(monkeypatch):
+    seen = []
+    forward = LSTMLeaf.forward
+
+    def spy(leaf, words, layout, impl="auto"):
+        seen.append(layout.overlap)
+        return forward(leaf, words, layout, impl)
+
+    monkeypatch.setattr(LSTMLeaf, "forward", spy)
+    _, batch = batches_of(split_of(1, LENGTHS), ROWS[0])
+    batch.sentences.layout.overlap = mock.Mock()
+    # its gates use the weights once more
+    model_of("gated_attention").encode_batch(batch.sentences, Draw())
+    assert len(seen) > 3
+    assert seen == [None] * len(seen)
+    assert batch.sentences.layout.overlap is not None
+
+
 @pytest.mark.parametrize("kind", EAGER)
 def test_other_encoders_do_wait(kind):
     # the errors above can be raised
@@ -224,6 +255,24 @@ def test_evaluation_agrees(kind, given):
             if expected.scores is not None:
                 near = found.scores[:, :width, :width]
                 torch.testing.assert_close(near, expected.scores)
+
+
+@pytest.mark.parametrize("kind", PEERS)
+def test_bfloat16(kind):
+    _, batch = batches_of(data_of(kind, 1, LENGTHS), ROWS[0])
+    model = model_of(kind)
+    keys = new_keys(len(ROWS[0]))
+    with torch.autocast("cpu"):
+        found = model(batch.sentences, Draw(keys))
+        loss = nn.functional.cross_entropy(found.output.float(), batch.targets)
+    loss = loss + sum(x.float().sum() for x in found.losses.values())
+    if found.log_prob is not None:
+        loss = loss + found.log_prob.sum()
+    loss.backward()
+    for name, p in model.named_parameters():
+        if p.grad is not None:
+            assert p.grad.isfinite().all(), name
+    assert sum(p.grad is not None for p in model.encoder.parameters()) > 1
 
 
 def test_normalisation_of_one_word_and_of_several():
@@ -316,7 +365,7 @@ def test_gpu_captured_equals_eager(kind):
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [*PEERS, "supervised_tree"])
 def test_gpu_captured_in_bfloat16_with_dropout(kind):
-    sums, weights, step = cuda_steps(True, kind, dropout=0.3, precision="bf16-mixed")
+    sums, weights, step = cuda_steps(True, kind, dropout=0.3, precision="bf16")
     assert len(step.graphs.captured) == 1
     assert np.isfinite(sums).all()
     assert all(x.isfinite().all() for x in weights.values() if x.is_floating_point())

@@ -14,12 +14,13 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gumbeltree import layout as layout_module
-from gumbeltree.config import BagConfig, ModelConfig, TrainingConfig
+from gumbeltree.config import ModelConfig, TrainingConfig
 from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split
 from gumbeltree.device.graphs import Graphs
 from gumbeltree.model import SentenceModel
 from gumbeltree.parts import HEADS
+from gumbeltree.peers import ByteMLSTMConfig
 from gumbeltree.registry import own
 from gumbeltree.training.optimizers import (
     AdaGrad,
@@ -554,8 +555,8 @@ def test_why_not_captured():
     model = tiny_model(impl="exact")
     assert "cpu" in reason(model, "cpu")
     assert "'exact'" in reason(model)
-    bag = SentenceModel(ModelConfig(BagConfig(5, 5), model.config.head), model.tokenizer)
-    assert "BagEncoder" in reason(bag)
+    config = ModelConfig(ByteMLSTMConfig(5, 5), model.config.head)
+    assert "ByteMLSTMEncoder" in reason(SentenceModel(config, model.tokenizer))
     if not torch.cuda.is_available():
         assert reason(tiny_model(impl="fused")) is None
     with torch.autograd.set_detect_anomaly(True):

@@ -53,7 +53,8 @@ def span_table(order: Tensor) -> Tensor:
     B, T = len(order), order.shape[1] + 1
     start, end = spans_of(order)
     table = torch.zeros((B, T + 1, T + 1), dtype=torch.bool, device=order.device)
-    table[torch.arange(B, device=order.device)[:, None], start, end] = True
+    # an assignment would copy the number to the device, which a graph does not allow
+    table.view(B, -1).scatter_(1, start * (T + 1) + end, True)
     # entries past the end of a sentence are at (0, 0)
     table[:, 0, 0] = False
     return table

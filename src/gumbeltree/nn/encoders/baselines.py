@@ -19,6 +19,7 @@ class BagEncoder(Encoder):
     """
 
     Config = BagConfig
+    capturable = True
 
     def __init__(self, config: BagConfig) -> None:
         super().__init__(config)
@@ -29,8 +30,11 @@ class BagEncoder(Encoder):
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the mean of each sentence `[B, D]`."""
         words, layout = sentences.words, sentences.layout
-        ranks = torch.cat([layout.rank.new_tensor(range(n)) for n in layout.active])
-        total = words.new_zeros((layout.B, words.shape[1])).index_add(0, ranks, words)
+        if layout.known:
+            ranks = layout.row_places()[1]
+            total = words.new_zeros((layout.B, words.shape[1])).index_add(0, ranks, words)
+        else:
+            total = layout.padded(words).sum(1)[layout.sentence]
         mean = self.word(total / layout.lengths[:, None])
         return Encoding(mean[layout.rank])
 

@@ -1,5 +1,6 @@
 """Stacked bidirectional LSTMs with attention by the input gates of the top layer."""
 
+import copy
 from typing import Any
 
 import torch
@@ -69,7 +70,9 @@ class GatedAttentionEncoder(Encoder):
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the vectors `[B, 3D]`."""
-        words, layout = sentences.words, sentences.layout
+        words, layout = sentences.words, copy.copy(sentences.layout)
+        # the gates use the weights of the LSTM once more; see `Overlap`
+        layout.overlap = None
         if self.characters is not None:
             if "characters" not in sentences.extras:
                 raise ValueError(

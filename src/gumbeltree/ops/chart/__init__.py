@@ -412,7 +412,7 @@ def best_trees(split: Tensor, layout: Layout) -> ChartTrees:
     # entry takes what is not written, since finding the spans would wait for the device
     depth = split.new_zeros(split.numel() + 1)
     last = layout.lengths - 1
-    depth[_places(last, last, rank, T, B)] = 1
+    depth.scatter_(0, _places(last, last, rank, T, B), 1)
     for n in range(T, 1, -1):
         k, outside = split[n - 1], depth[:-1].view_as(split)[n - 1]
         left, right = _places(k - 1, end - (n - k), rank, T, B), _places(n - k - 1, end, rank, T, B)
