@@ -325,7 +325,8 @@ def cuda_steps(captured, kind, dropout=0.0, precision="32"):
             module.p = dropout
     with torch.no_grad():
         for p in model.parameters():
-            p.mul_(0.3)
+            # tiny_model's weights are for 6 units; the tensor of RNTN has many more inputs
+            p.mul_(0.3 if p.dim() < 3 else 0.02)
     config = TrainingConfig(seed=3, clip=1.0, learning_rate=0.005, optimizer="adam")
     optimizer = new_optimizer(config, model.to(fabric.device), fabric.device)
     if captured:
@@ -345,7 +346,9 @@ def cuda_steps(captured, kind, dropout=0.0, precision="32"):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", PEERS)
-def test_gpu_captured_equals_eager(kind):
+def test_gpu_captured_equals_eager(kind, monkeypatch):
+    # torch's LSTMs round to TF32 by default
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     eager, weights, _ = cuda_steps(False, kind)
     captured, found, step = cuda_steps(True, kind)
     assert len(step.graphs.captured) == 1
