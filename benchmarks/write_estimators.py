@@ -1,0 +1,193 @@
+"""Write the tables of estimators in docs/generalise.md from benchmarks/results.
+
+    python benchmarks/write_estimators.py [--trees TREES.json...]
+
+The columns come from these files; a column whose file is missing is left out:
+
+- estimators.jsonl: accuracies of runs of plans/estimators.toml and plans/estimators_text.toml,
+  collected by `collect_runs.py`. Runs of `listops-random` and `listops-gold` are also taken from
+  generalise.jsonl.
+- estimators_trees.json: F1 with gold trees. `--trees` adds outputs of `gumbeltree trees
+  runs/estimators/ROW/seed-* --data test_d20s.tsv --limit N --json`; the runs must still be there.
+- gradient_variance.json: written by `gradient_variance.py`.
+- estimators_cuda.json: written by `estimators.py`, which times estimators with a local gradient.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from collect_runs import RUNS, identify, read_runs
+from estimator_rows import Row, in_order, label, read_rows, same_estimator
+from write_generalise import COLUMNS, cells
+from write_results import DOCS, Group, accuracy, fill, group, spread, table
+
+from gumbeltree.atomic import replace_file
+from gumbeltree.parts import ESTIMATORS
+from gumbeltree.settings import part_settings
+
+RESULTS = RUNS.parent
+TREES = "estimators_trees.json"
+RECIPE = "listops-gated"
+BESIDE = ("listops-random", "listops-gold")
+"""Recipes without learned trees."""
+FILES = ("test_d20s", "test-200-300", "test-900-1000")
+TIMED = "cuda, long batches"
+"""Measurement with sentence lengths that are nearest to those of ListOps."""
+TEXT = {"sst2": "SST-2", "snli": "SNLI"}
+NONE = "No runs are recorded yet."
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a file; empty if there is none."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def read_groups(results: Path) -> list[Group]:
+    """Return the runs of all rows, by recipe and settings."""
+    runs = read_runs(results / "estimators.jsonl")
+    names = {run["recipe"] for run in runs}
+    if runs:
+        others = read_runs(results / "generalise.jsonl")
+        runs += [x for x in others if x["recipe"] in BESIDE and x["recipe"] not in names]
+    for run in runs:
+        if run["recipe"].startswith("listops") and "tests" not in run:
+            raise ValueError(
+                f"seed {run['seed']} of {' '.join([run['recipe'], *run['set']])} has not been "
+                "evaluated on test files; finish train_all.py and collect it again"
+            )
+    return group(runs)
+
+
+def row_of(each: Group) -> Row:
+    """Return the recipe and settings of a group."""
+    return Row(each.recipe, each.set)
+
+
+def ordered(groups: Sequence[Group]) -> list[Group]:
+    """Return groups in the order of the plan."""
+    by_row = {row_of(each): each for each in groups}
+    return [by_row[row] for row in in_order(list(by_row), read_rows())]
+
+
+def f1(row: Row, found: dict[str, Any], file: str = FILES[0]) -> str:
+    """Return the F1 with gold trees in percent, over the seeds."""
+    scores = found.get(name_of(row), {}).get(file, {}).get("f1", {})
+    return spread([100 * x for x in scores.values()]) if scores else ""
+
+
+def name_of(row: Row) -> str:
+    """Return the name of a row in the file of trees."""
+    return " ".join([row.recipe, *row.set])
+
+
+def measured(row: Row, found: dict[str, Any]) -> list[str]:
+    """Return the deviation of the score's gradient and the passes of the encoder."""
+    for each in found.get("rows", {}).values():
+        estimator = part_settings(ESTIMATORS, "st_gumbel", each["estimator"], "estimator")
+        if same_estimator(row, estimator, each["temperature"]):
+            ratio = each["score"]["ratio"]
+            return ["" if ratio is None else f"{ratio:.2f}", f"{each['passes']:g}"]
+    return ["", ""]
+
+
+def time_of(row: Row, found: dict[str, Any]) -> str:
+    """Return the time of a training step relative to that with ST-Gumbel."""
+    for name, settings in found.get("estimators", {}).items():
+        estimator = part_settings(ESTIMATORS, "st_gumbel", settings, "estimator")
+        if same_estimator(row, estimator) and TIMED in found["cases"]:
+            return f"{found['cases'][TIMED][name]['ratio']:.2f}"
+    return ""
+
+
+def listops(
+    groups: Sequence[Group], trees: dict[str, Any], variance: dict[str, Any], times: dict[str, Any]
+) -> str:
+    """Return one row per estimator, then random and gold trees."""
+    if times.get("quick"):
+        raise ValueError("the times are those of --quick; run benchmarks/estimators.py without it")
+    rows = []
+    beside = [x for name in BESIDE for x in groups if x.recipe == name]
+    for each in [*ordered([x for x in groups if x.recipe == RECIPE]), *beside]:
+        row = row_of(each)
+        rows.append(
+            [
+                *(label(row), str(len(each.runs)), *cells(each, FILES), f1(row, trees)),
+                *(*measured(row, variance), time_of(row, times)),
+            ]
+        )
+    files = (COLUMNS["listops"][name] for name in FILES)
+    header = ["estimator", "seeds", *files, "F1", "gradient deviation", "passes", "time per step"]
+    return table(header, rows) if rows else NONE
+
+
+def text(groups: Sequence[Group]) -> str:
+    """Return one row per estimator on sentences."""
+    by_label: dict[str, dict[str, Group]] = {}
+    for each in ordered([x for x in groups if x.recipe.startswith(tuple(TEXT))]):
+        task = next(name for name in TEXT if each.recipe.startswith(name))
+        of_row = by_label.setdefault(label(row_of(each)), {})
+        if task in of_row:
+            raise ValueError(
+                f"{each.recipe} and {of_row[task].recipe} both have a row {label(row_of(each))}; "
+                "keep the runs of one recipe per task"
+            )
+        of_row[task] = each
+    rows = []
+    for name, found in by_label.items():
+        row = [name]
+        for task in TEXT:
+            own = found.get(task)
+            splits = [accuracy(own, split) for split in ("dev", "test")] if own else ["", ""]
+            row += [str(len(own.runs)) if own else "", *splits]
+        rows.append(row)
+    header = [f"{task}, {x}" for task in TEXT.values() for x in ("seeds", "dev", "test")]
+    return table(["estimator", *header], rows) if rows else NONE
+
+
+def add_trees(paths: Iterable[Path], results: Path) -> dict[str, Any]:
+    """Add outputs of `gumbeltree trees` to the recorded ones; return all by row and test file."""
+    found, added = read_json(results / TREES), False
+    for path in paths:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        scores = [row["f1"]["sentence"] for row in about["rows"] if row["kind"] == "model"]
+        for folder, score in zip(about["models"], scores, strict=True):
+            asked = json.loads(Path(folder, "settings.json").read_text(encoding="utf-8"))
+            recipe, changed = identify(asked["recipe_name"], asked["recipe"])
+            files = found.setdefault(name_of(Row(recipe, tuple(changed))), {})
+            of_file = files.setdefault(Path(about["file"]).stem, {})
+            if of_file.get("examples") != about["sentences"]:
+                of_file |= {"examples": about["sentences"], "f1": {}}
+            of_file["f1"][str(asked["recipe"]["training"]["seed"])] = score
+            added = True
+    if added:
+        content = json.dumps(found, indent=1) + "\n"
+        replace_file(results / TREES, lambda part: part.write_text(content, encoding="utf-8"))
+    return found
+
+
+def tables(results: Path = RESULTS, paths: Iterable[Path] = ()) -> dict[str, str]:
+    """Return both tables by name."""
+    groups, trees = read_groups(results), add_trees(paths, results)
+    others = (read_json(results / f"{x}.json") for x in ("gradient_variance", "estimators_cuda"))
+    return {"estimators": listops(groups, trees, *others), "estimators on text": text(groups)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trees", nargs="*", type=Path, default=[], metavar="TREES.json")
+    given = parser.parse_args()
+    page = DOCS / "generalise.md"
+    try:
+        content = fill(page.read_text(encoding="utf-8"), tables(paths=given.trees))
+        replace_file(page, lambda part: part.write_text(content, encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        sys.exit(f"write_estimators: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
