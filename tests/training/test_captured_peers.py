@@ -327,7 +327,8 @@ def cuda_steps(captured, kind, dropout=0.0, precision="32"):
         for p in model.parameters():
             # tiny_model's weights are for 6 units; the tensor of RNTN has many more inputs
             p.mul_(0.3 if p.dim() < 3 else 0.02)
-    config = TrainingConfig(seed=3, clip=1.0, learning_rate=0.005, optimizer="adam")
+    # adam would turn rounding errors of small gradients into large steps
+    config = TrainingConfig(seed=3, clip=1.0, learning_rate=0.05, optimizer="sgd")
     optimizer = new_optimizer(config, model.to(fabric.device), fabric.device)
     if captured:
         assert why_not_captured(fabric, model) is None
