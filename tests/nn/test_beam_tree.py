@@ -94,6 +94,7 @@ def plain_vector(beams: list[tuple[Tensor, list, list[int]]]) -> Tensor:
         {"cell": {"kind": "gated", "dropout": 0.3}, "leaf": "norm"},
         {"cell": "treelstm", "score": "pair"},
         {"cell": "gated", "leaf": "norm", "score": "cosine"},
+        {"cell": {"kind": "gated", "dropout": 0.3}, "leaf": "norm", "score": "pair"},
     ],
     ids=str,
 )
@@ -160,7 +161,8 @@ def test_kernels_that_cannot_run_are_named():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("distinct", "rate"), [(False, 0.0), (True, 0.0), (True, 0.1)])
-def test_gpu_kernels_equal_torch_operations(distinct, rate):
+@pytest.mark.parametrize("score", ["dot", "pair"])
+def test_gpu_kernels_equal_torch_operations(distinct, rate, score):
     lengths = torch.tensor([40, 1, 17, 33, 2, 5, 40, 28], device="cuda")
     x, weight = torch.randn(8, 40, 64, device="cuda"), torch.randn(8, 64, device="cuda")
     cell = {"kind": "gated", "dropout": rate}
@@ -168,9 +170,11 @@ def test_gpu_kernels_equal_torch_operations(distinct, rate):
     for impl in ("exact", "fused"):
         torch.manual_seed(0)
         e = BeamTreeEncoder(
-            BeamTreeConfig(64, 64, cell=cell, leaf="norm", distinct=distinct, impl=impl)
+            BeamTreeConfig(
+                64, 64, cell=cell, leaf="norm", distinct=distinct, impl=impl, score=score
+            )
         ).cuda()
-        torch.nn.init.normal_(e.query, std=0.3)
+        torch.nn.init.normal_(e.query if score == "dot" else e.scorer.out, std=0.3)
         out = e(x, lengths, generator=torch.Generator("cuda").manual_seed(5))
         (out.vector * weight).sum().backward()
         results.append((out, {name: p.grad for name, p in e.named_parameters()}))
@@ -196,8 +200,9 @@ def test_one_beam_is_the_greedy_tree_without_a_gradient_of_the_scores():
 
 @pytest.mark.parametrize("T", [2, 3, 12])
 @pytest.mark.parametrize("k", [1, 5])
-def test_compositions_grow_linearly(T, k):
-    e, count = made(beams=k), 0
+@pytest.mark.parametrize("score", ["dot", "pair"])
+def test_compositions_grow_linearly(T, k, score):
+    e, count = made(beams=k, score=score), 0
     activate = e.cell.activate
 
     def counting(gates, left, right):
@@ -206,8 +211,10 @@ def test_compositions_grow_linearly(T, k):
         return activate(gates, left, right)
 
     e.cell.activate = counting
-    search(torch.randn(3, T, 8, dtype=torch.float64), torch.full((3,), T), e.cell, e.query, k)
-    assert count == 3 * (T - 1 + 2 * k * (T - 2))
+    leaves, lengths = torch.randn(3, T, 8, dtype=torch.float64), torch.full((3,), T)
+    search(leaves, lengths, e.cell, e.scoring_query, k, scorer=e.scorer)
+    # a scorer of the children composes merged pairs alone
+    assert count == 3 * (T - 1 + 2 * k * (T - 2) if score == "dot" else k * (T - 1))
 
 
 def test_distinct_beams_are_different_trees():

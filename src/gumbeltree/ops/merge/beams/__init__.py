@@ -2,7 +2,8 @@
 
 A beam is a row of nodes, like a layer of the merge. At every step, each beam proposes its most
 probable merges, and the most probable beams survive. A merge changes only the two candidates next
-to the new node, so k beams over T words take T - 1 + 2k(T - 2) compositions.
+to the new node, so k beams over T words take T - 1 + 2k(T - 2) compositions. If a scorer reads the
+children, only merged pairs are composed, k(T - 1).
 
 The trees are constants of the backward pass. The gradient of a tree's log-probability is therefore
 known for all scores before the states are differentiated, which takes one pass over the candidates

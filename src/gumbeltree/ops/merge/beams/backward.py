@@ -44,40 +44,82 @@ def backward(search: Recorded, dvector: Tensor, dlog_prob: Tensor) -> tuple[Tens
     sigma = score_gradients(states, choices, lengths, dlog_prob.to(states.dtype))[words:]
     # gradient of each state, first without those of its parents
     G = torch.zeros_like(states.rows)
-    G[words:, :D] = sigma[:, None] * states.query
     for j in range(k):
         G[:, :D].index_add_(0, root[:, j], dvector[:, j].to(states.dtype))
+    # candidates per sentence of each step, the first T - 1 of which have different children
+    added = [(0, T - 1), *((T - 1 + 2 * k * t, 2 * k) for t in range(T - 2))] if T > 1 else []
+    others: tuple[Tensor, ...] = ()
+    made, once = added, None
+    if states.scorer is None:
+        G[words:, :D] += sigma[:, None] * states.query
+        dquery = sigma @ states.rows[words:, :D]
+    else:
+        others, dquery = _scored(states, G, sigma, added, search), torch.zeros_like(states.query)
+        made, once = [(k * t, k) for t in range(T - 1)], _first_times(states)
+    rows = states.composed
+    left, right = states.left[rows], states.right[rows]
     drecord = torch.empty_like(states.gates)
-    last = states.size
-    for n in [*[2 * k] * (T - 2), T - 1] if T > 1 else []:
-        first = last - n
-        block = slice(first * B, last * B)
-        new = slice(words + block.start, words + block.stop)
-        dh, dc = states.parts(G[new])
-        l_state, r_state = states.children(new)
-        (_, c_l), (_, c_r) = states.parts(l_state), states.parts(r_state)
-        c = states.parts(states.rows[new])[1]
-        found, dc_l, dc_r = cell.activate_backward(
+    for first, n in reversed(made):
+        block = slice(first * B, (first + n) * B)
+        new: Any = slice(words + block.start, words + block.stop)
+        dstate = G[new]
+        if once is not None:
+            new = states.merged[block]
+            dstate = G[new] * once[block, None]
+        dh, dc = states.parts(dstate)
+        c, c_l, c_r = (states.parts(states.rows[x])[1] for x in (new, left[block], right[block]))
+        found, *dc_children = cell.activate_backward(
             dh, None if states.single else dc, states.gates[block], c, c_l, c_r, **states.kept
         )
         drecord[block] = found
         dh_children = found[:, :width] @ states.weight
-        if states.scorer is not None:
-            shares = to_scored_children(states.scorer, l_state[:, :D], r_state[:, :D])
-            dh_children += sigma[block, None] * shares.flatten(1)
-        add_to_children(states, G, first, n, k, dh_children, dc_l, dc_r)
-        last = first
+        times = k if once is not None or first else 1
+        add_to_children(
+            states, G, left[block], right[block], dh_children, tuple(dc_children), times
+        )
     dleaves = G[:words].view(T, B, -1).transpose(0, 1)
     dleaves = F.pad(dleaves, (0, 2 * D - dleaves.shape[-1]))
-    h_l, h_r = (x[:, :D] for x in states.children(slice(words, None)))
     sums = drecord[:, :width]
-    dweight = torch.cat([sums.t() @ h_l, sums.t() @ h_r], dim=1)
-    others: tuple[Tensor, ...] = ()
+    dweight = torch.cat([sums.t() @ states.rows[x][:, :D] for x in (left, right)], dim=1)
     if hasattr(cell, "other_gradients"):
-        others = cell.other_gradients(drecord, states.gates, **states.kept)
-    if states.scorer is not None:
-        others = (*others, *scorer_gradients(states.scorer, h_l, h_r, sigma))
-    return dleaves, dweight, sums.sum(0), sigma @ states.rows[words:, :D], *others
+        others = (*cell.other_gradients(drecord, states.gates, **states.kept), *others)
+    return dleaves, dweight, sums.sum(0), dquery, *others
+
+
+def _scored(
+    states: BeamStates, G: Tensor, sigma: Tensor, added: list[tuple[int, int]], search: Recorded
+) -> tuple[Tensor, ...]:
+    """Add the gradients of scores `[n]` to the children; return those of the scorer's parameters.
+
+    Args:
+        states: states of words and nodes.
+        G: gradient of each state.
+        sigma: gradients of the scores of all candidates.
+        added: first candidate and number of candidates of each step.
+        search: names the kernels.
+    """
+    assert states.scorer is not None
+    B, D, k, words = states.B, states.D, search.root.shape[1], states.T * states.B
+    scored = slice(words, words + len(sigma))
+    h_l, h_r = (x[:, :D] for x in states.children(scored))
+    shares = (sigma[:, None, None] * to_scored_children(states.scorer, h_l, h_r)).flatten(1)
+    left, right = states.left[scored], states.right[scored]
+    if search.fused is not None:
+        search.fused.add_to_children(states, G, left, right, shares, None, 1)
+    else:
+        for first, n in added:
+            block = slice(first * B, (first + n) * B)
+            times = k if first else 1
+            _add_to_children(states, G, left[block], right[block], shares[block], None, times)
+    return scorer_gradients(states.scorer, h_l, h_r, sigma)
+
+
+def _first_times(states: BeamStates) -> Tensor:
+    """Return 1 for the first composition of each candidate, 0 for those of other beams `[n]`."""
+    number = torch.arange(len(states.merged), device=states.line.device)
+    first = states.left.new_full((len(states.rows),), len(number))
+    first.scatter_reduce_(0, states.merged, number, "amin")
+    return (first[states.merged] == number).to(states.dtype)
 
 
 def _score_gradients(
@@ -107,33 +149,29 @@ def _score_gradients(
 def _add_to_children(
     states: BeamStates,
     G: Tensor,
-    first: int,
-    n: int,
-    k: int,
+    left: Tensor,
+    right: Tensor,
     dh: Tensor,
-    dc_l: Tensor,
-    dc_r: Tensor,
+    dc: tuple[Tensor, Tensor] | None,
+    times: int,
 ) -> None:
     """Add the gradients that n candidates per sentence send to their children.
 
     Args:
         states: states of words and candidates.
         G: gradient of each state.
-        first: the first of these candidates.
-        n: their number.
-        k: number of beams.
+        left: rows of the left children `[n B]`.
+        right: those of the right children.
         dh: gradients of h of both children `[n B, 2D]`.
-        dc_l: gradient of c of the left child `[n B, D]`, of its only state if there is no c.
-        dc_r: that of the right child.
+        dc: gradients of c of both children, each `[n B, D]`; of their only state if there is no c;
+            None if there is none.
+        times: number of parts, one after the other, so that no part has a row twice.
     """
-    B = states.B
-    new = slice((states.T + first) * B, (states.T + first + n) * B)
-    # no row twice at a time: words of the first layer, and one beam after the other
-    times = 1 if first == 0 else k
-    for child, dh_child, dc in zip(
-        (states.left[new], states.right[new]), dh.chunk(2, dim=1), (dc_l, dc_r), strict=True
-    ):
-        share = dh_child + dc if states.single else torch.cat([dh_child, dc], dim=1)
-        parts = share.view(-1, times, B, share.shape[1]).unbind(1)
-        for rows, part in zip(child.view(-1, times, B).unbind(1), parts, strict=True):
-            G.index_add_(0, rows.flatten(), part.flatten(0, 1))
+    for side, (child, share) in enumerate(zip((left, right), dh.chunk(2, dim=1), strict=True)):
+        if dc is not None:
+            from_c = dc[side]
+            share = share + from_c if states.single else torch.cat([share, from_c], dim=1)
+        to = G[:, : share.shape[1]]
+        parts = share.unflatten(0, (-1, times, states.B)).unbind(1)
+        for rows, part in zip(child.view(-1, times, states.B).unbind(1), parts, strict=True):
+            to.index_add_(0, rows.flatten(), part.flatten(0, 1))

@@ -2,6 +2,9 @@
 
 A row holds one state: h if the cell has a single state, else [h; c]. Row i B + b is the i-th state
 of sentence b: first its words, then its candidates in order of creation.
+
+The query scores a candidate by its state, so that all candidates are composed. A scorer reads the
+children instead, and only candidates that a beam merges are composed, k per step.
 """
 
 from collections.abc import Generator, Sequence
@@ -60,19 +63,32 @@ class BeamStates:
         self.single = getattr(cell, "single_state", False)
         self.width = getattr(cell, "record_width", len(bias))
         self.size = T - 1 + 2 * k * max(0, T - 2)
-        self.count = 0
+        self.count = self.compositions = 0
+        # with a scorer, one more row per sentence, for merges of finished sentences
+        states = T + self.size + (scorer is not None)
+        composed = self.size if scorer is None else k * (T - 1)
         state = D if self.single else 2 * D
-        self.rows = leaves.new_empty(((T + self.size) * B, state), dtype=dtype)
+        self.rows = leaves.new_empty((states * B, state), dtype=dtype)
         self.rows[: T * B].view(T, B, state).copy_(leaves[..., :state].transpose(0, 1))
-        self.gates = self.rows.new_empty(((self.size if record else 0) * B, self.width))
+        self.gates = self.rows.new_empty(((composed if record else 0) * B, self.width))
         self.score = self.rows.new_empty((T + self.size) * B)
         self.line = torch.arange(B, device=leaves.device)
         self.left, self.right, self.hash, self.change = (
-            torch.zeros((T + self.size) * B, dtype=torch.int64, device=leaves.device)
-            for _ in range(4)
+            torch.zeros(states * B, dtype=torch.int64, device=leaves.device) for _ in range(4)
         )
+        self.merged = self.left.new_empty(composed * B if scorer is not None and record else 0)
         keys = self.line.new_zeros((B, 2)) if dropout is None else dropout
         self.hash[: T * B] = word_codes(T, keys).t().flatten()
+
+    @property
+    def composed(self) -> Tensor | slice:
+        """The rows that were composed, in the order of `gates`."""
+        return slice(self.T * self.B, None) if self.scorer is None else self.merged
+
+    @property
+    def spare(self) -> Tensor:
+        """The row that takes the merges of a sentence after its last one, `[B]`."""
+        return (self.T + self.size) * self.B + self.line
 
     def numbers(self, first: int, n: int) -> Tensor:
         """Return the rows of n states per sentence from `first` on, `[B, n]`."""
@@ -83,13 +99,13 @@ class BeamStates:
         """Return h and c of states, each `[n, D]`."""
         return rows[:, : self.D], rows[:, -self.D :]
 
-    def children(self, new: slice) -> tuple[Tensor, Tensor]:
+    def children(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Return the states of the children of candidates."""
-        left, right = self.left[new], self.right[new]
+        left, right = self.left[rows], self.right[rows]
         return self.rows.index_select(0, left), self.rows.index_select(0, right)
 
-    def compose(self, left: Tensor, right: Tensor) -> Tensor:
-        """Compose and score neighbours, rows `[B, n]`; return the rows of the candidates."""
+    def add(self, left: Tensor, right: Tensor) -> Tensor:
+        """Add pairs of neighbours, rows `[B, n]`, and return the rows of the candidates."""
         n, first = left.shape[1], self.T + self.count
         new = slice(first * self.B, (first + n) * self.B)
         self.left[new].view(n, self.B).copy_(left.t())
@@ -98,31 +114,49 @@ class BeamStates:
         self.hash[new] = parent_codes(hash_l, hash_r)
         # change of the hash of a beam, which is the sum over its nodes
         self.change[new] = self.hash[new] - hash_l - hash_r
-        self.activate_next(n)
+        self.evaluate_next(n)
         return self.numbers(first, n)
 
-    def activate_next(self, n: int) -> None:
-        """Compute states and scores of the next n candidates per sentence."""
-        first, last = self.count * self.B, (self.count + n) * self.B
+    def evaluate_next(self, n: int) -> None:
+        """Score the next n candidates per sentence; compose them first if the query does."""
+        first = self.T + self.count
+        new = slice(first * self.B, (first + n) * self.B)
         self.count += n
-        new = slice(self.T * self.B + first, self.T * self.B + last)
-        l_state, r_state = self.children(new)
-        (h_l, c_l), (h_r, c_r) = self.parts(l_state), self.parts(r_state)
+        if self.scorer is None:
+            torch.mv(self._compose(new, n), self.query, out=self.score[new])
+        else:
+            self.score[new] = self.scorer(*(x[:, : self.D] for x in self.children(new)))
+
+    def merge(self, merged: Tensor) -> None:
+        """Compose the candidates that beams merge, rows `[B, k]`, if that has not been done."""
+        if self.scorer is None:
+            return
+        # equal rows receive equal states
+        rows = merged.t().flatten().long()
+        if self.record:
+            first = self.compositions * self.B
+            self.merged[first : first + len(rows)] = rows
+        self._compose(rows, merged.shape[1])
+
+    def _compose(self, new: Tensor | slice, n: int) -> Tensor:
+        """Compute the states of n candidates per sentence; return their h."""
+        first, last = self.compositions * self.B, (self.compositions + n) * self.B
+        self.compositions += n
+        (h_l, c_l), (h_r, c_r) = map(self.parts, self.children(new))
         shape = (last - first, self.width)
         gates = self.gates[first:last] if self.record else self.gates.new_empty(shape)
         sums = torch.addmm(self.bias, torch.cat([h_l, h_r], dim=1), self.weight.t())
         gates[:, : len(self.bias)] = sums
         if self.drop is not None:
             self.drop(gates[:, : len(self.bias)], self.hash[new])
+        h: Tensor
         h, c = self.activate(gates, c_l, c_r)
-        rows = self.rows[new]
-        rows[:, : self.D] = h
-        if not self.single:
-            rows[:, self.D :] = c
-        if self.scorer is None:
-            torch.mv(h, self.query, out=self.score[new])
+        state = h if self.single else torch.cat([h, c], dim=1)
+        if isinstance(new, slice):
+            self.rows[new] = state
         else:
-            self.score[new] = self.scorer(h_l, h_r)
+            self.rows.index_copy_(0, new, state)
+        return h
 
 
 def forward(
@@ -139,7 +173,7 @@ def forward_steps(
     B, T = states.B, states.T
     words = states.numbers(0, T)
     nodes = words[:, None].expand(-1, k, -1)  # [B, k, K+1]
-    first = states.compose(words[:, :-1], words[:, 1:]) if T > 1 else words[:, :0]
+    first = states.add(words[:, :-1], words[:, 1:]) if T > 1 else words[:, :0]
     # the candidates, and one entry without meaning: [B, k, K+1]
     candidates = F.pad(first, (0, 1))[:, None].expand(-1, k, -1)
     beam = torch.arange(k, device=words.device)
@@ -160,6 +194,7 @@ def forward_steps(
         code = found.code
         at = torch.where(active, found.at, K - 1)
         merged = torch.where(active, found.merged, nodes[..., 0])
+        states.merge(torch.where(active, merged, states.spare[:, None]))
         if states.record:
             layers.append(candidates[..., :K])
         parents.append(parent)
@@ -172,7 +207,7 @@ def forward_steps(
         # beyond the ends, compose anything: the result is put where it is not used
         beside = torch.stack([(at - 1).clamp(min=0), (at + 1).clamp(max=K - 1)], dim=-1)
         before, after = nodes.gather(-1, beside).unbind(-1)
-        made = states.compose(torch.cat([before, merged], dim=1), torch.cat([merged, after], dim=1))
+        made = states.add(torch.cat([before, merged], dim=1), torch.cat([merged, after], dim=1))
         before_at = torch.where(at > 0, at - 1, K - 1)
         candidates = candidates.scatter(
             -1, torch.stack([before_at, at], dim=-1), made.view(B, 2, k).mT

@@ -33,25 +33,28 @@ def forward(
 
     steps = T - 1
     candidates = integers(steps if states.record else 2, B, k, T)
-    nodes, parents, positions = integers(2, B, k, T), integers(steps, B, k), integers(steps, B, k)
+    nodes, merged = integers(2, B, k, T), integers(B, k)
+    parents, positions = integers(steps, B, k), integers(steps, B, k)
     log_prob = states.rows.new_zeros((2, B, k))
     log_prob[0, :, 1:] = NEVER
     code = torch.zeros((2, B, k), dtype=torch.int64, device=device)
     words = states.numbers(0, T)
     nodes[0] = words[:, None]
     if T > 1:
-        candidates[0, :, :, :-1] = states.compose(words[:, :-1], words[:, 1:])[:, None]
+        candidates[0, :, :, :-1] = states.add(words[:, :-1], words[:, 1:])[:, None]
     assert noise is None
     KB, BT, warps = _block(k, T)
     for t in range(steps):
         kernels.choose_kernel[(B,)](
             t, len(candidates), states.score, lengths, candidates, nodes, log_prob, code, parents,
-            positions, states.left, states.right, states.hash, states.change, B, T, k=k, KB=KB,
+            positions, merged, states.left, states.right, states.hash, states.change, B, T,
+            (T + states.size) * B, k=k, KB=KB,
             BT=BT, DISTINCT=distinct, NEVER=NEVER, LEFT=LEFT, RIGHT=RIGHT, OFFSET=OFFSET,
             num_warps=warps,
         )  # fmt: skip
+        states.merge(merged)
         if t + 1 < steps:
-            states.activate_next(2 * k)
+            states.evaluate_next(2 * k)
     last = steps % 2
     root = nodes[last, :, :, 0].long()
     return root, log_prob[last], Choices(candidates, parents, positions)
@@ -87,17 +90,16 @@ def score_gradients(
 def add_to_children(
     states: BeamStates,
     G: Tensor,
-    first: int,
-    n: int,
-    k: int,
+    left: Tensor,
+    right: Tensor,
     dh: Tensor,
-    dc_l: Tensor,
-    dc_r: Tensor,
+    dc: tuple[Tensor, Tensor] | None,
+    times: int,
 ) -> None:
-    """Add the gradients that n candidates per sentence send to their children; see `backward`."""
-    D, BD = states.D, min(128, _power(states.D))
-    kernels.add_to_children_kernel[(states.B, -(-D // BD))](
-        G, states.left, states.right, dh, dc_l.contiguous(), dc_r.contiguous(), first,
-        states.T * states.B, states.B, n, D=D, BD=BD, SINGLE=states.single,
-        num_warps=max(1, BD // 32),
+    """Add gradients to the children of candidates, one after the other; see `backward`."""
+    B, D, BD = states.B, states.D, min(128, _power(states.D))
+    dc_l, dc_r = (dh, dh) if dc is None else (x.contiguous() for x in dc)
+    kernels.add_to_children_kernel[(B, -(-D // BD))](
+        G, left, right, dh, dc_l, dc_r, B, len(left) // B, D=D, BD=BD, SINGLE=states.single,
+        ONLY_H=dc is None, num_warps=max(1, BD // 32),
     )  # fmt: skip

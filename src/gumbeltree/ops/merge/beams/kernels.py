@@ -24,10 +24,10 @@ def entry(x, place, index):
     return tl.sum(tl.where(place == index, x, 0), axis=0)
 
 
-@triton.jit(do_not_specialize=["t", "slots", "B", "T"])
+@triton.jit(do_not_specialize=["t", "slots", "B", "T", "spare"])
 def choose_kernel(
     t, slots, score, lengths, all_candidates, all_nodes, log_probs, all_codes, parents,
-    positions, left, right, hashes, change, B, T,
+    positions, all_merged, left, right, hashes, change, B, T, spare,
     k: tl.constexpr, KB: tl.constexpr, BT: tl.constexpr,
     DISTINCT: tl.constexpr, NEVER: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     OFFSET: tl.constexpr,
@@ -35,6 +35,7 @@ def choose_kernel(
     """Choose the merges of step t, advance the beams and number their new candidates.
 
     Candidates have `slots` tables for successive steps, nodes, log-probabilities and hashes two.
+    After its last merge, a sentence merges row `spare + b`.
     """
     b = tl.program_id(0).to(tl.int64)
     K = T - 1 - t
@@ -100,6 +101,7 @@ def choose_kernel(
         tl.store(code_out + b * k + j, entry(changed, number, choice))
         old = nodes + (b * k + parent) * T
         new = tl.where(active, entry(merged, number, choice), tl.load(old))
+        tl.store(all_merged + b * k + j, tl.where(active, new, spare + b))
         row = tl.load(old + place + (place > at), mask=place < K, other=0)
         row = tl.where(place == at, new, row)
         tl.store(nodes_out + (b * k + j) * T + place, row, mask=place < K)
@@ -185,10 +187,10 @@ def score_gradient_kernel(
         t -= 1
 
 
-@triton.jit(do_not_specialize=["first", "words", "B", "n"])
+@triton.jit(do_not_specialize=["B", "n"])
 def add_to_children_kernel(
-    gradients, left, right, dh, dc_left, dc_right, first, words, B, n,
-    D: tl.constexpr, BD: tl.constexpr, SINGLE: tl.constexpr,
+    gradients, left, right, dh, dc_left, dc_right, B, n,
+    D: tl.constexpr, BD: tl.constexpr, SINGLE: tl.constexpr, ONLY_H: tl.constexpr,
 ):  # fmt: skip
     """Add the gradients of the children of n candidates per sentence, one after the other."""
     b = tl.program_id(0).to(tl.int64)
@@ -197,15 +199,16 @@ def add_to_children_kernel(
     S: tl.constexpr = D if SINGLE else 2 * D
     i = 0
     while i < n:
-        own = (first + i) * B + b
+        own = i * B + b
         for side in tl.static_range(2):
-            child = tl.load((left if side == 0 else right) + words + own)
+            child = tl.load((left if side == 0 else right) + own)
             to = gradients + child * S + unit
-            dc = tl.load((dc_left if side == 0 else dc_right) + (i * B + b) * D + unit, mask=inside)
-            share = tl.load(dh + (i * B + b) * 2 * D + side * D + unit, mask=inside)
-            if SINGLE:
-                share += dc
-            else:
-                tl.store(to + D, tl.load(to + D, mask=inside) + dc, mask=inside)
+            share = tl.load(dh + own * 2 * D + side * D + unit, mask=inside)
+            if not ONLY_H:
+                from_c = tl.load((dc_left if side == 0 else dc_right) + own * D + unit, mask=inside)
+                if SINGLE:
+                    share += from_c
+                else:
+                    tl.store(to + D, tl.load(to + D, mask=inside) + from_c, mask=inside)
             tl.store(to, tl.load(to, mask=inside) + share, mask=inside)
         i += 1
