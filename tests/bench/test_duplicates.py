@@ -1,8 +1,8 @@
 """Test the count of beams that repeat a tree."""
 
 import torch
-
 from benchmarks import duplicates
+
 from tests.models import tiny_model
 
 TEXT = "the dog sleeps now"
