@@ -31,3 +31,13 @@ def test_notebooks_show_plain_lines_below_the_cell(notebook, monkeypatch, capsys
     assert not display.console.is_terminal
     display.say("reading")
     assert capsys.readouterr() == (("reading\n", "") if notebook else ("", "reading\n"))
+
+
+@pytest.mark.parametrize("best_by", ["loss", "accuracy"])
+def test_shows_the_accuracy_once_whatever_selects_the_model(best_by, demo, tmp_path, capsys):
+    train(small("epochs=1", f"best_by={best_by}"), demo, tmp_path / "run", test=False)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "examples/s" in line]
+    assert lines
+    for line in lines:
+        assert line.count("dev loss") == line.count("dev accuracy") == 1
+        assert "%" in line

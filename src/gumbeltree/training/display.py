@@ -100,10 +100,15 @@ class Display:
         value = record[f"dev_{self.metric.name}"]
         mark = " *" if self.metric.improves(value, self.best) else ""
         self.best = record[f"best_{self.metric.name}"]
+        shown = f"  dev {self.metric.name} {self.metric.shown(value)}"
+        if self.metric.name == "loss":
+            # the loss selects the best model, but says little by itself
+            accuracy = record.get("dev_accuracy")
+            shown = "" if accuracy is None else f"  dev accuracy {accuracy:.2%}"
         self.say(
             f"{self.title}epoch {record['epoch']:6.2f}  step {record['step']:7,}  "
             f"{self._rate():7,.0f} examples/s  loss {record['train_loss']:.4f}  dev loss "
-            f"{record['dev_loss']:.4f}  dev {self.metric.name} {self.metric.shown(value)}{mark}"
+            f"{record['dev_loss']:.4f}{shown}{mark}"
         )
         self.since, self.examples = time.monotonic(), 0
 
