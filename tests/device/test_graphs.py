@@ -479,6 +479,35 @@ def test_gpu_memory_is_bounded():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("reserved", [False, True])
+def test_gpu_graphs_share_the_memory_of_the_largest(reserved):
+    device = torch.device("cuda")
+    graphs = Graphs(device, at_once=True)
+    sizes = range(32, 256, 16)
+
+    def function(numbers, size):
+        # temporaries of this many MiB
+        x = numbers.float()[0].expand(size << 18).clone()
+        return (x + 1).square().sum()
+
+    def call(size):
+        graphs(size, lambda numbers: function(numbers, size), np.full(2, 3))
+
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    call(1)
+    if reserved:
+        graphs.reserve(max(sizes), lambda numbers: function(numbers, max(sizes)), np.full(2, 3))
+        assert list(graphs.captured) == [max(sizes)]
+    for size in sizes:
+        call(size)
+    torch.cuda.synchronize()
+    used = torch.cuda.memory_reserved() - before
+    # three temporaries of the largest graph
+    assert (used < 4 * max(sizes) << 20) == reserved
+
+
+@pytest.mark.gpu
 def test_gpu_captures_gradients_and_updates():
     device = torch.device("cuda")
 

@@ -525,6 +525,35 @@ def test_makes_the_state_before_capture(monkeypatch):
 
 
 @interpreted
+def test_the_largest_batch_is_captured_first(monkeypatch):
+    update = Update(True, trees="left")
+    called = []
+    graphs = type(update.step.graphs)
+    run = graphs.__call__
+    monkeypatch.setattr(
+        graphs, "__call__", lambda *args: called.append(("run", args[1])) or run(*args)
+    )
+    monkeypatch.setattr(graphs, "reserve", lambda *args: called.append(("reserve", args[1])))
+    longest = update.step.split.lengths.max(axis=1)
+    order = longest.argsort()
+    short, long = order[:2], order[-2:]
+    assert longest[short].max() < longest[long].max()
+    update.step.reserve([short, long, short[:1]])
+    before = update.state
+    for rows in (short, short, long):
+        update(rows)
+    # the first batch compiles kernels
+    assert [name for name, _ in called] == ["run", "reserve", "run", "run"]
+    (_, first), (_, largest), _, (_, last) = called
+    assert largest == last != first
+    other = Update(True, trees="left")
+    assert all(torch.equal(x, before[name]) for name, x in other.state.items())
+    for rows in (short, short, long):
+        other(rows)
+    assert all(torch.equal(x, update.state[name]) for name, x in other.state.items())
+
+
+@interpreted
 def test_the_sums_can_be_set_to_zero():
     update = Update(True, trees="left")
     update.optimizer.param_groups[0]["lr"] = 0.0

@@ -107,6 +107,13 @@ class Graphs:
                 part()
             return captured.out
 
+    def reserve(self, key: Hashable, function: Function, numbers: NDArray[np.int64]) -> None:
+        """Capture a function without calling it, if that is possible now; see `__call__`."""
+        if self.device.type != "cuda" or key in self.captured or not self._may_capture(key):
+            return
+        with torch.cuda.device(self.device), no_autocast_cache():
+            self._add(key, function, torch.from_numpy(numbers))
+
     def outside(self, work: Callable[[], object]) -> None:
         """Do work that cannot be captured, at this point of the function that is running.
 

@@ -249,8 +249,9 @@ class _Run:
             contextlib.closing(board or contextlib.ExitStack()),
             logs or contextlib.ExitStack(),
         ):
+            self.step.reserve(self._batches(max(progress.epoch, config.curriculum)))
             while progress.epoch < config.epochs and not self._is_stale():
-                batches = self._batches()
+                batches = self._batches(progress.epoch)
                 due = self._due(len(batches))
                 for rows in batches[progress.batch :]:
                     passed = progress.epoch + progress.batch / len(batches)
@@ -284,12 +285,11 @@ class _Run:
             return set()
         return evaluation_points(batches, min(self.config.evaluations, max(1, batches // apart)))
 
-    def _batches(self) -> list[NDArray[np.int64]]:
-        config = self.config
+    def _batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        config, split = self.config, self.splits["train"]
         # batch normalisation needs at least two examples per process
         batch_norm = getattr(self.recipe.model.head, "batch_norm", False)
         least = 2 * self.fabric.world_size if batch_norm else 1
-        split, epoch = self.splits["train"], self.progress.epoch
         grouped = self.model.head.grouped
         return shuffled(
             split,

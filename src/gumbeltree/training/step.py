@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,9 @@ class Step:
         # gradients are averaged over processes; the last factor makes this a mean over examples
         with limited(threads) if cpu else contextlib.nullcontext():
             self._update(batch, Draw(keys), weight, self.fabric.world_size / len(rows))
+
+    def reserve(self, batches: Sequence[NDArray[np.int64]]) -> None:
+        """Prepare for the largest of these batches, if that saves memory."""
 
     def _share(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:
         """Return the examples of this process, `samples` times, and their weight, 0 or 1."""
@@ -226,6 +229,7 @@ class CapturedStep(Step):
         self.examples = torch.arange(len(split), device=device)
         self.keys = torch.zeros((self.columns * len(split), 2), dtype=torch.int64, device=device)
         self.epoch = -1
+        self.largest: NDArray[np.int64] | None = None
         self.overlap = Overlap(device) if device.type == "cuda" else None
         # a graph would freeze the value of a Python number at capture
         self.rates = [_Number(device) for _ in optimizer.param_groups]
@@ -243,6 +247,25 @@ class CapturedStep(Step):
         for rate, group in zip(self.rates, self.optimizer.param_groups, strict=True):
             rate.set(group["lr"])
         self.temperature.set(getattr(self.model.encoder, "temperature", 1.0))
+        if self.largest is not None and self.graphs.seen:
+            self.graphs.reserve(*self._graph(self.largest))
+            self.largest = None
+        graph = self._graph(rows)
+        torch.manual_seed(step_seed(self.config.seed, step, self.fabric.global_rank))
+        self.graphs(*graph)
+
+    def reserve(self, batches: Sequence[NDArray[np.int64]]) -> None:
+        """Capture the largest of these batches before all others, which then share its memory.
+
+        In another order, each larger graph would need memory of its own.
+        """
+        longest = self.on_device.lengths[self.split.sentences].max(axis=1, initial=1)
+        self.largest = max(batches, key=lambda rows: len(rows) * longest[rows].max(), default=None)
+
+    def _graph(
+        self, rows: NDArray[np.int64]
+    ) -> tuple[Hashable, Callable[[Tensor], None], NDArray[np.int64]]:
+        """Return the key of the graph of a batch, the function to capture and its input."""
         mine, weight = self._share(rows)
         bounds, numbers = self.on_device.place(mine)
         # graphs reuse each other's memory, so allocate persistent tensors before the capture
@@ -256,9 +279,8 @@ class CapturedStep(Step):
             keys = sample_keys(self.keys[batch.own], self.columns, self.samples)
             self._update(batch, Draw(keys, self.temperature.tensor), weight, 1 / len(rows))
 
-        torch.manual_seed(step_seed(self.config.seed, step, self.fabric.global_rank))
         # shares of the same size can belong to batches of different sizes
-        self.graphs((bounds, len(rows)), function, numbers)
+        return (bounds, len(rows)), function, numbers
 
     def _forward(self, batch: Batch, draw: Draw, head: bool = True) -> ModelOutput:
         """Return the output of the model."""
