@@ -415,6 +415,14 @@ def test_neighbours_of_every_node(examples, text):
         assert len({name.lower() for name in names}) == len(names)
 
 
+def test_phrases_are_those_of_the_task():
+    served = service.Served("listops-64d", gumbeltree.load("listops-64d"))
+    near = served.phrases.nearest(served.phrases._vectors[0], (), 5)
+    assert all(set(text) <= set("[]MINAXEDS 0123456789") for text, _ in near)
+    english = service.Served("sst2-100d", gumbeltree.load("sst2-100d"))
+    assert english.examples == phrases.example_sentences() != served.examples
+
+
 @pytest.mark.usefixtures("examples")
 def test_neighbours_of_a_sentence_without_an_index():
     client = TestClient(make_app())

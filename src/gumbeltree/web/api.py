@@ -29,7 +29,7 @@ from gumbeltree.text_model import TextModel
 from gumbeltree.web import schema, service
 from gumbeltree.web.guards import BUSY, Bodies, Endpoint, Hosts, Outside, Token
 from gumbeltree.web.limits import LIMITS, ServerSettings
-from gumbeltree.web.phrases import EXAMPLES, example_sentences
+from gumbeltree.web.phrases import EXAMPLES
 from gumbeltree.web.service import RefusedError, Served
 from gumbeltree.web.worker import MARGIN, STUCK_SECONDS, BusyError, Call, LateError, Worker
 
@@ -122,11 +122,11 @@ class Api:
 
         The measurements decide how many large requests are accepted.
         """
-        sentences = example_sentences()
-        long = " ".join(sentences[:9])
         for name, served in self.models.items():
             if not served.has_trees:
                 continue
+            sentences = served.examples
+            long = " ".join(sentences[:9])
             options = [service.Options(samples=WARM_UP)]
             if served.model.encoder.why_no_beams() is None:
                 options.append(service.Options(beams=WARM_UP))

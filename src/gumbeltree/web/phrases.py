@@ -14,9 +14,10 @@ from gumbeltree.tree import Span
 EXAMPLES = Path(__file__).parent / "examples.json"
 
 
-def example_sentences() -> list[str]:
-    """Return the example sentences of the explorer."""
+def example_sentences(task: str | None = None) -> list[str]:
+    """Return the example sentences of the explorer, those of a task if it has its own."""
     examples = json.loads(EXAMPLES.read_text(encoding="utf-8"))
+    examples = examples.get("tasks", {}).get(task, examples)
     return [*examples["sentences"], *(text for pair in examples["pairs"] for text in pair)]
 
 

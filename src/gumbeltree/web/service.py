@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gumbeltree.analysis.samples import Samples, predict_trees, sampling, searching
 from gumbeltree.analysis.trace import GivenTreeError, Trace, trace_many
-from gumbeltree.describe import measured, without_published
+from gumbeltree.describe import measured, section, without_published
 from gumbeltree.text_model import TextModel
 from gumbeltree.web.limits import LIMITS
 from gumbeltree.web.phrases import Phrases, example_sentences, phrase_words
@@ -63,9 +63,15 @@ class Served:
         return bool(self.model.encoder.builds_trees)
 
     @cached_property
+    def examples(self) -> list[str]:
+        """Example sentences of the model's task."""
+        recipe = section(self.model.provenance, "recipe")
+        return example_sentences(section(recipe, "data").get("task"))
+
+    @cached_property
     def phrases(self) -> Phrases:
         """The phrases of the example sentences, computed on first use."""
-        return Phrases(self.model, example_sentences())
+        return Phrases(self.model, self.examples)
 
     def describe(self) -> dict[str, Any]:
         """Return the entry of the model in `/api/models`."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gumbeltree
+from gumbeltree.tasks import listops, logic
 from tests.web.explorer.visit import (
     BOTH,
     FOOD,
@@ -19,6 +20,7 @@ from tests.web.explorer.visit import (
     needs_browser,
     open_settings,
     sentence,
+    serving,
     tree,
     wait_until,
 )
@@ -259,10 +261,39 @@ def test_examples_can_be_picked(visit):
     expect(page.locator("#text")).not_to_have_value("A man is playing a guitar on a stage.")
 
 
-def test_examples_are_unique_and_grouped():
+def test_expressions_have_examples_of_their_own(browser):
+    with serving({"listops-64d": gumbeltree.load("listops-64d")}) as address:
+        visit = Visit(browser, address)
+        page = visit.open()
+        expect(page.locator("#text")).to_have_value("[MAX 2 9 [MIN 4 7 8 ] 0 ]")
+        expect(card(page, "listops-64d").locator(".answer")).to_contain_text("9")
+        page.get_by_role("button", name="Surprise me").click()
+        expect(page.locator("#text")).not_to_have_value("[MAX 2 9 [MIN 4 7 8 ] 0 ]")
+        expect(page.locator("#text")).to_have_value(re.compile(r"^\[(MIN|MAX|MED|SM) "))
+        page.get_by_role("button", name="Examples").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog.get_by_role("button", name="[SM 7 8 ]", exact=True)).to_be_visible()
+        expect(dialog).not_to_contain_text("guitar")
+        visit.close()
+
+
+def all_examples():
     path = Path(gumbeltree.__file__).parent / "web" / "examples.json"
-    examples = json.loads(path.read_text(encoding="utf-8"))
-    sentences, pairs = examples["sentences"], examples["pairs"]
-    assert len(sentences) == len(set(sentences))
-    assert len(sentences) == sum(group["count"] for group in examples["groups"])
-    assert len(pairs) == len(set(map(tuple, pairs)))
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_examples_are_unique_and_grouped():
+    content = all_examples()
+    for examples in (content, *content["tasks"].values()):
+        sentences, pairs = examples["sentences"], examples["pairs"]
+        assert len(sentences) == len(set(sentences))
+        assert len(sentences) == sum(group["count"] for group in examples["groups"])
+        assert len(pairs) == len(set(map(tuple, pairs)))
+
+
+def test_examples_of_tasks_are_correct():
+    tasks = all_examples()["tasks"]
+    for text in tasks["listops"]["sentences"]:
+        assert 0 <= listops.evaluate(text.split()) <= 9
+    for pair in tasks["logic"]["pairs"]:
+        assert all(logic.read_formula(text).operations <= 4 for text in pair)

@@ -3,11 +3,14 @@
 import { ask } from "./api.js";
 import { byId, html, quiet } from "./dom.js";
 
-let examples = { groups: [], sentences: [], pairs: [] };
+let all = { groups: [], sentences: [], pairs: [] };
 let loaded; // settles when the examples are there, or cannot be loaded
 
-/** Load the examples; `put(text, second)` shows one of them. */
-export function offerExamples(put) {
+/** Return the examples of a task, or sentences if it has none of its own. */
+const of = (task) => all.tasks?.[task] ?? all;
+
+/** Load the examples; `put(text, second)` shows one of them, of the task that `task()` returns. */
+export function offerExamples(put, task) {
   const picker = byId("picker");
   const take = (...texts) => {
     picker.close();
@@ -15,31 +18,33 @@ export function offerExamples(put) {
   };
   loaded = ask("static/examples.json").then(
     (found) => {
-      examples = found;
+      all = found;
       // the reader may have opened the dialog already
-      if (picker.open) list(take);
+      if (picker.open) list(take, task());
     },
     () => (byId("open-examples").hidden = byId("surprise").hidden = true),
   );
   byId("open-examples").addEventListener("click", () => {
     byId("search").value = "";
-    list(take);
+    list(take, task());
     picker.showModal();
   });
   byId("close-examples").addEventListener("click", () => picker.close());
-  byId("search").addEventListener("input", () => list(take));
+  byId("search").addEventListener("input", () => list(take, task()));
 }
 
-/** Return a random example other than `text`, often a pair if `pairs`. */
-export async function randomExample(text, pairs) {
+/** Return a random example of a task other than `text`, often a pair if `pairs`. */
+export async function randomExample(text, pairs, task) {
   await loaded;
+  const examples = of(task);
   const more = pairs ? examples.pairs : [];
-  const all = [...examples.sentences.map((one) => [one, ""]), ...more, ...more, ...more];
-  const others = all.filter(([one]) => one !== text);
+  const some = [...examples.sentences.map((one) => [one, ""]), ...more, ...more, ...more];
+  const others = some.filter(([one]) => one !== text);
   return others[Math.floor(Math.random() * others.length)];
 }
 
-function list(take) {
+function list(take, task) {
+  const examples = of(task);
   const wanted = byId("search").value.trim().replace(/\s+/g, " ").toLowerCase();
   const fits = (...texts) => texts.some((text) => text.toLowerCase().includes(wanted));
   const group = (name, buttons) => {

@@ -14,6 +14,10 @@ const TYPING = 30; // milliseconds without typing before a request is sent
 const SPEAKING = 900;
 const FIRST = "The food was wonderful, but the service was painfully slow.";
 const FIRST_PAIR = ["A man is playing a guitar on a stage.", "A man is playing music."];
+const FIRST_OF = { // tasks whose texts are no sentences
+  listops: ["[MAX 2 9 [MIN 4 7 8 ] 0 ]", ""],
+  logic: ["( not ( a ( and b ) ) )", "( ( not a ) ( or ( not b ) ) )"],
+};
 
 let view = initial();
 let limits = { characters: Infinity, words: Infinity };
@@ -237,8 +241,14 @@ function explainBrackets() {
     : "One word has no merges to compare.";
 }
 
+/** Return the task of the models shown, if they share one. */
+function task() {
+  const tasks = new Set(chosen().map((card) => card.model.measured?.data));
+  return tasks.size === 1 ? [...tasks][0] : undefined;
+}
+
 async function surprise() {
-  const found = await randomExample(view.text, chosen().some((card) => card.pair));
+  const found = await randomExample(view.text, chosen().some((card) => card.pair), task());
   if (found) put(...found);
 }
 
@@ -298,7 +308,7 @@ function listen() {
   byId("surprise").addEventListener("click", surprise);
   byId("open-settings").addEventListener("click", () => openSettings(byId("settings").hidden));
   byId("open-second").addEventListener("click", page.second);
-  offerExamples(put);
+  offerExamples(put, task);
   byId("skip").addEventListener("click", (event) => {
     // the fragment of the address belongs to the view
     event.preventDefault();
@@ -423,7 +433,8 @@ async function begin() {
   }
   field.temperature.min = Math.log10(TEMPERATURES.low);
   field.temperature.max = Math.log10(TEMPERATURES.high);
-  const [text, second] = models[0]?.sentences === 2 ? FIRST_PAIR : [FIRST, ""];
+  const usual = models[0]?.sentences === 2 ? FIRST_PAIR : [FIRST, ""];
+  const [text, second] = FIRST_OF[models[0]?.measured?.data] ?? usual;
   const start = { ...initial(), text, second };
   restore(fromFragment(location.hash) ?? start);
   document.body.classList.add("ready");
