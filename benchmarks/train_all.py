@@ -16,6 +16,11 @@ Rows that are evaluated on the same files can name them, `tests = "long"`:
     [tests]
     long = ["test.tsv", "test-900-1000.tsv"]
 
+`recipe` can also be a list of recipes that share everything else, and `seeds` the name of a number:
+
+    [seeds]
+    matched = 3
+
 benchmarks/plans has the plans of the documentation.
 
 Each run has its own process and folder, OUT/ROW/seed-N, with the evaluation in seed-N.json and all
@@ -37,7 +42,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-KEYS = {"recipe": str, "set": list, "seeds": int, "options": list, "evaluate": list, "tests": str}
+KEYS: dict[str, tuple[type, ...]] = {
+    **{"recipe": (str, list), "set": (list,), "seeds": (int, str), "options": (list,)},
+    **{"evaluate": (list,), "tests": (str,)},
+}
 WORDS = ["--batch-words", str(2**18)]
 """Long inputs need large batches on a GPU."""
 
@@ -66,46 +74,51 @@ class Run(NamedTuple):
 def read_plan(path: Path, out: Path) -> list[Run]:
     """Return the runs of a plan, all rows with seed 0 first."""
     plan = tomllib.loads(path.read_text(encoding="utf-8"))
-    files, rows = plan.pop("tests", {}), plan.get("row")
+    named = {key: plan.pop(key, {}) for key in ("tests", "seeds")}
+    rows = plan.get("row")
     if plan.keys() != {"row"} or not isinstance(rows, list) or not rows:
         raise ValueError(f"{path} must consist of tables [[row]], got {', '.join(plan) or 'none'}")
     runs: list[tuple[int, Run]] = []
     for number, row in enumerate(rows, 1):
+        place = f"{path}, row {number}"
         for key, value in row.items():
             if key not in KEYS or not isinstance(value, KEYS[key]):
+                known = (f"{x} ({' or '.join(t.__name__ for t in KEYS[x])})" for x in KEYS)
                 raise ValueError(
-                    f"{path}, row {number}: unknown or invalid {key} = {value!r}; known keys are "
-                    f"{', '.join(f'{key} ({kind.__name__})' for key, kind in KEYS.items())}"
+                    f"{place}: unknown or invalid {key} = {value!r}; known keys are "
+                    f"{', '.join(known)}"
                 )
+            if key in named and isinstance(value, str):
+                if value not in named[key]:
+                    names = ", ".join(named[key]) or "none"
+                    raise ValueError(f"{place}: unknown {key} {value!r}; known: {names}")
+                row[key] = named[key][value]
         if "recipe" not in row:
-            raise ValueError(f"{path}, row {number} has no `recipe`")
-        changes = row.get("set", [])
-        name = " ".join([row["recipe"], *changes])
-        folder = out / re.sub(r"[^\w.=-]+", "_", name)
-        if any(folder == run.folder.parent for _, run in runs):
-            raise ValueError(f"{path}, row {number} repeats the row {name}")
-        for seed in range(row.get("seeds", 1)):
-            place = folder / f"seed-{seed}"
-            settings = [
-                x for change in (*changes, f"training.seed={seed}") for x in ("--set", change)
-            ]
-            train = ["train", row["recipe"], *settings, *row.get("options", [])]
-            evaluate = row.get("evaluate", [])
-            if tests := row.get("tests"):
-                if tests not in files:
-                    known = ", ".join(files) or "none"
-                    raise ValueError(
-                        f"{path}, row {number}: unknown tests {tests!r}; known: {known}"
-                    )
-                evaluate = [
-                    *(x for file in files[tests] for x in ("--data", file)),
-                    *WORDS,
-                    *evaluate,
-                ]
-            again = ["--out", str(place), "--resume"]
-            check = ["evaluate", str(place), *evaluate, "--json"] if evaluate else []
-            runs.append((seed, Run(name, place, [*train, *again], check)))
+            raise ValueError(f"{place} has no `recipe`")
+        recipes = row["recipe"]
+        for recipe in [recipes] if isinstance(recipes, str) else recipes:
+            new = runs_of(row | {"recipe": recipe}, out)
+            if any(new[0].folder == run.folder for _, run in runs):
+                raise ValueError(f"{place} repeats the row {new[0].row}")
+            runs += enumerate(new)
     return [run for _, run in sorted(runs, key=lambda each: each[0])]
+
+
+def runs_of(row: dict[str, Any], out: Path) -> list[Run]:
+    """Return the runs of one row, by seed."""
+    changes = row.get("set", [])
+    name = " ".join([row["recipe"], *changes])
+    evaluate = row.get("evaluate", [])
+    if "tests" in row:
+        evaluate = [*(x for file in row["tests"] for x in ("--data", file)), *WORDS, *evaluate]
+    runs = []
+    for seed in range(row.get("seeds", 1)):
+        folder = out / re.sub(r"[^\w.=-]+", "_", name) / f"seed-{seed}"
+        settings = [x for change in (*changes, f"training.seed={seed}") for x in ("--set", change)]
+        train = ["train", row["recipe"], *settings, *row.get("options", [])]
+        check = ["evaluate", str(folder), *evaluate, "--json"] if evaluate else []
+        runs.append(Run(name, folder, [*train, "--out", str(folder), "--resume"], check))
+    return runs
 
 
 class Work:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -118,8 +118,22 @@ def test_rows_can_name_their_tests(tmp_path):
         read_plan(plan, tmp_path)
 
 
+def test_rows_can_share_recipes_and_numbers_of_seeds(tmp_path):
+    plan = tmp_path / "plan.toml"
+    text = '[[row]]\nrecipe = ["demo", "sst2"]\nseeds = "few"\n'
+    plan.write_text("[seeds]\nfew = 2\n" + text)
+    runs = read_plan(plan, tmp_path)
+    found = [(run.row, run.folder.name) for run in runs]
+    assert found == [(x, f"seed-{seed}") for seed in (0, 1) for x in ("demo", "sst2")]
+    plan.write_text(text)
+    with pytest.raises(ValueError, match="row 1: unknown seeds 'few'; known: none"):
+        read_plan(plan, tmp_path)
+
+
 @pytest.mark.parametrize("path", sorted(PLANS.glob("*.toml")), ids=lambda path: path.stem)
 def test_plans_of_the_documentation_name_recipes_and_settings(path):
-    assert read_plan(path, path.parent)
-    for row in tomllib.loads(path.read_text(encoding="utf-8"))["row"]:
-        assert with_settings(load_recipe(row["recipe"]), row.get("set", []))
+    runs = read_plan(path, path.parent)
+    assert runs
+    for run in runs:
+        changes = [change for key, change in pairwise(run.train) if key == "--set"]
+        assert with_settings(load_recipe(run.train[1]), changes)
