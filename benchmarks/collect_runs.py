@@ -27,6 +27,9 @@ from gumbeltree.settings import from_dict
 RUNS = Path(__file__).parent / "results" / "runs.jsonl"
 IGNORED = ("description", "training.seed", "training.checkpoint_seconds")
 """Settings that do not distinguish experiments."""
+ACCURACIES = tuple(f"{x}_{y}" for y in ("accuracy", "binary_accuracy") for x in ("dev", "test"))
+DRAWN_EVALUATIONS = 20
+"""Curves with more evaluations per epoch are not recorded."""
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -125,7 +128,7 @@ def read_run(folder: Path, exclusive: bool = False) -> dict[str, Any]:
         "recipe": name,
         "set": changed,
         "seed": result["seed"],
-        **{key: result[key] for key in ("dev_accuracy", "test_accuracy") if key in result},
+        **{key: result[key] for key in ACCURACIES if key in result},
         "best_epoch": best["epoch"],
         "best_seconds": float(f"{best['seconds']:.6g}"),
         "steps": result["steps"],
@@ -148,7 +151,12 @@ def read_run(folder: Path, exclusive: bool = False) -> dict[str, Any]:
             Path(x["file"]).stem: {key: x[key] for key in ("examples", "mean_words", "accuracy")}
             for x in (found if isinstance(found, list) else [found])
         }
-    if recipe["data"]["task"] == "snli" and all(x.startswith("batch_size=") for x in changed):
+    dense = recipe["training"]["evaluations"] > DRAWN_EVALUATIONS
+    if (
+        recipe["data"]["task"] == "snli"
+        and not dense
+        and all(x[:11] == "batch_size=" for x in changed)
+    ):
         # only these are drawn
         run["curve"] = {
             "epoch": [round(line["epoch"], 3) for line in metrics],
