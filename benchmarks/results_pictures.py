@@ -1,15 +1,15 @@
-"""Draw development accuracy over training, the curves of docs/results.md."""
+"""Draw the pictures of docs/results.md: accuracy over training, and over parameters and minutes."""
 
 import itertools
-from collections.abc import Collection, Mapping
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gumbeltree.analysis.curves import mean_curve
-from gumbeltree.atomic import replace_file
-from gumbeltree.plots import COLOURS, pyplot
+from gumbeltree.plots import COLOURS, pyplot, save_picture
 
 
 def draw(
@@ -63,9 +63,106 @@ def draw(
     if title:
         figure.suptitle(title)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # omit matplotlib's version, so that identical pictures give identical files
-    replace_file(
-        path,
-        lambda part: figure.savefig(part, dpi=130, format="png", metadata={"Software": None}),
+    save_picture(figure, path)
+
+
+class Point(NamedTuple):
+    """A recipe in a comparison of systems."""
+
+    label: str
+    kind: str
+    """A key of `KINDS`."""
+    parameters: int
+    minutes: float | None
+    """None if no run had exclusive use of the GPU."""
+    accuracies: list[float]
+
+
+KINDS = {
+    "tree": ("Gumbel tree", {"marker": "*", "s": 110, "color": COLOURS[1], "zorder": 3}),
+    "matched": ("other system, matched", {"marker": "o", "s": 26, "color": COLOURS[0]}),
+    "authors": (
+        "other system, settings of its authors",
+        {"marker": "o", "s": 26, "facecolors": "white", "edgecolors": COLOURS[0]},
+    ),
+}
+"""Text in the legend and style of each kind of point."""
+
+
+def draw_points(points: Sequence[Point], path: Path, ylabel: str) -> None:
+    """Draw mean accuracies over parameters and, if at least two have comparable times, minutes."""
+    plt = pyplot()
+    timed = [point for point in points if point.minutes]
+    panels = [("parameters without word vectors", [(x.parameters, x) for x in points])]
+    if len(timed) > 1:
+        panels.append(("minutes to the best accuracy", [(x.minutes, x) for x in timed]))
+    figure, axes = plt.subplots(
+        len(panels), 1, figsize=(9, 5.2 * len(panels)), layout="constrained", squeeze=False
     )
-    plt.close(figure)
+    for axis, (name, places) in zip(axes[:, 0], panels, strict=True):
+        for x, point in places:
+            values = point.accuracies
+            _, style = KINDS[point.kind]
+            axis.scatter(x, statistics.fmean(values), linewidths=1.2, **style)
+            if len(values) > 1:
+                spread = statistics.stdev(values)
+                colour = style.get("edgecolors", style.get("color"))
+                axis.errorbar(
+                    x, statistics.fmean(values), spread, color=colour, alpha=0.4, lw=1, zorder=1
+                )
+        axis.set(xscale="log", xlabel=name, ylabel=ylabel)
+        axis.margins(0.12)
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    present = [kind for kind in KINDS if any(point.kind == kind for point in points)]
+    handles = [axes[0, 0].scatter([], [], label=KINDS[x][0], **KINDS[x][1]) for x in present]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(present), frameon=False)
+    # labels are placed among points that no longer move
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axis, (_, places) in zip(axes[:, 0], panels, strict=True):
+        place_labels(axis, places)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_picture(figure, path)
+
+
+def place_labels(axis: Any, places: Sequence[tuple[float, Point]]) -> None:
+    """Write a label beside each point, at the nearest place that overlaps nothing."""
+    renderer = axis.figure.canvas.get_renderer()
+    frame = np.array(axis.get_window_extent(renderer).extents)
+    labels = [(x, statistics.fmean(point.accuracies), point) for x, point in places]
+    at = np.array([axis.transData.transform((x, y)) for x, y, _ in labels])
+    pixels = axis.figure.dpi / 72
+    taken = [np.array([*point - 5 * pixels, *point + 5 * pixels]) for point in at]
+    angles = np.deg2rad([0, 180, 90, 270, 45, 135, 225, 315, 20, 160, 200, 340])
+    for (x, y, about), point in zip(labels, at, strict=True):
+        text = axis.text(x, y, about.label, fontsize=8)
+        size = text.get_window_extent(renderer)
+        text.remove()
+        half = np.array([size.width, size.height]) / 2
+        best: tuple[float, Any, Any] = (np.inf, None, None)
+        for radius, angle in itertools.product((7, 14, 22, 32, 44, 58, 74), angles):
+            direction = np.array([np.cos(angle), np.sin(angle)])
+            middle = point + direction * (radius * pixels + np.where(direction == 0, 0, half))
+            box = np.array([*middle - half - 1, *middle + half + 1])
+            cost = sum(overlap(box, other) for other in taken)
+            # parts outside the frame
+            cost += (half * 2 + 2).prod() - overlap(box, frame)
+            if cost < best[0] - 0.5:
+                best = cost, middle, box
+        _, middle, box = best
+        taken.append(box)
+        axis.annotate(
+            *(about.label, (x, y), (middle - half - point) / pixels),
+            textcoords="offset points",
+            va="bottom",
+            fontsize=8,
+            color=COLOURS[1] if about.kind == "tree" else "black",
+            arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.6, "shrinkA": 0, "shrinkB": 3},
+        )
+
+
+def overlap(a: Any, b: Any) -> float:
+    """Return the common area of two boxes, each x0, y0, x1, y1."""
+    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
+    return float(sides.clip(0).prod())

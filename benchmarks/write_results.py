@@ -2,29 +2,56 @@
 
     python benchmarks/write_results.py
 
-`collect_runs.py` fills that file. The text between `<!-- results: NAME -->` and `<!-- end -->` is
-replaced; the text around it is written by hand.
+`collect_runs.py` fills that file. Published figures, and the systems that the paper compares itself
+with, come from results/published.json. docs/peers.md says how many of them have been trained. The
+text between `<!-- results: NAME -->` and `<!-- end -->` is replaced; the text around it is written
+by hand.
 """
 
 import argparse
 import dataclasses
 import json
+import math
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from collect_runs import RUNS, changes, packaged, read_runs, settings
-from results_pictures import draw
+from peer_speed import systems
+from results_pictures import Point, draw, draw_points
+from scipy.special import stdtrit
 
 from gumbeltree.atomic import replace_file
-from gumbeltree.config import load_recipe, with_settings
+from gumbeltree.config import load_recipe, recipe_names, with_settings
 
 DOCS = Path(__file__).parent.parent / "docs"
+PLAN = Path(__file__).parent / "plans" / "paper.toml"
+"""Has the candidates for the tuned recipes."""
 PUBLISHED = json.loads((RUNS.parent / "published.json").read_text(encoding="utf-8"))
 PAPER: dict[str, dict[str, str]] = PUBLISHED["paper"]
+TASKS = {"snli": "SNLI", "sst2": "SST-2", "sst5": "SST-5"}
+BASES = ("snli-100d", "snli-300d", "sst2", "sst5")
+"""Recipes that others are matched with."""
+FIGURE_3 = (
+    *("snli-100d", "snli-300d"),
+    *("cyk-matched", "lstm-matched", "nse-matched", "spinn-pi-matched"),
+)
+SNLI_PAIRS = 549_367
+"""Labelled training pairs of SNLI."""
+OFFICIAL = "snli_1.0_test"
+"""Name of SNLI's test file, on which runs with other parses are also evaluated."""
+OFFICIAL_PARSES = "official parses of the test file"
+COMPARISON = "comparison-"
+"""Beginning of the names of pictures."""
+CAPTION = (
+    "Bars show one standard deviation over seeds. The lower panel has only recipes whose runs had\n"
+    "exclusive use of the GPU."
+)
+NONE = "No runs of other systems are recorded yet."
 
 ABLATIONS = {
     "leaf": (
@@ -87,6 +114,71 @@ def group(runs: Iterable[dict[str, Any]]) -> list[Group]:
     return sorted(groups.values(), key=lambda each: (recipes.index(each.recipe), each.set))
 
 
+# systems
+
+
+class Line(NamedTuple):
+    """A recipe of a system and its runs."""
+
+    about: dict[str, Any]
+    """The system and its published figures; see published.json."""
+    first: bool
+    """Whether it is the first line of the system."""
+    recipe: str = ""
+    group: Group | None = None
+    note: str = ""
+    """What sets it apart from another line with the same recipe."""
+
+    @property
+    def other(self) -> bool:
+        """Whether the system is not a Gumbel tree."""
+        return "source" in self.about or "data" in self.about
+
+    def published(self, key: str) -> str:
+        """Return a published figure of the system, which only its first line has."""
+        return self.about.get(key, "") if self.first else ""
+
+
+def lines(task: str, plain: dict[str, Group]) -> Iterator[Line]:
+    """Yield the systems of a task in the order of the paper, for each its own settings first."""
+    for row in PUBLISHED["systems"]["snli" if task == "snli" else "sst"]:
+        name = row.get("recipe", "").format(task)
+        about = row | PAPER.get(name, {})
+        if isinstance(about.get("test"), dict):
+            about["test"] = about["test"].get(task, "")
+        found = []
+        for recipe in (name, f"{name}-matched"):
+            each = plain.get(recipe)
+            if recipe in recipe_names():
+                found.append((recipe, each, ""))
+            if official := each and with_accuracy(each, official_accuracy):
+                found.append((recipe, official, OFFICIAL_PARSES))
+        if task == "sst2" and (recipe := row.get("binary")):
+            each = plain.get(recipe)
+            both = each and with_accuracy(each, lambda run, x: run.get(f"{x}_binary_accuracy"))
+            found.insert(0, (recipe, both, "two classes read from five"))
+        if not found and about.get("test"):
+            found.append(("", None, ""))
+        for number, line in enumerate(found):
+            yield Line(about, not number, *line)
+
+
+def official_accuracy(run: dict[str, Any], split: str) -> float | None:
+    tests: dict[str, Any] = run.get("tests", {}) if split == "test" else {}
+    return next((x["accuracy"] for name, x in tests.items() if name.startswith(OFFICIAL)), None)
+
+
+def with_accuracy(each: Group, read: Callable[[dict[str, Any], str], float | None]) -> Group | None:
+    """Return a group with other accuracies, read from each run; None if no run has them."""
+    runs = []
+    for run in each.runs:
+        own = {key: x for key, x in run.items() if key not in ("dev_accuracy", "test_accuracy")}
+        found = {f"{split}_accuracy": read(run, split) for split in ("dev", "test")}
+        runs.append(own | {key: x for key, x in found.items() if x is not None})
+    known = any(f"{split}_accuracy" in run for run in runs for split in ("dev", "test"))
+    return each._replace(runs=runs) if known else None
+
+
 # cells
 
 
@@ -96,10 +188,15 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
 
 
+def accuracies(each: Group, split: str) -> list[float]:
+    """Return the accuracies of the runs that have them, in percent."""
+    key = f"{split}_accuracy"
+    return [100 * run[key] for run in each.runs if key in run]
+
+
 def accuracy(each: Group, split: str) -> str:
     """Return an accuracy in percent, empty if no run has it."""
-    key = f"{split}_accuracy"
-    values = [100 * run[key] for run in each.runs if key in run]
+    values = accuracies(each, split)
     part = "" if len(values) == len(each.runs) else f" ({len(values)} of {len(each.runs)})"
     return spread(values) + part if values else ""
 
@@ -131,6 +228,42 @@ def parameters(each: Group) -> str:
     return " + ".join(f"{count:,}" for count in each.runs[0]["parameters"].values())
 
 
+def data(line: Line) -> str:
+    """Return where the data differs from that of the published figure."""
+    used: dict[str, Any] = line.group.runs[0]["data"] if line.group else {}
+    pairs = used.get("examples", {}).get("train")
+    snli = pairs and load_recipe(line.recipe).data.task == "snli"
+    share = pairs / SNLI_PAIRS if snli else 1.0
+    notes = {
+        f"{100 * share:.0f} % of SNLI": share < 0.995,
+        "GloVe subset": "subset" in (used.get("vectors") or {}).get("file", ""),
+        # only the complete training file has parses
+        "silver parses": line.about.get("parses") and share < 1,
+        line.about.get("data", ""): True,
+        line.note: True,
+    }
+    return ", ".join(note for note, applies in notes.items() if note and applies)
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return the difference of two means with Welch's 95 % interval, which needs two values each.
+
+    The interval is d ± t s with s² = s₁²/n₁ + s₂²/n₂ and t the 97.5 % quantile of Student's
+    distribution with s⁴ / ((s₁²/n₁)²/(n₁ − 1) + (s₂²/n₂)²/(n₂ − 1)) degrees of freedom.
+    """
+    if not ours or not theirs:
+        return ""
+    mean = statistics.fmean(ours) - statistics.fmean(theirs)
+    text = f"{mean:+.2f}"
+    if min(len(ours), len(theirs)) > 1:
+        parts = [statistics.variance(x) / len(x) for x in (ours, theirs)]
+        both = sum(parts)
+        rest = sum(x**2 / (len(y) - 1) for x, y in zip(parts, (ours, theirs), strict=True))
+        half = math.sqrt(both) * stdtrit(both**2 / rest, 0.975) if both else 0.0
+        text += f" [{mean - half:+.2f}, {mean + half:+.2f}]"
+    return text.replace("-", "−")
+
+
 def label(recipe: str, changed: Iterable[str] = ()) -> str:
     return ", ".join(f"`{name}`" for name in (recipe, *changed))
 
@@ -146,24 +279,53 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(kept), *lines[1:]])
 
 
-def main_table(groups: Iterable[Group]) -> str:
-    """Return Table 1 or 2: our accuracies beside the paper's."""
-    header = (
-        *("recipe", "paper, test", "ours, test", "ours, dev", "seeds"),
-        *("paper, parameters", "ours, parameters", "paper, hours", "ours, minutes", "code"),
-    )
+def accuracy_table(found: Iterable[Line]) -> str:
+    """Return Table 1 or 2: published accuracies and ours."""
+    links = PUBLISHED["sources"]
     rows = []
-    for each in groups:
-        paper = PAPER.get(each.recipe, {})
-        ours = accuracy(each, "test"), accuracy(each, "dev"), str(len(each.runs))
+    for line in found:
+        source = line.published("source")
+        system = line.published("system") + (f" ([{source}]({links[source]}))" if source else "")
+        each = line.group
+        ours = (accuracy(each, "dev"), accuracy(each, "test"), str(len(each.runs))) if each else ()
         rows.append(
             (
-                *(label(each.recipe), paper.get("test", ""), *ours),
-                *(paper.get("parameters", ""), parameters(each)),
-                *(paper.get("hours", ""), minutes(each), commits(each)),
+                *(system, line.published("test"), label(line.recipe) if line.recipe else ""),
+                *(ours or ("", "", "")),
+                data(line),
             )
         )
-    return table(header, rows)
+    return table(("system", "published", "recipe", "dev", "test", "seeds", "data"), rows)
+
+
+def cost_table(found: Iterable[Line]) -> str:
+    """Return parameters, times and commits, of the paper and ours."""
+    header = ("recipe", "published parameters", "parameters", "paper, hours", "epochs", "minutes")
+    rows = []
+    for line in found:
+        each = None if line.note else line.group
+        theirs = line.published("parameters"), line.published("hours")
+        if not line.recipe or not (each or any(theirs)):
+            continue
+        ours = (*figures(each)[-3:], parameters(each)) if each else [""] * 4
+        epochs, took, code, size = ours
+        rows.append((label(line.recipe), theirs[0], size, theirs[1], epochs, took, code))
+    return table((*header, "code"), rows) if rows else NONE
+
+
+def difference_table(plain: dict[str, Group]) -> str:
+    """Return the matched encoders minus the Gumbel tree that they are matched with."""
+    rows = []
+    for base in BASES:
+        for recipe in systems(base)[1:] if base in plain else ():
+            if ours := plain.get(recipe):
+                cells = (
+                    difference(accuracies(ours, split), accuracies(plain[base], split))
+                    for split in ("dev", "test")
+                )
+                seeds = f"{len(ours.runs)}, {len(plain[base].runs)}"
+                rows.append((label(recipe), label(base), *cells, seeds))
+    return table(("recipe", "minus", "dev", "test", "seeds"), rows) if rows else NONE
 
 
 def figures(each: Group) -> tuple[str, ...]:
@@ -197,6 +359,23 @@ def tuned_table(recipes: Iterable[str]) -> str:
     return table(("recipe", "is"), rows)
 
 
+def select_candidates(groups: Iterable[Group]) -> list[Group]:
+    """Return candidates for the tuned recipes: by base, the highest development accuracy first."""
+    by_name = {each.name: each for each in groups}
+    found: dict[str, list[Group]] = {base: [] for base in BASES}
+    for row in tomllib.loads(PLAN.read_text(encoding="utf-8"))["row"]:
+        recipes = row["recipe"] if isinstance(row["recipe"], list) else [row["recipe"]]
+        for recipe in recipes:
+            wanted = with_settings(load_recipe(recipe), row.get("set", []))
+            changed = changes(dataclasses.asdict(wanted), packaged(recipe))
+            base, each = recipe.removesuffix("-tuned"), by_name.get(" ".join([recipe, *changed]))
+            if base in found and each:
+                found[base].append(each)
+    for part in found.values():
+        part.sort(key=lambda each: -statistics.fmean(accuracies(each, "dev")))
+    return [each for part in found.values() for each in part]
+
+
 def authors_table(plain: dict[str, Group]) -> str:
     """Return the accuracies of the authors' code beside ours on the same data."""
     rows = []
@@ -216,27 +395,45 @@ def authors_table(plain: dict[str, Group]) -> str:
 
 
 def tables(groups: Sequence[Group]) -> dict[str, str]:
-    """Return the generated tables by name."""
+    """Return the generated parts of docs/results.md by name."""
     plain = {each.recipe: each for each in groups if not each.set}
-    by_task: dict[str, list[Group]] = {}
-    for each in plain.values():
-        by_task.setdefault(load_recipe(each.recipe).data.task, []).append(each)
-    snli = by_task.pop("snli", [])
-    sst = [*by_task.pop("sst2", []), *by_task.pop("sst5", [])]
-    ablations = select_ablations(groups)
-    shown = {each.name for part in (snli, sst, *ablations.values()) for each in part}
+    by_task = {task: list(lines(task, plain)) for task in TASKS}
+    ablations, candidates = select_ablations(groups), select_candidates(groups)
+    shown = {each.name for part in (*ablations.values(), candidates) for each in part}
+    shown |= {line.recipe for found in by_task.values() for line in found}
     others = [each for each in groups if each.name not in shown]
-    return {
-        "table 1": main_table(snli),
-        "table 2": main_table(sst),
+
+    def plain_table(part: Iterable[Group]) -> str:
+        rows = [(label(each.recipe, each.set), *figures(each)) for each in part]
+        return table(("recipe", *FIGURES), rows)
+
+    parts = {f"accuracy {task}": accuracy_table(found) for task, found in by_task.items()}
+    parts |= {f"cost {task}": cost_table(found) for task, found in by_task.items()}
+    for task, name in TASKS.items():
+        image = f"![accuracy on {name} over parameters and minutes](images/{COMPARISON}{task}.png)"
+        parts[f"picture {task}"] = f"{image}\n\n{CAPTION}" if points(by_task[task])[1] else NONE
+    image = "![development accuracy on SNLI by encoder](images/convergence-systems.png)"
+    return parts | {
+        "differences": difference_table(plain),
+        "figure 3": image if compared_curves(plain) else NONE,
         "tuned": tuned_table(plain),
+        "candidates": plain_table(candidates),
         **{setting: ablation_table(setting, part) for setting, part in ablations.items()},
         "authors": authors_table(plain),
-        "others": table(
-            ("recipe", *FIGURES),
-            [(label(each.recipe, each.set), *figures(each)) for each in others],
-        ),
+        "others": plain_table(others),
     }
+
+
+def trained_sentence(groups: Sequence[Group]) -> str:
+    """Return how many recipes of other systems have runs, for docs/peers.md."""
+    plain = {each.recipe: each for each in groups if not each.set}
+    found = [line for task in TASKS for line in lines(task, plain) if line.other and line.recipe]
+    done = {line.recipe for line in found if line.group}
+    return (
+        "[Results](results.md#table-1-snli) lists the accuracies of these recipes beside the "
+        f"published ones.\nSo far, {len(done)} of {len({line.recipe for line in found})} recipes "
+        "have been trained."
+    )
 
 
 def select_ablations(groups: Iterable[Group]) -> dict[str, list[Group]]:
@@ -259,24 +456,66 @@ def fill(page: str, content: dict[str, str]) -> str:
     return page
 
 
+def points(found: Iterable[Line]) -> tuple[str, list[Point]]:
+    """Return a split and a point per recipe; no points unless there are other systems, too."""
+    drawn = [(line, line.group) for line in found if line.group and line.note != OFFICIAL_PARSES]
+    split = "test" if all(accuracies(each, "test") for _, each in drawn) else "dev"
+    if {line.other for line, _ in drawn} != {True, False}:
+        return split, []
+    return split, [
+        Point(
+            re.sub("-(sst[25]|matched)", "", line.recipe),
+            "tree" if not line.other else "matched" if "-matched" in line.recipe else "authors",
+            each.runs[0]["parameters"]["trained"],
+            statistics.fmean(x["best_seconds"] for x in each.exclusive) / 60
+            if each.exclusive
+            else None,
+            accuracies(each, split),
+        )
+        for line, each in drawn
+    ]
+
+
+def compared_curves(plain: dict[str, Group]) -> dict[str, Group]:
+    """Return the groups of Figure 3; none unless there are other systems, too."""
+    drawn = {x: plain[x] for x in FIGURE_3 if x in plain and "curve" in plain[x].runs[0]}
+    return drawn if any(name not in PAPER for name in drawn) else {}
+
+
 def draw_pictures(groups: Sequence[Group], folder: Path) -> None:
-    snli = [each for each in groups if not each.set and "curve" in each.runs[0]]
-    dashed = {each.recipe for each in snli if each.recipe not in PAPER}
-    draw({each.recipe: each for each in snli}, folder / "convergence.png", dashed)
+    plain = {each.recipe: each for each in groups if not each.set}
+    trees = {x: each for x, each in plain.items() if x[:5] == "snli-" and "curve" in each.runs[0]}
+    draw(trees, folder / "convergence.png", trees.keys() - PAPER.keys())
     batches = {f"batch {x.value('batch_size')}": x for x in select_ablations(groups)["batch_size"]}
     draw(batches, folder / "batch-size-snli-100d.png", title="Batch size, snli-100d")
+    if curves := compared_curves(plain):
+        draw(curves, folder / "convergence-systems.png", curves.keys() - PAPER.keys())
+    for task, name in TASKS.items():
+        split, drawn = points(lines(task, plain))
+        if drawn:
+            draw_points(drawn, folder / f"{COMPARISON}{task}.png", f"{name}, {split} accuracy, %")
+
+
+def pages(groups: Sequence[Group], docs: Path = DOCS) -> dict[Path, str]:
+    """Return the pages with their generated parts replaced."""
+    content = {
+        docs / "results.md": tables(groups),
+        docs / "peers.md": {"trained": trained_sentence(groups)},
+    }
+    return {path: fill(path.read_text("utf-8"), parts) for path, parts in content.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=Path, default=RUNS, help="file of the collected runs")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the page")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the pages")
     arguments = parser.parse_args()
     try:
-        groups, page = group(read_runs(arguments.runs)), arguments.docs / "results.md"
-        text = fill(page.read_text(encoding="utf-8"), tables(groups))
+        groups = group(read_runs(arguments.runs))
+        found = pages(groups, arguments.docs)
         draw_pictures(groups, arguments.docs / "images")
-        replace_file(page, lambda part: part.write_text(text, encoding="utf-8"))
+        for page, text in found.items():
+            replace_file(page, lambda part, text=text: part.write_text(text, encoding="utf-8"))
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"write_results: error: {error}")
 

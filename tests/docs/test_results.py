@@ -147,12 +147,105 @@ def test_rejects_seeds_trained_on_different_data(writer):
         writer.group([run(0, 1, True), run(1, 1, True, digest="other")])
 
 
-def test_the_page_has_the_tables_of_the_collected_runs(collector, writer):
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    found = writer.fill(text, writer.tables(writer.group(collector.read_runs())))
-    assert found == text, "run python benchmarks/write_results.py"
-    with pytest.raises(ValueError, match="table 1"):
-        writer.fill(text.replace("results: table 1", "results: other"), {"table 1": ""})
+def test_the_pages_have_the_tables_of_the_collected_runs(collector, writer):
+    for path, found in writer.pages(writer.group(collector.read_runs())).items():
+        text = path.read_text(encoding="utf-8")
+        assert found == text, "run python benchmarks/write_results.py"
+    with pytest.raises(ValueError, match="trained"):
+        writer.fill(text.replace("results: trained", "results: other"), {"trained": ""})
+
+
+def rows(text, *names):
+    """Return the cells of the rows of a table that name a recipe, in its order."""
+    found = [[x.strip() for x in row.split("|")[1:-1]] for row in text.splitlines()]
+    return [cells for cells in found if any(f"`{name}`" in cells for name in names)]
+
+
+def test_systems_without_runs_have_empty_cells(collector, writer):
+    found = writer.tables([])
+    (lstm,) = rows(found["accuracy snli"], "lstm")
+    source = "[Bowman et al. 2016](https://arxiv.org/abs/1603.06021)"
+    assert lstm == [f"300D LSTM ({source})", "80.6", "`lstm`"]
+    assert rows(found["cost snli"], "lstm") == [["`lstm`", "3.0M", "4 †"]]
+    for name in ("differences", "figure 3", *(f"picture {task}" for task in writer.TASKS)):
+        assert found[name] == writer.NONE
+    # pretrained on other text, so there is no recipe
+    assert (
+        "[McCann et al. 2017](https://arxiv.org/abs/1708.00107)) | 90.3 |"
+        in (found["accuracy sst2"])
+    )
+    assert "So far, 0 of" in writer.trained_sentence([])
+
+
+def test_every_recipe_of_the_plans_has_a_line(writer):
+    plans = importlib.import_module("train_all")
+    names = {
+        run.train[1]
+        for plan in ("paper", "peers")
+        for run in plans.read_plan(ROOT / "benchmarks" / "plans" / f"{plan}.toml", ROOT)
+    }
+    shown = {line.recipe for task in writer.TASKS for line in writer.lines(task, {})}
+    assert shown - {""} == names | {"sst2-100d"}
+
+
+def test_matched_settings_and_those_of_the_authors_have_lines_of_their_own(writer):
+    data = {"digest": "d", "examples": {"train": 150_916}, "vectors": {"file": "a.subset.txt"}}
+    members = [
+        *(run(seed, 30, True, "lstm-matched", data=data, test_accuracy=0.7) for seed in (0, 1)),
+        run(0, 60, False, "lstm", data=data),
+        *(run(seed, 30, True, "snli-300d", data=data, test_accuracy=0.6) for seed in (0, 1)),
+        run(0, 30, True, "spinn-pi", data=data, test_accuracy=0.5)
+        | {"tests": {"snli_1.0_test": {"accuracy": 0.625}}},
+    ]
+    groups = writer.group(members)
+    found = writer.tables(groups)
+    part = "27 % of SNLI, GloVe subset"
+    authors, matched = rows(found["accuracy snli"], "lstm", "lstm-matched")
+    assert authors[1:] == ["80.6", "`lstm`", "70.00", "", "1", part]
+    assert matched == ["", "", "`lstm-matched`", "71.00 ± 1.41", "70.00 ± 0.00", "2", part]
+    silver, official = rows(found["accuracy snli"], "spinn-pi")
+    assert silver[3:] == ["70.00", "50.00", "1", f"{part}, silver parses"]
+    assert official[3:5] == ["", "62.50"]
+    assert official[6] == f"{part}, silver parses, official parses of the test file"
+    costs = rows(found["cost snli"], "lstm", "lstm-matched", "spinn-pi")
+    assert [row[0] for row in costs] == ["`lstm`", "`lstm-matched`", "`spinn-pi`"]
+    assert costs[0][1:] == ["3.0M", "1,234 + 56", "4 †", "1.5", "≤ 1.0"]
+    (row,) = rows(found["differences"], "lstm-matched")
+    # two degrees of freedom: 4.303 sqrt(1 + 1) = 6.08
+    assert row[2:4] == ["+0.00 [−6.08, +6.08]", "+10.00 [+10.00, +10.00]"]
+    assert found["picture snli"].startswith("![")
+    assert "So far, 3 of 48 recipes" in writer.trained_sentence(groups)
+
+
+def test_two_classes_are_read_from_a_model_of_five(writer):
+    more = {"test_accuracy": 0.5, "dev_binary_accuracy": 0.8, "test_binary_accuracy": 0.9}
+    found = writer.tables(writer.group([run(0, 1, True, "constituency-dropout-sst5", **more)]))
+    (two,) = rows(found["accuracy sst2"], "constituency-dropout-sst5")
+    (five,) = rows(found["accuracy sst5"], "constituency-dropout-sst5")
+    assert (two[3:5], five[3:5]) == (["80.00", "90.00"], ["70.00", "50.00"])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "text"),
+    [
+        # equal variances 4, so four degrees of freedom: 2.776 sqrt(4/3 + 4/3) = 4.53
+        ([70, 72, 74], [69, 71, 73], "+1.00 [−3.53, +5.53]"),
+        # all of the variance in one sample, so two: 4.303 sqrt(4/3) = 4.97
+        ([70, 70], [70, 72, 74], "−2.00 [−6.97, +2.97]"),
+        ([70, 72], [69], "+2.00"),
+        ([], [69, 70], ""),
+    ],
+)
+def test_difference_of_means_with_its_interval(writer, ours, theirs, text):
+    assert writer.difference(ours, theirs) == text
+
+
+def test_candidates_of_tuned_recipes_are_in_the_order_of_development_accuracy(writer):
+    changed = {"set": ["missing_vectors=parts"], "dev_accuracy": 0.8}
+    members = [run(0, 1, True, "sst2"), run(0, 1, True, "sst2-tuned", dev_accuracy=0.75)]
+    groups = writer.group([*members, run(0, 1, True, "sst2", **changed)])
+    names = [each.name for each in writer.select_candidates(groups)]
+    assert names == ["sst2 missing_vectors=parts", "sst2-tuned", "sst2"]
 
 
 def test_the_page_on_long_inputs_has_the_recorded_tables(collector, tmp_path):
@@ -171,6 +264,28 @@ def test_pictures_are_drawn_from_curves(writer, tmp_path):
     members = [run(seed, 30, True, name, curve=curve) for seed in (0, 1) for name in writer.PAPER]
     writer.draw_pictures(writer.group(members), tmp_path)
     assert (tmp_path / "convergence.png").read_bytes().startswith(b"\x89PNG")
+    # the others compare systems
+    assert len(list(tmp_path.iterdir())) == 2
+    members += [run(0, 90, True, name, curve=curve) for name in ("nse", "nse-matched", "nse-sst2")]
+    writer.draw_pictures(writer.group(members), tmp_path)
+    names = {"comparison-snli.png", "comparison-sst2.png", "convergence-systems.png"}
+    assert {path.name for path in tmp_path.iterdir()} > names
+
+
+def test_labels_of_points_do_not_overlap(tmp_path):
+    pictures = importlib.import_module("results_pictures")
+    plt = pictures.pyplot()
+    figure, axis = plt.subplots()
+    points = [(x, pictures.Point(f"system {x}", "authors", 1, 1.0, [70.0])) for x in range(40, 48)]
+    axis.set(xlim=(0, 100), ylim=(60, 80))
+    pictures.place_labels(axis, points)
+    figure.draw_without_rendering()
+    # without the lines to the points
+    boxes = [plt.Text.get_window_extent(text) for text in axis.texts]
+    assert len(boxes) == 8
+    for i, a in enumerate(boxes):
+        assert not any(a.overlaps(b) for b in boxes[:i])
+    plt.close(figure)
 
 
 def test_the_pages_have_the_recorded_speed():
