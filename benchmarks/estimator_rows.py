@@ -29,6 +29,8 @@ BASELINES = {
     "rloo": "leave-one-out",
     "nvil": "NVIL",
 }
+BESIDE = ("listops-random", "listops-gold")
+"""Recipes without learned trees, which stand beside the estimators."""
 NAMED = ("estimator", "variant", "baseline", "trees")
 """Settings that the name of an estimator contains."""
 
@@ -46,9 +48,10 @@ class Row(NamedTuple):
 
 
 def read_rows(path: Path = PLAN) -> list[Row]:
-    """Return the rows of a plan; see `train_all.py`."""
+    """Return the rows of a plan with estimators; see `train_all.py`."""
     plan = tomllib.loads(path.read_text(encoding="utf-8"))
-    return [Row(row["recipe"], tuple(row.get("set", ()))) for row in plan["row"]]
+    rows = [(row["recipe"], tuple(row.get("set", ()))) for row in plan["row"]]
+    return [Row(recipe, given) for recipe, given in rows if recipe != list(BESIDE)]
 
 
 def title(encoder: Any) -> str:

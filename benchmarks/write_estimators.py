@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from collect_runs import RUNS, identify, read_runs
-from estimator_rows import Row, in_order, label, read_rows, same_estimator
+from estimator_rows import BESIDE, Row, in_order, label, read_rows, same_estimator
 from write_generalise import COLUMNS, cells
 from write_results import DOCS, Group, accuracy, fill, group, spread, table
 
@@ -32,8 +32,6 @@ from gumbeltree.settings import part_settings
 RESULTS = RUNS.parent
 TREES = "estimators_trees.json"
 RECIPE = "listops-gated"
-BESIDE = ("listops-random", "listops-gold")
-"""Recipes without learned trees."""
 FILES = ("test_d20s", "test-200-300", "test-900-1000")
 TIMED = "cuda, long batches"
 """Measurement with sentence lengths that are nearest to those of ListOps."""
