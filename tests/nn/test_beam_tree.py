@@ -17,6 +17,7 @@ from gumbeltree.nn.encoders.beam_tree import BeamTreeEncoder
 from gumbeltree.nn.encoders.tree_encoder import of_choices
 from gumbeltree.noise import new_keys
 from gumbeltree.ops.merge.beams import search
+from gumbeltree.ops.merge.beams.forward import BeamStates, forward
 from gumbeltree.ops.merge.dropout import parent_codes, word_codes
 from gumbeltree.parts import HEADS
 from gumbeltree.states import Draw, Encoding, Keep, NodeState
@@ -215,6 +216,21 @@ def test_compositions_grow_linearly(T, k, score):
     search(leaves, lengths, e.cell, e.scoring_query, k, scorer=e.scorer)
     # a scorer of the children composes merged pairs alone
     assert count == 3 * (T - 1 + 2 * k * (T - 2) if score == "dot" else k * (T - 1))
+
+
+@pytest.mark.parametrize("lengths", [[9, 1, 2, 6, 3], [2, 1], [1, 1]])
+def test_sentences_do_not_share_rows(lengths):
+    # kernels add gradients to the rows of all sentences at the same time
+    e, k, B = made(beams=3, score="pair"), 3, len(lengths)
+    leaves = torch.randn(B, max(lengths), 8, dtype=torch.float64)
+    cell = e.cell
+    given = leaves, cell.weight, cell.gate_bias(), e.scoring_query, cell, k
+    states = BeamStates(*given, record=True, scorer=e.scorer)
+    forward(states, torch.tensor(lengths), k, None, True)
+    assert len(states.merged) == k * (max(lengths) - 1) * B
+    for rows in (states.merged, torch.arange(max(lengths) * B, len(states.rows))):
+        for child in (states.left[rows], states.right[rows]):
+            assert torch.equal(child % B, rows % B)
 
 
 def test_distinct_beams_are_different_trees():

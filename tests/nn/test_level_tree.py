@@ -7,11 +7,13 @@ from torch import Tensor, sigmoid
 from gumbeltree import Sentences
 from gumbeltree.config import FixedTreeConfig, load_recipe
 from gumbeltree.describe import count_parameters
+from gumbeltree.nn.cells.treelstm import TreeLSTMCell
 from gumbeltree.nn.encoders.level_tree import GoldTreeEncoder
 from gumbeltree.ops.levels import compose_levels, levels_of
 from gumbeltree.parts import ENCODERS
 from gumbeltree.peers import DropoutConstituencyConfig, LevelTreeConfig, RNTNConfig
 from gumbeltree.states import NodeState
+from tests.models import tiny_model
 from tests.nn.equations import check_company, check_same, encoder_of, random_merges, words_of
 
 LENGTHS = [5, 1, 9, 2, 1, 9, 3]
@@ -256,3 +258,14 @@ def test_dropout_changes_in_training_only() -> None:
     encoder.eval()
     vectors = [encoder(words, lengths, order=order).vector for _ in range(2)]
     assert torch.equal(*vectors)
+
+
+@pytest.mark.parametrize("kind", ["level_tree", "beam_tree"])
+def test_own_cells_are_not_captured_unasked(kind):
+    class Own(TreeLSTMCell):
+        """Might read values back from the device."""
+
+    model = tiny_model(encoder=kind)
+    assert model.encoder.why_not_captured(sample=True) is None
+    model.encoder.cell.__class__ = Own
+    assert model.encoder.why_not_captured(sample=True) == "Own does not declare itself capturable"

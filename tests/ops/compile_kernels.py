@@ -228,9 +228,9 @@ def beams() -> None:
     from gumbeltree.ops.merge.beams import forward, fused, kernels
 
     kinds = dict.fromkeys(("all_candidates", "candidates", "all_nodes"), "*i32")
-    kinds |= dict.fromkeys(("parents", "positions"), "*i32")
+    kinds |= dict.fromkeys(("parents", "positions", "all_merged"), "*i32")
     kinds |= dict.fromkeys(("left", "right", "hashes", "change", "all_codes", "lengths"), "*i64")
-    kinds |= dict.fromkeys(("slots", "first", "words", "n"), "i32")
+    kinds |= dict.fromkeys(("slots", "spare", "n"), "i32")
     hashes = {"LEFT": forward.LEFT, "RIGHT": forward.RIGHT, "OFFSET": forward.OFFSET}
     for k, T, distinct in ((5, 100, True), (1, 30, False), (5, 1000, True)):
         KB, BT, warps = fused._block(k, T)
@@ -238,8 +238,8 @@ def beams() -> None:
         compiled(kernels.choose_kernel, {**size, "DISTINCT": distinct, **hashes}, warps, **kinds)
         compiled(kernels.score_gradient_kernel, size, warps, **kinds)
         compiled(kernels.order_kernel, {"k": k, "KB": KB}, 1, **kinds)
-    for single in (True, False):
-        constants = {"D": D, "BD": 128, "SINGLE": single}
+    for single, only_h in ((True, False), (False, False), (False, True)):
+        constants = {"D": D, "BD": 128, "SINGLE": single, "ONLY_H": only_h}
         compiled(kernels.add_to_children_kernel, constants, **kinds)
     strides = dict.fromkeys(("left_stride", "right_stride", "h_stride", "c_stride"), "i32")
     states = strides | {"left": "*fp32", "right": "*fp32"}

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 from gumbeltree.config import TrainingConfig
 from gumbeltree.training.loop import train
 from gumbeltree.training.schedule import Schedule
+from gumbeltree.training.step import Step
 from tests.runs import metrics, small
 from tests.training.test_loop import accuracies
 from tests.training.test_policy import check_resumed, last_state
@@ -132,3 +134,36 @@ def test_curriculum_begins_with_the_shortest(demo, tmp_path):
         train(recipe, demo, tmp_path / "run", on_step=fail, test=False)
     train(recipe, demo, tmp_path / "run", resume=True, test=False)
     check_resumed(tmp_path, "model", "optimizer")
+
+
+def test_curriculum_keeps_evaluations_apart(demo, tmp_path):
+    settings = ("epochs=6", "curriculum=4", "batch_size=8", "evaluations=1", "evaluation_steps=20")
+    train(small(*settings, "stop_after=0"), demo, tmp_path / "run", test=False)
+    steps = [line["step"] for line in metrics(tmp_path / "run")]
+    examples = len(demo.splits["train"])
+    ends = np.cumsum([math.ceil(math.ceil(min(5, e) / 5 * examples) / 8) for e in range(1, 7)])
+    assert set(steps) < set(ends.tolist())
+    assert steps[-1] == ends[-1]
+    assert all(np.diff([0, *steps[:-1]]) >= 20)
+
+
+def test_curriculum_begins_with_as_many_examples_as_batch_normalisation_needs(demo, tmp_path):
+    seen, examples = [], len(demo.splits["train"])
+    settings = (f"curriculum={examples}", "epochs=2", "batch_norm=true", "stop_after=0")
+    train(small(*settings), demo, tmp_path, on_step=seen.append, test=False)
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize(("epochs", "curriculum", "largest"), [(3, 0, 0), (3, 1, 1), (2, 9, 1)])
+def test_memory_is_reserved_for_the_longest_epoch(
+    epochs, curriculum, largest, demo, tmp_path, monkeypatch
+):
+    reserved, seen = [], []
+    monkeypatch.setattr(Step, "reserve", lambda _, batches: reserved.append(batches))
+    call = Step.__call__
+    monkeypatch.setattr(Step, "__call__", lambda *args: seen.append(args[1:3]) or call(*args))
+    settings = (f"epochs={epochs}", f"curriculum={curriculum}", "stop_after=0")
+    train(small(*settings), demo, tmp_path, test=False)
+    (batches,) = reserved
+    wanted = [rows.tolist() for rows, epoch in seen if epoch == largest]
+    assert [rows.tolist() for rows in batches] == wanted

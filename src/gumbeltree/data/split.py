@@ -139,6 +139,11 @@ def by_length(
     return batches(costs * split.sentences.shape[1], examples, words)
 
 
+def shortest(examples: int, least: int, share: float) -> int:
+    """Return how many examples are a share of all, at least `least` if there are as many."""
+    return min(examples, max(least, math.ceil(share * examples)))
+
+
 def shuffled(
     split: Split,
     batch_size: int,
@@ -177,8 +182,8 @@ def shuffled(
     else:
         order = generator.permutation(len(split))
     if share < 1:
-        shortest = np.argsort(longest[order], kind="stable")[: math.ceil(share * len(order))]
-        order = order[np.sort(shortest)]
+        places = np.argsort(longest[order], kind="stable")
+        order = order[np.sort(places[: shortest(len(order), least, share)])]
     batches: list[NDArray[np.int64]] = []
     pool = max(1, min(pool, len(order) // (4 * batch_size)))
     for start in range(0, len(order), batch_size * pool):

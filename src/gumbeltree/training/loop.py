@@ -26,7 +26,7 @@ from gumbeltree.code_version import CodeVersion, code_version
 from gumbeltree.config import Recipe
 from gumbeltree.data.compile import with_labels
 from gumbeltree.data.prepared import Prepared, check_fit
-from gumbeltree.data.split import shuffled
+from gumbeltree.data.split import shortest, shuffled
 from gumbeltree.evaluation import Evaluator, merge_orders
 from gumbeltree.migrate import FORMAT_VERSION
 from gumbeltree.model import SentenceModel, load, save
@@ -230,11 +230,7 @@ class _Run:
     def train(self, on_step: Callable[[int], object], loggers: Sequence[Logger | str]) -> None:
         """Train until the last epoch, early stopping, or a request to stop."""
         config, progress = self.config, self.progress
-        examples = len(self.splits["train"])
-        steps = sum(
-            math.ceil(math.ceil(share_of_examples(config, epoch) * examples) / config.batch_size)
-            for epoch in range(config.epochs)
-        )
+        steps = sum(map(self._steps_of, range(config.epochs)))
         self.display.start(steps, config.epochs, progress.step, progress.best, self.metric)
         board = logs = None
         if self.fabric.is_global_zero:
@@ -249,7 +245,9 @@ class _Run:
             contextlib.closing(board or contextlib.ExitStack()),
             logs or contextlib.ExitStack(),
         ):
-            self.step.reserve(self._batches(max(progress.epoch, config.curriculum)))
+            # the first of the longest epochs to come
+            largest = min(max(progress.epoch, config.curriculum), config.epochs - 1)
+            self.step.reserve(self._batches(largest))
             while progress.epoch < config.epochs and not self._is_stale():
                 batches = self._batches(progress.epoch)
                 due = self._due(len(batches))
@@ -280,27 +278,32 @@ class _Run:
 
     def _due(self, batches: int) -> set[int]:
         """Return the batches of this epoch, counted from 1, after which to evaluate."""
-        apart, done = self.config.evaluation_steps, self.progress.epoch + 1
-        if done % math.ceil(apart / batches) and done < self.config.epochs:
+        apart, epoch, since = self.config.evaluation_steps, self.progress.epoch, 0
+        for number in range(epoch + 1):
+            since = self._steps_of(number) + (since if since < apart else 0)
+        if since < apart and epoch + 1 < self.config.epochs:
             return set()
         return evaluation_points(batches, min(self.config.evaluations, max(1, batches // apart)))
 
-    def _batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        config, split = self.config, self.splits["train"]
-        # batch normalisation needs at least two examples per process
+    @property
+    def _least(self) -> int:
+        """Smallest size of a batch: batch normalisation needs two examples per process."""
         batch_norm = getattr(self.recipe.model.head, "batch_norm", False)
-        least = 2 * self.fabric.world_size if batch_norm else 1
-        grouped = self.model.head.grouped
-        return shuffled(
-            split,
-            config.batch_size,
-            config.seed,
-            epoch,
-            least,
-            config.pool,
-            grouped,
-            share_of_examples(config, epoch),
-        )
+        return 2 * self.fabric.world_size if batch_norm else 1
+
+    def _steps_of(self, epoch: int) -> int:
+        """Return the number of batches of an epoch; see `shuffled`."""
+        examples = shortest(len(self.splits["train"]), self._least, self._share(epoch))
+        full, rest = divmod(examples, self.config.batch_size)
+        return max(1, full + (rest >= self._least))
+
+    def _share(self, epoch: int) -> float:
+        return share_of_examples(self.config, epoch)
+
+    def _batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        config, split, share = self.config, self.splits["train"], self._share(epoch)
+        size, grouped = config.batch_size, self.model.head.grouped
+        return shuffled(split, size, config.seed, epoch, self._least, config.pool, grouped, share)
 
     def _update(self, rows: NDArray[np.int64]) -> None:
         """Update the weights on the examples in `rows`."""

@@ -35,6 +35,7 @@ class GatedCell(nn.Module):
     Config = GatedConfig
     single_state = True
     kernels = "gated"
+    capturable = True
     epsilon = EPSILON
     off = OFF
 

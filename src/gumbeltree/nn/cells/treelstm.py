@@ -22,8 +22,8 @@ class TreeLSTMCell(nn.Module):
     """
 
     Config = TreeLSTMConfig
-
     kernels = "treelstm"
+    capturable = True
 
     def __init__(self, hidden_dim: int, config: TreeLSTMConfig | None = None) -> None:
         super().__init__()

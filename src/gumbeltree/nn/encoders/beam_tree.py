@@ -40,7 +40,7 @@ class BeamTreeEncoder(GumbelTreeEncoder):
 
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why `encode` cannot be captured as a CUDA graph, or None if it can."""
-        for part in (self, self.leaf):
+        for part in (self, self.leaf, self.cell):
             if not own(part, "capturable"):
                 return f"{type(part).__name__} does not declare itself capturable"
         return None

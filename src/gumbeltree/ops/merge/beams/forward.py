@@ -76,6 +76,9 @@ class BeamStates:
         self.left, self.right, self.hash, self.change = (
             torch.zeros(states * B, dtype=torch.int64, device=leaves.device) for _ in range(4)
         )
+        if scorer is not None:
+            # spare rows have children of their own sentence: kernels add to them side by side
+            self.left[-B:] = self.right[-B:] = self.line
         self.merged = self.left.new_empty(composed * B if scorer is not None and record else 0)
         keys = self.line.new_zeros((B, 2)) if dropout is None else dropout
         self.hash[: T * B] = word_codes(T, keys).t().flatten()
