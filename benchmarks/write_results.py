@@ -287,6 +287,9 @@ def accuracy_table(found: Iterable[Line]) -> str:
         source = line.published("source")
         system = line.published("system") + (f" ([{source}]({links[source]}))" if source else "")
         each = line.group
+        if not (each or system):
+            # further recipes of a system are listed once they have been trained
+            continue
         ours = (accuracy(each, "dev"), accuracy(each, "test"), str(len(each.runs))) if each else ()
         rows.append(
             (
