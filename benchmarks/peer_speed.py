@@ -166,8 +166,10 @@ def main() -> None:
     if given.device == "cuda":
         report["machine"]["gpu"] = torch.cuda.get_device_name()
     sizes = QUICK if given.quick else SIZES[given.device]
-    report["rows"] = [row for base in given.bases for row in measure(base, given.device, sizes)]
-    given.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    report["rows"] = []
+    for base in given.bases:
+        report["rows"] += measure(base, given.device, sizes)
+        given.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
