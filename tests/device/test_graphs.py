@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import gc
 import itertools
+import os
 import threading
 import weakref
 
@@ -479,6 +480,10 @@ def test_gpu_memory_is_bounded():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(
+    "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+    reason="expandable segments are shared in any order of capture",
+)
 @pytest.mark.parametrize("reserved", [False, True])
 def test_gpu_graphs_share_the_memory_of_the_largest(reserved):
     device = torch.device("cuda")
