@@ -75,6 +75,7 @@ MATCHED = {
 OTHERS = (
     *("demo", "listops", "listops-beams", "sick", "snli-100d-reference", "sst2-100d"),
     *("listops-64d", "listops-gated", "listops-gold", "listops-random", "listops-recurrent"),
+    *("listops-policy", "logic-policy"),
     *("logic-beams", "logic-gold", "logic-random", "logic-recurrent"),
     *("text", "text-pair", "embed", "embed-100d", "sick-relatedness", "parser"),
     *(name for name in PEERS if " " not in name),
