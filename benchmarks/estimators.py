@@ -2,12 +2,12 @@
 
     python benchmarks/estimators.py estimators.json
 
-The script first checks every estimator: `exact` against `reference` in float64 and, on a CUDA
-device, `fused` against `exact` at every precision. It stops if they differ by more than rounding.
-It then times whole training steps on random words: pairs with the sentence lengths of SNLI with
-`exact` on the CPU, and these and longer ones with captured steps of `fused` on a CUDA device. The
-estimators take turns, and a ratio is the median over all turns of the time relative to that of
-ST-Gumbel in the same turn.
+The script first checks the estimators with a local gradient: `exact` against `reference` in float64
+and, on a CUDA device, `fused` against `exact` at every precision. It stops if they differ by more
+than rounding. It then times whole training steps on random words: pairs with the sentence lengths
+of SNLI with `exact` on the CPU, and these and longer ones with captured steps of `fused` on a CUDA
+device, where policy gradients are timed too. The estimators take turns, and a ratio is the median
+over all turns of the time relative to that of ST-Gumbel in the same turn.
 """
 
 import argparse
@@ -37,6 +37,13 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "spigot": {"kind": "spigot"},
     "spigot, ce": {"kind": "spigot", "variant": "ce"},
     "spigot, eg": {"kind": "spigot", "variant": "eg"},
+}
+POLICIES: dict[str, dict[str, Any]] = {
+    "reinforce": {"kind": "reinforce"},
+    "reinforce, self-critical": {"kind": "reinforce", "baseline": "self_critical"},
+    "reinforce, leave-one-out": {"kind": "reinforce", "baseline": "rloo"},
+    "reinforce, nvil": {"kind": "reinforce", "baseline": "nvil"},
+    "ppo": {"kind": "ppo", "baseline": "self_critical"},
 }
 
 
@@ -127,7 +134,7 @@ def on_card(batches: str, sizes: Sizes) -> dict[str, dict[str, float]]:
     data = cuda.CudaSizes(pairs=pairs, examples=sizes.examples)
     counts = [0, *[1] * sizes.longest]
     steps: dict[str, Callable[[], object]] = {}
-    for name, settings in ESTIMATORS.items():
+    for name, settings in (ESTIMATORS | POLICIES).items():
         _, step, chosen = cuda.setup(
             sizes.recipe,
             "tf32",
@@ -149,7 +156,8 @@ def run_all(step: Callable[..., object], batches: list[np.ndarray]) -> None:
 
 def measure(sizes: Sizes, devices: list[str]) -> dict[str, Any]:
     """Check all estimators, then time them on the devices."""
-    report: dict[str, Any] = {**environment(), "quick": sizes == QUICK, "estimators": ESTIMATORS}
+    report: dict[str, Any] = {**environment(), "quick": sizes == QUICK}
+    report["estimators"] = ESTIMATORS | POLICIES
     if "cuda" in devices:
         report["machine"]["gpu"] = torch.cuda.get_device_name()
     report["correctness"] = checked("cuda" in devices, sizes.width)

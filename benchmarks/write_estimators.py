@@ -10,10 +10,11 @@ The columns come from these files; a column whose file is missing is left out:
 - estimators_trees.json: F1 with gold trees. `--trees` adds outputs of `gumbeltree trees
   runs/estimators/ROW/seed-* --data test_d20s.tsv --limit N --json`; the runs must still be there.
 - gradient_variance.json: written by `gradient_variance.py`.
-- estimators_cuda.json: written by `estimators.py`, which times estimators with a local gradient.
+- estimators_cuda.json: written by `estimators.py`.
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from collect_runs import RUNS, identify, read_runs
-from estimator_rows import BESIDE, Row, in_order, label, read_rows, same_estimator
+from estimator_rows import BESIDE, Row, in_order, label, read_rows, same_estimator, title
 from write_generalise import COLUMNS, cells
 from write_results import DOCS, Group, accuracy, fill, group, spread, table
 
@@ -94,12 +95,24 @@ def measured(row: Row, found: dict[str, Any]) -> list[str]:
 
 
 def time_of(row: Row, found: dict[str, Any]) -> str:
-    """Return the time of a training step relative to that with ST-Gumbel."""
-    for name, settings in found.get("estimators", {}).items():
+    """Return the time of a training step relative to that with ST-Gumbel.
+
+    It depends on the estimator and its number of samples, but not on its other settings.
+    """
+    encoder = row.settings.model.encoder
+    times = found.get("cases", {}).get(TIMED, {})
+    listed = found.get("estimators", {}) if hasattr(encoder, "estimator") else {}
+    for name, settings in listed.items():
         estimator = part_settings(ESTIMATORS, "st_gumbel", settings, "estimator")
-        if same_estimator(row, estimator) and TIMED in found["cases"]:
-            return f"{found['cases'][TIMED][name]['ratio']:.2f}"
+        timed = dataclasses.replace(encoder, estimator=estimator)
+        if title(timed) == title(encoder) and samples(timed) == samples(encoder):
+            return f"{times[name]['ratio']:.2f}" if name in times else ""
     return ""
+
+
+def samples(encoder: Any) -> int:
+    """Return the number of samples of the estimator."""
+    return getattr(encoder.estimator, "samples", 1)
 
 
 def listops(

@@ -12,6 +12,8 @@ from gumbeltree.parts import ESTIMATORS
 def test_every_local_estimator_is_measured() -> None:
     local = {name for name in ESTIMATORS if isinstance(ESTIMATORS[name](), LocalEstimator)}
     assert {settings["kind"] for settings in estimators.ESTIMATORS.values()} == local
+    others = {settings["kind"] for settings in estimators.POLICIES.values()}
+    assert others == {*ESTIMATORS} - local - {"soft"}
 
 
 def test_ratios_compare_the_same_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +57,7 @@ def test_gpu_quick() -> None:
     report = estimators.measure(estimators.QUICK, ["cuda"])
     assert {*report["cases"]} == {f"cuda, {x} batches" for x in ("random", "bucketed", "long")}
     for rows in report["cases"].values():
-        assert {*rows} == {*estimators.ESTIMATORS}
+        assert {*rows} == {*estimators.ESTIMATORS, *estimators.POLICIES}
         assert all(row["median"] > 0 for row in rows.values())
     for row in report["correctness"].values():
         assert {*row["fused"]} == {"ieee", "tf32", "bf16"}

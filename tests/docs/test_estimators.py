@@ -104,6 +104,14 @@ def test_all_columns(writer: ModuleType, results: Path) -> None:
     assert found[2].endswith("|  |  | 1 | 1.00 |")
     assert found[3].endswith("| 55.00 ± 7.07 | 1.23 | 1 | 0.99 |")
     assert found[4].endswith("|  |  |  |  |")
+    # the time depends on the estimator and its samples, but not on its temperature
+    other = writer.Row("listops-gated", ("estimator=st", "temperature=2.0"))
+    assert writer.time_of(other, about) == "0.99"
+    kinds |= {"rao": {"kind": "gumbel_rao", "samples": 5}}
+    times |= {"rao": {"ratio": 1.1}}
+    for samples, time in ((5, "1.10"), (6, "")):
+        row_of = writer.Row("listops-gated", ("estimator=gumbel_rao", f"samples={samples}"))
+        assert writer.time_of(row_of, about) == time
     (results / "estimators_cuda.json").write_text(json.dumps(about | {"quick": True}))
     with pytest.raises(ValueError, match="the times are those of --quick"):
         writer.tables(results)
