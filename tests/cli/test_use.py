@@ -23,7 +23,7 @@ from gumbeltree.tasks.demo import generate
 from gumbeltree.tasks.logic import Logic
 from gumbeltree.tasks.task import Example
 from gumbeltree.text import lines as text_lines
-from gumbeltree.text.files import BadLineError, Report
+from gumbeltree.text.files import BadLineError, MismatchError, Report
 from gumbeltree.text.lines import read_texts
 from tests.commands import run
 from tests.models import TEXTS, tiny_model
@@ -617,3 +617,32 @@ def test_evaluate_never_generates_training_examples(tmp_path):
     train_demo(tmp_path / "run", "--data", tmp_path)
     assert "cannot be regenerated" in run("evaluate", tmp_path / "run").refused()
     assert run("evaluate", tmp_path / "run", "--data", tmp_path, "-q").code == 0
+
+
+def test_predict_refuses_texts_that_the_task_cannot_have(models, tmp_path):
+    good, bad = "[MAX 2 9 ]", "[MAX 2 [FOO 3 ] ]"
+    expected = "expected one expression of [MIN, [MAX, [MED, [SM, digits and ']', such as"
+    result = run("predict", "listops-64d", good, bad)
+    assert result.code == 1
+    assert "arguments, text 2: " + expected in result.err
+    assert "got '[FOO' at token 3" in result.err
+    path, out = tmp_path / "some.txt", tmp_path / "out.tsv"
+    path.write_text(f"{good}\n[MIN 1 2\n{bad}\n{good}\n")
+    result = run("predict", "listops-64d", "--input", path, "--out", out)
+    assert result.code == 1
+    assert f"{path}, line 2: {expected}" in result.err
+    assert not out.exists()
+    result = run("predict", "listops-64d", "--input", path, "--skip-bad")
+    assert result.code == 0
+    assert [line.split("\t")[0] for line in result.out.splitlines()] == ["9", "9"]
+    assert "2 bad lines skipped" in result.err
+    # trees of other texts can be of interest
+    assert run("parse", "listops-64d", "[MIN 1 2").code == 0
+    # a model of sentences reads everything
+    assert run("predict", models / "single", bad).code == 0
+
+
+def test_checks_of_formulas():
+    Logic.check_text("( a  ( and ( not b ) ) )")
+    with pytest.raises(MismatchError, match="expected a formula of a"):
+        Logic.check_text("( a ( and g ) )")

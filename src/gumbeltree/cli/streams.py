@@ -163,6 +163,14 @@ def data_settings(model: "TextModel") -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
+def text_check(model: "TextModel") -> Callable[[str], None] | None:
+    """Return the check of texts of the task that a model was trained on, if it is known."""
+    from gumbeltree.tasks import TASKS
+
+    name = str(data_settings(model).get("task"))
+    return getattr(TASKS[name], "check_text", None) if name in TASKS else None
+
+
 @dataclass
 class TextSource:
     """Texts of a command: its arguments, or the lines of a file or of standard input.
@@ -175,6 +183,7 @@ class TextSource:
         advance: called with the number of finished texts.
         options: keyword arguments for the methods of a model.
         report: records malformed lines.
+        check: raises a MismatchError for texts that the model cannot answer.
         header: names of all columns of the file; known once a line is read.
     """
 
@@ -185,6 +194,7 @@ class TextSource:
     advance: Callable[[int], None]
     options: dict[str, Any]
     report: "Report"
+    check: Callable[[str], None] | None = None
     header: list[str] = field(default_factory=list)
 
     def chunks(self, pair: bool = False) -> Iterator[list["Line"]]:
@@ -212,8 +222,24 @@ class TextSource:
         else:
             chunks = self._arguments(self.texts, pair) if self.texts else self._lines(pair)
         for chunk in chunks:
-            yield chunk
+            yield self._checked(chunk)
             self.advance(len(chunk))
+
+    def _checked(self, chunk: list["Line"]) -> list["Line"]:
+        from gumbeltree.text.files import BadLines
+        from gumbeltree.text.lines import STANDARD_INPUT
+
+        if self.check is None:
+            return chunk
+        kept = []
+        place = Path("arguments") if self.texts else self.path or STANDARD_INPUT
+        for line in chunk:
+            unit = "text" if self.texts else "line"
+            with BadLines(place, line.number, self.report, self.skip_bad, unit):
+                for text in line.texts:
+                    self.check(text)
+                kept.append(line)
+        return kept
 
     def _rows(self, pair: bool) -> Iterator[list["Line"]]:
         from gumbeltree.tasks.table_file import TableFile
@@ -281,11 +307,12 @@ def open_texts(
     skip_bad: bool,
     quiet: bool,
     columns: Columns,
+    check: Callable[[str], None] | None = None,
 ) -> Iterator[TextSource]:
     """Yield the texts of a command, show progress, and print a summary at the end.
 
     The arguments are the options of the command; without `out`, results go to standard output.
-    `columns` tells how to read a table.
+    `columns` tells how to read a table, and `check` raises a MismatchError for unsuitable texts.
     """
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
@@ -295,7 +322,7 @@ def open_texts(
     # results printed on a terminal already show progress
     visible = out is not None or sys.stdout is None or not sys.stdout.isatty()
     with progress(quiet or not visible) as advance:
-        yield TextSource(texts, path, columns, skip_bad, advance, options, report)
+        yield TextSource(texts, path, columns, skip_bad, advance, options, report, check)
     say_counts(counts, report, quiet)
 
 

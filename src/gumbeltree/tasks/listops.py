@@ -118,6 +118,11 @@ class ListOps(Task):
     generate = staticmethod(generate)
     evaluate = staticmethod(evaluate)
 
+    @staticmethod
+    def check_text(text: str) -> None:
+        """Raise unless `text` is an expression of tokens without parentheses."""
+        evaluate(text.split())
+
     def size_of(self, texts: tuple[str, ...]) -> int:
         """Return the number of levels of an expression; a digit has one."""
         tokens = texts[0].split()

@@ -125,6 +125,11 @@ class Logic(Task):
         split: (f"{split}.tsv",) for split in ("train", "dev", "test")
     }
 
+    @staticmethod
+    def check_text(text: str) -> None:
+        """Raise unless `text` is a formula."""
+        read_formula(" ".join(text.split()))
+
     def size_of(self, texts: tuple[str, ...]) -> int:
         """Return the number of operations of the larger formula."""
         return max(sum(token in OPERATORS for token in text.split()) for text in texts)

@@ -34,7 +34,9 @@ class Task(ABC):
     """A reader of one kind of labelled text.
 
     Subclasses define `parse` to read one line, and `header` and `parse_fields` if a header may
-    name tab-separated columns. A task whose examples span several lines overrides `read`.
+    name tab-separated columns. A task whose examples span several lines overrides `read`. A task
+    whose texts follow a grammar has a static method `check_text`, which raises a MismatchError for
+    other texts; `gumbeltree predict` calls it.
 
     Attributes:
         name: The name in `TASKS`.
