@@ -25,6 +25,7 @@ from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.nn.evaluation_mode import in_evaluation_mode
 from gumbeltree.nn.initial_weights import SkipDraws
+from gumbeltree.ops.lookup import lookup
 from gumbeltree.packaged import packaged_folder
 from gumbeltree.parts import ENCODERS, HEADS
 from gumbeltree.registry import own
@@ -121,7 +122,7 @@ class SentenceModel(TextModel, nn.Module):
             places = sentences.layout.word_places().argsort()
             vectors = self.embedding(ids[places]).index_select(0, places.argsort())
         else:
-            vectors = self.embedding(ids)
+            vectors = lookup(weight, ids)
         extras = {} if self.spelling is None else {self.encoder.spelling: self.spelling[ids]}
         return sentences.with_words(self.dropout(vectors), **extras)
 
