@@ -173,7 +173,7 @@ def measure(sizes: Sizes, devices: list[str]) -> dict[str, Any]:
     for case, run in cases.items():
         report["cases"][case] = run()
         for name, row in report["cases"][case].items():
-            line = f"{case}: {name:22} {format_time(row['median']):>11}  {row['ratio']:.3f}"
+            line = f"{case}: {name:24} {format_time(row['median']):>11}  {row['ratio']:.3f}"
             print(line, flush=True)
     return report
 

@@ -434,6 +434,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the batch and all draws")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
+    # before the measurement, which takes long: the code can change meanwhile
+    about = environment()
     reference_draws = given.draws if given.reference_draws is None else given.reference_draws
     if min(given.draws, reference_draws) < 2 or given.examples < 2:
         parser.error("variances need at least two draws, and baselines at least two examples")
@@ -458,7 +460,6 @@ def main() -> None:
         )
     except (OSError, ValueError) as error:
         sys.exit(f"gradient_variance: error: {error}")
-    about = environment()
     if given.device == "cuda":
         about["machine"]["gpu"] = torch.cuda.get_device_name()
     origin = model.provenance

@@ -36,6 +36,8 @@ RECIPE = "listops-gated"
 FILES = ("test_d20s", "test-200-300", "test-900-1000")
 TIMED = "cuda, long batches"
 """Measurement with sentence lengths that are nearest to those of ListOps."""
+COSTS = ("samples", "updates", "critic_dim")
+"""Settings of estimators that change the time of a step."""
 TEXT = {"sst2": "SST-2", "snli": "SNLI"}
 NONE = "No runs are recorded yet."
 
@@ -85,19 +87,20 @@ def name_of(row: Row) -> str:
 
 
 def measured(row: Row, found: dict[str, Any]) -> list[str]:
-    """Return the deviation of the score's gradient and the passes of the encoder."""
+    """Return deviation and cosine of the score's gradient, and the passes of the encoder."""
     for each in found.get("rows", {}).values():
         estimator = part_settings(ESTIMATORS, "st_gumbel", each["estimator"], "estimator")
         if same_estimator(row, estimator, each["temperature"]):
-            ratio = each["score"]["ratio"]
-            return ["" if ratio is None else f"{ratio:.2f}", f"{each['passes']:g}"]
-    return ["", ""]
+            values = (each["score"][name] for name in ("ratio", "cosine"))
+            shown = ["" if value is None else f"{value:.2f}" for value in values]
+            return [*shown, f"{each['passes']:g}"]
+    return ["", "", ""]
 
 
 def time_of(row: Row, found: dict[str, Any]) -> str:
     """Return the time of a training step relative to that with ST-Gumbel.
 
-    It depends on the estimator and its number of samples, but not on its other settings.
+    It depends on the estimator and the settings in `COSTS`, but not on others.
     """
     encoder = row.settings.model.encoder
     times = found.get("cases", {}).get(TIMED, {})
@@ -105,14 +108,14 @@ def time_of(row: Row, found: dict[str, Any]) -> str:
     for name, settings in listed.items():
         estimator = part_settings(ESTIMATORS, "st_gumbel", settings, "estimator")
         timed = dataclasses.replace(encoder, estimator=estimator)
-        if title(timed) == title(encoder) and samples(timed) == samples(encoder):
+        if title(timed) == title(encoder) and costs(timed) == costs(encoder):
             return f"{times[name]['ratio']:.2f}" if name in times else ""
     return ""
 
 
-def samples(encoder: Any) -> int:
-    """Return the number of samples of the estimator."""
-    return getattr(encoder.estimator, "samples", 1)
+def costs(encoder: Any) -> list[Any]:
+    """Return the settings of the estimator that determine its time."""
+    return [getattr(encoder.estimator, name, None) for name in COSTS]
 
 
 def listops(
@@ -132,7 +135,8 @@ def listops(
             ]
         )
     files = (COLUMNS["listops"][name] for name in FILES)
-    header = ["estimator", "seeds", *files, "F1", "gradient deviation", "passes", "time per step"]
+    measures = ["F1", "deviation", "cosine", "passes", "time per step"]
+    header = ["estimator", "seeds", *files, *measures]
     return table(header, rows) if rows else NONE
 
 

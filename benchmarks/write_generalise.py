@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(7.2, 4.2))
     words: dict[str, float] = {}
-    for colour, each in zip(COLOURS, groups, strict=False):
+    for colour, each in zip(cycle(COLOURS), groups, strict=False):
         tests: dict[str, Any] = each.runs[0]["tests"]
         names = [x for x in tests if x == "test_d20s" or x.split("-")[1].isdigit()]
         words |= {name: tests[name]["mean_words"] for name in names}
@@ -122,7 +123,8 @@ def draw(groups: Sequence[Group], path: Path) -> None:
             low, high = [min(v) for v in values], [max(v) for v in values]
             axes.fill_between(x, low, high, color=colour, alpha=0.15)
     about = PUBLISHED["listops"]
-    for colour, name in zip(COLOURS[len(groups) :], DRAWN, strict=False):
+    colours = islice(cycle(COLOURS), len(groups), None)
+    for colour, name in zip(colours, DRAWN, strict=False):
         values = dict(zip(about["columns"], about["rows"][name], strict=True))
         x = [words[file] for file in LENGTHS]
         y = [values[file] for file in LENGTHS]

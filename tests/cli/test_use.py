@@ -636,6 +636,16 @@ def test_predict_refuses_texts_that_the_task_cannot_have(models, tmp_path):
     assert result.code == 0
     assert [line.split("\t")[0] for line in result.out.splitlines()] == ["9", "9"]
     assert "2 bad lines skipped" in result.err
+    # the first bad row is reported, with the number of the row
+    table = tmp_path / "some.json"
+    table.write_text(json.dumps([{"text": good}, {"text": bad}, {"text": ""}]))
+    result = run("predict", "listops-64d", "--input", table)
+    assert f"{table}, row 2: {expected}" in result.err
+    assert "got an empty text" in run("predict", "listops-64d", "").err
+    assert "got the end with 2 open brackets" in run("predict", "listops-64d", "[SM [SM 1").err
+    # escapes are decoded first
+    assert run("predict", "listops-64d", "[MAX 2 9 -RSB-").code == 1
+    assert run("predict", "listops-64d", "--pretokenized", "[MAX 2 9 -RSB-").code == 0
     # trees of other texts can be of interest
     assert run("parse", "listops-64d", "[MIN 1 2").code == 0
     # a model of sentences reads everything
@@ -646,3 +656,16 @@ def test_checks_of_formulas():
     Logic.check_text("( a  ( and ( not b ) ) )")
     with pytest.raises(MismatchError, match="expected a formula of a"):
         Logic.check_text("( a ( and g ) )")
+
+
+def test_checks_of_pairs_and_of_unknown_tasks(tmp_path):
+    recipe = {"data": {"task": "logic"}}
+    model = tiny_model("pair")
+    for task, code in (("logic", 1), ("no task", 0), (None, 0), (["logic"], 0)):
+        recipe["data"]["task"] = task
+        gumbeltree.save(model, tmp_path / "model", provenance={"recipe": recipe})
+        texts = ("a", "( not a )", "( a", "b")
+        result = run("predict", tmp_path / "model", *texts)
+        assert result.code == code, task
+        if code:
+            assert "arguments, pair 2: expected a formula of a..f" in result.err

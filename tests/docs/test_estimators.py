@@ -89,7 +89,7 @@ def test_all_columns(writer: ModuleType, results: Path) -> None:
 
     def row(kind: str, ratio: float | None, temperature: float = 1.0) -> dict[str, Any]:
         about = {"estimator": {"kind": kind}, "temperature": temperature, "passes": 1.0}
-        return about | {"score": {"ratio": ratio}}
+        return about | {"score": {"ratio": ratio, "cosine": 0.25}}
 
     # the same estimator at another temperature has another gradient
     rows = {"a": row("st", 9.0, 2.0), "b": row("st", 1.234), "c": row("st_gumbel", None)}
@@ -99,11 +99,11 @@ def test_all_columns(writer: ModuleType, results: Path) -> None:
     about = {"quick": False, "estimators": kinds, "cases": {"cuda, long batches": times}}
     (results / "estimators_cuda.json").write_text(json.dumps(about))
     found = writer.tables(results)["estimators"].splitlines()
-    end = "F1 | gradient deviation | passes | time per step |"
+    end = "F1 | deviation | cosine | passes | time per step |"
     assert found[0].endswith(end)
-    assert found[2].endswith("|  |  | 1 | 1.00 |")
-    assert found[3].endswith("| 55.00 ± 7.07 | 1.23 | 1 | 0.99 |")
-    assert found[4].endswith("|  |  |  |  |")
+    assert found[2].endswith("|  |  | 0.25 | 1 | 1.00 |")
+    assert found[3].endswith("| 55.00 ± 7.07 | 1.23 | 0.25 | 1 | 0.99 |")
+    assert found[4].endswith("|  |  |  |  |  |")
     # the time depends on the estimator and its samples, but not on its temperature
     other = writer.Row("listops-gated", ("estimator=st", "temperature=2.0"))
     assert writer.time_of(other, about) == "0.99"

@@ -419,12 +419,12 @@ def test_listops(write):
         ("8\t9", "value of '9', got 8"),
         ("8\t", "expression, got an empty"),
         ("8\t( ( [MIN 8 ) ]", "binary tree"),
-        ("1\t[SM 1 2", "end of the line with 1 open"),
+        ("1\t[SM 1 2", "the end with 1 open bracket;"),
         ("1\t1 2", "'2' after its end, at token 2"),
         ("1\t]", r"'\]' at token 1"),
         ("1\t[SM ]", r"'\]' at token 2"),
         ("1\t[SM 10 ]", "'10' at token 2"),
-        ("1\t()", "end of the line with 0 open"),
+        ("1\t()", "an empty text"),
     ],
 )
 def test_listops_rejects_bad_lines(write, line, match):

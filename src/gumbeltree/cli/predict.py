@@ -72,7 +72,7 @@ def predict(
         raise ValueError("this model reads single sentences; omit --text2")
     show = _json_line if as_json or _suffix(out) == ".jsonl" else _text_line
     columns = streams.columns_of(loaded, text_column, text2_column)
-    check = streams.text_check(loaded)
+    check = streams.text_check(loaded, pretokenized)
     with streams.open_texts(
         text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns, check
     ) as source:

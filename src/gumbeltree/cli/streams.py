@@ -19,7 +19,7 @@ from gumbeltree.cli import completion
 if TYPE_CHECKING:
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
-    from gumbeltree.text.lines import Line
+    from gumbeltree.text.lines import Check, Line
     from gumbeltree.text_model import TextModel
 
 Model = Annotated[
@@ -163,12 +163,24 @@ def data_settings(model: "TextModel") -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def text_check(model: "TextModel") -> Callable[[str], None] | None:
-    """Return the check of texts of the task that a model was trained on, if it is known."""
+def text_check(model: "TextModel", pretokenized: bool) -> "Check | None":
+    """Return the check of texts of the task that a model was trained on, if it has one."""
+    from gumbeltree.registry import UnknownNameError
     from gumbeltree.tasks import TASKS
+    from gumbeltree.text.tokenizer import undo_ptb_escapes
 
-    name = str(data_settings(model).get("task"))
-    return getattr(TASKS[name], "check_text", None) if name in TASKS else None
+    try:
+        task = TASKS[str(data_settings(model).get("task"))]
+    except UnknownNameError:
+        return None
+    check: Check | None = getattr(task, "check_text", None)
+    if check is None or not pretokenized:
+        return check
+    return lambda text: check(" ".join(map(undo_ptb_escapes, text.split())))
+
+
+ARGUMENTS = Path("arguments")
+"""Name of the arguments of a command in messages."""
 
 
 @dataclass
@@ -194,7 +206,7 @@ class TextSource:
     advance: Callable[[int], None]
     options: dict[str, Any]
     report: "Report"
-    check: Callable[[str], None] | None = None
+    check: "Check | None" = None
     header: list[str] = field(default_factory=list)
 
     def chunks(self, pair: bool = False) -> Iterator[list["Line"]]:
@@ -222,24 +234,8 @@ class TextSource:
         else:
             chunks = self._arguments(self.texts, pair) if self.texts else self._lines(pair)
         for chunk in chunks:
-            yield self._checked(chunk)
+            yield chunk
             self.advance(len(chunk))
-
-    def _checked(self, chunk: list["Line"]) -> list["Line"]:
-        from gumbeltree.text.files import BadLines
-        from gumbeltree.text.lines import STANDARD_INPUT
-
-        if self.check is None:
-            return chunk
-        kept = []
-        place = Path("arguments") if self.texts else self.path or STANDARD_INPUT
-        for line in chunk:
-            unit = "text" if self.texts else "line"
-            with BadLines(place, line.number, self.report, self.skip_bad, unit):
-                for text in line.texts:
-                    self.check(text)
-                kept.append(line)
-        return kept
 
     def _rows(self, pair: bool) -> Iterator[list["Line"]]:
         from gumbeltree.tasks.table_file import TableFile
@@ -248,7 +244,7 @@ class TextSource:
         assert self.path is not None
         names = {role: self.columns.names[role] for role in self.header}
         table = TableFile(self.path, names, self.columns.separator, self.columns.quotes)
-        for chunk in chunked(table.texts(self.report, self.skip_bad)):
+        for chunk in chunked(table.texts(self.report, self.skip_bad, self.check)):
             self.header = table.header
             yield chunk
         if not table.header and not self.report.bad:
@@ -257,7 +253,8 @@ class TextSource:
 
     def _arguments(self, texts: list[str], pair: bool) -> Iterator[list["Line"]]:
         from gumbeltree.tasks.table_file import ENDINGS
-        from gumbeltree.text.lines import Line
+        from gumbeltree.text.files import BadLines
+        from gumbeltree.text.lines import Line, check_all
 
         for text in texts:
             # a sentence with such an ending is unlikely to be the name of a file
@@ -269,8 +266,13 @@ class TextSource:
                 f"this model reads pairs, but got {len(texts)} texts; pass two texts per "
                 "pair, each in quotes"
             )
-        starts = range(0, len(texts), size)
-        yield [Line(start // size + 1, tuple(texts[start : start + size])) for start in starts]
+        lines = []
+        for start in range(0, len(texts), size):
+            given = tuple(texts[start : start + size])
+            unit = "pair" if pair else "text"
+            with BadLines(ARGUMENTS, start // size + 1, self.report, self.skip_bad, unit):
+                lines.append(Line(start // size + 1, check_all(given, self.check)))
+        yield lines
 
     def _lines(self, pair: bool) -> Iterator[list["Line"]]:
         from gumbeltree.tasks.table_file import apparent_header
@@ -281,7 +283,9 @@ class TextSource:
             items = "one tab-separated pair" if pair else "one sentence"
             typer.echo(f"Type {items} per line; end with Ctrl-D.", err=True)
         first = True
-        for chunk in read_texts(self.path, self.report, pair=pair, skip_bad=self.skip_bad):
+        for chunk in read_texts(
+            self.path, self.report, pair=pair, skip_bad=self.skip_bad, check=self.check
+        ):
             # the lines of pairs are tables themselves
             header = apparent_header(singles(chunk)) if first and not pair else []
             if header:
@@ -307,7 +311,7 @@ def open_texts(
     skip_bad: bool,
     quiet: bool,
     columns: Columns,
-    check: Callable[[str], None] | None = None,
+    check: "Check | None" = None,
 ) -> Iterator[TextSource]:
     """Yield the texts of a command, show progress, and print a summary at the end.
 

@@ -8,49 +8,63 @@ of zeros and ones adds them in a fixed order.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import Function
 from torch.nn import functional as F
 
+LONGEST = 1024
+"""Rows up to which the product is used; torch adds atomically up to four per multiprocessor."""
 MANY = 16
 """Lookups per row from which on the product is used; torch adds atomically from 30."""
 ENTRIES = 2**22
 """Maximum size of the matrix of zeros and ones."""
+TF32_BITS = -(1 << 13)
+"""Mask of the bits of a float32 number that TF32 keeps."""
 
 
-def lookup(table: Tensor, rows: Tensor) -> Tensor:
-    """Return `table[rows]`.
-
-    Args:
-        table: `[V, E]`.
-        rows: numbers of rows, of any shape.
-
-    Returns:
-        `[*rows.shape, E]`.
-    """
-    if table.is_cuda and rows.numel() >= MANY * len(table):
-        found: Tensor = Lookup.apply(table, rows.flatten())
-        return found.view(*rows.shape, table.shape[1])
-    return F.embedding(rows, table)
+def lookup(table: nn.Embedding, rows: Tensor) -> Tensor:
+    """Return the rows of a table, `[*rows.shape, E]`, for their numbers of any shape."""
+    weight = table.weight
+    learns = weight.is_cuda and weight.requires_grad and torch.is_grad_enabled()
+    if learns and len(weight) <= LONGEST and rows.numel() >= MANY * len(weight):
+        found: Tensor = Lookup.apply(weight, rows.flatten())
+        return found.view(*rows.shape, weight.shape[1])
+    vectors: Tensor = table(rows)
+    return vectors
 
 
 class Lookup(Function):
     """Rows of a table; the gradient is a sum of products."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+    def forward(table: Tensor, rows: Tensor) -> Tensor:
         """Return `[N, E]` for numbers `[N]`."""
-        ctx.save_for_backward(rows)
-        ctx.length = len(table)
         return F.embedding(rows, table)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Save the numbers."""
+        ctx.save_for_backward(inputs[1])
+        ctx.length = len(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         """Return the gradient of the table, `[V, E]`."""
         (rows,) = ctx.saved_tensors
+        wide = gradient.float() if gradient.dtype.itemsize < 4 else gradient
+        parts = [wide]
+        if wide.dtype == torch.float32:
+            # a product in TF32 does not round the first part, and hardly the second
+            high = (wide.detach().view(torch.int32) & TF32_BITS).view(torch.float32)
+            parts = [high, wide - high]
         numbers = torch.arange(ctx.length, device=rows.device)[:, None]
-        total = gradient.new_zeros(ctx.length, gradient.shape[1])
-        step = max(ENTRIES // ctx.length, 1)
-        for part, added in zip(rows.split(step), gradient.split(step), strict=True):
-            total = total + (numbers == part).to(gradient.dtype) @ added
-        return total, None
+        total = wide.new_zeros(ctx.length, len(parts) * wide.shape[1])
+        step = ENTRIES // ctx.length
+        pieces = zip(rows.split(step), torch.cat(parts, dim=1).split(step), strict=True)
+        with torch.autocast(rows.device.type, enabled=False):
+            for some, added in pieces:
+                total = total + (numbers == some).to(wide.dtype) @ added
+        summed: Tensor = sum(total.chunk(len(parts), dim=1), start=wide.new_zeros(()))
+        return summed.to(gradient.dtype), None

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from gumbeltree.tasks.checks import checked_columns, checked_label, checked_text, checked_tree
 from gumbeltree.tasks.task import Example, FileNames, Task
-from gumbeltree.text.files import MismatchError, Report, shown
+from gumbeltree.text.files import SKIP, MismatchError, Report, counted, shown
 from gumbeltree.tree import Tree
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
@@ -37,6 +37,7 @@ def evaluate(tokens: Iterable[str]) -> int:
     """
     operators: list[str] = []
     values: list[list[int]] = [[]]
+    position = 0
     for position, token in enumerate(tokens, 1):
         if not operators and values[0]:
             raise _malformed(f"{shown(token)} after its end, at token {position}")
@@ -50,7 +51,8 @@ def evaluate(tokens: Iterable[str]) -> int:
         else:
             raise _malformed(f"{shown(token)} at token {position}")
     if operators or not values[0]:
-        raise _malformed(f"the end of the line with {len(operators)} open brackets")
+        open_ones = f" with {counted(len(operators), 'open bracket')}" if operators else ""
+        raise _malformed(f"the end{open_ones}" if position else "an empty text")
     return values[0][0]
 
 
@@ -191,5 +193,5 @@ def _malformed(actual: str) -> MismatchError:
     return MismatchError(
         f"one expression of {', '.join(OPERATORS)}, digits and ']', such as [MAX 2 9 ]",
         actual,
-        "correct the expression",
+        f"correct the expression: spaces between tokens, no parentheses; {SKIP}",
     )

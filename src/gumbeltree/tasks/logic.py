@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 from gumbeltree.tasks.checks import checked_columns, checked_label, checked_text
 from gumbeltree.tasks.task import Example, FileNames, Task
-from gumbeltree.text.files import MismatchError, Report, shown
+from gumbeltree.text.files import SKIP, MismatchError, Report, shown
 from gumbeltree.tree import Tree
 
 VARIABLES = "abcdef"
@@ -158,5 +158,5 @@ def _malformed(text: str) -> MismatchError:
     return MismatchError(
         "a formula of a..f, not, and, or, such as ( a ( and ( not b ) ) )",
         shown(text),
-        "correct the formula",
+        f"correct the formula: spaces between tokens; {SKIP}",
     )

@@ -20,7 +20,7 @@ from gumbeltree.text.files import (
     read_lines,
     shown,
 )
-from gumbeltree.text.lines import Line
+from gumbeltree.text.lines import Check, Line, check_all
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 """Endings of the files that are read as tables, possibly followed by .gz."""
@@ -131,15 +131,17 @@ class TableFile:
             return self._json(report, skip_bad)
         return self._json_lines(read_lines(self.path, report, skip_bad), report, skip_bad)
 
-    def texts(self, report: Report, skip_bad: bool = False) -> Iterator[Line]:
-        """Yield the rows as lines, if all requested columns are texts; see `rows`."""
+    def texts(
+        self, report: Report, skip_bad: bool = False, check: Check | None = None
+    ) -> Iterator[Line]:
+        """Yield the rows as lines, if all requested columns are texts; see `rows`, `read_texts`."""
         for row in self.rows(report, skip_bad):
             with self.bad(row.number, report, skip_bad):
                 texts = tuple(
                     checked_text(value, f"column {name!r}")
                     for value, name in zip(row.values, self.columns.values(), strict=True)
                 )
-                yield Line(row.number, texts, row.cells)
+                yield Line(row.number, check_all(texts, check), row.cells)
 
     def bad(self, number: int, report: Report, skip_bad: bool) -> BadLines:
         """Return a context in which a `MismatchError` is an error of row `number`."""

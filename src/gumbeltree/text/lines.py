@@ -3,7 +3,7 @@
 import io
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -17,6 +17,8 @@ from gumbeltree.text.files import (
     shown,
 )
 
+Check = Callable[[str], None]
+"""A function that raises a MismatchError for texts that cannot be used."""
 STANDARD_INPUT = Path("standard input")
 """Name of standard input in messages."""
 CHUNK_LINES = 1024
@@ -38,7 +40,12 @@ class Line(NamedTuple):
 
 
 def read_texts(
-    path: Path | None, report: Report, *, pair: bool = False, skip_bad: bool = False
+    path: Path | None,
+    report: Report,
+    *,
+    pair: bool = False,
+    skip_bad: bool = False,
+    check: Check | None = None,
 ) -> Iterator[list[Line]]:
     """Read UTF-8 texts in chunks of lines.
 
@@ -51,25 +58,31 @@ def read_texts(
         pair: Whether each line has two texts separated by a tab; otherwise, tabs are white space.
         skip_bad: Skip and count lines that have no words, have the wrong number of texts or are
             not UTF-8, instead of raising an error.
+        check: Raises a MismatchError for a text that makes its line a bad one.
 
     Raises:
         BadLineError: If a line is bad, unless `skip_bad`.
         OSError: If the file cannot be read.
     """
+
+    def checked(lines: Iterable[tuple[int, str]], source: Path) -> Iterator[Line]:
+        for number, line in lines:
+            with BadLines(source, number, report, skip_bad):
+                yield Line(number, check_all(_split(line, pair), check))
+
     if path is not None:
-        lines = read_lines(path, report, skip_bad)
-        yield from chunked(_checked(lines, path, report, pair, skip_bad))
+        yield from chunked(checked(read_lines(path, report, skip_bad), path))
         return
     for arrived in _arriving_lines(report, skip_bad):
-        yield from chunked(_checked(arrived, STANDARD_INPUT, report, pair, skip_bad))
+        yield from chunked(checked(arrived, STANDARD_INPUT))
 
 
-def _checked(
-    lines: Iterable[tuple[int, str]], source: Path, report: Report, pair: bool, skip_bad: bool
-) -> Iterator[Line]:
-    for number, line in lines:
-        with BadLines(source, number, report, skip_bad):
-            yield Line(number, _split(line, pair))
+def check_all(texts: tuple[str, ...], check: Check | None) -> tuple[str, ...]:
+    """Return the texts of a line if they pass the check."""
+    if check is not None:
+        for text in texts:
+            check(text)
+    return texts
 
 
 def chunked(lines: Iterable[Line]) -> Iterator[list[Line]]:
