@@ -151,8 +151,8 @@ def exponent(rows: list[dict[str, Any]], value: str) -> float:
     return statistics.linear_regression(x, [math.log(row[value]) for row in rows]).slope
 
 
-def report(device: str, sizes: Sizes) -> dict[str, Any]:
-    """Measure all cases."""
+def report(device: str, sizes: Sizes, path: Path) -> dict[str, Any]:
+    """Measure all cases; write what is known to `path` after each of them."""
     count, low, high = sizes.pass_over
     lengths = tuple(int(n) for n in np.random.default_rng(0).integers(low, high + 1, count))
     cases = [
@@ -173,6 +173,7 @@ def report(device: str, sizes: Sizes) -> dict[str, Any]:
             with context.Pool(1) as pool:
                 row = pool.apply(measure, (case,))
         found["rows"].append(row)
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         of = f"{row['inputs']} x {row['lengths'][1]} words, {case.encoder}, {case.mode}"
         print(f"{of}: {format_time(row['seconds'])}, {format_size(row['bytes'])}", flush=True)
     found["exponents"] = {
@@ -183,6 +184,7 @@ def report(device: str, sizes: Sizes) -> dict[str, Any]:
         for value in ("seconds", "bytes")
     }  # fmt: skip
     print(json.dumps(found["exponents"], indent=1))
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
 
 
@@ -222,8 +224,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="picture, such as long.png")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to check the script")
     given = parser.parse_args()
-    found = report(given.device, QUICK if given.quick else FULL)
-    given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    found = report(given.device, QUICK if given.quick else FULL, given.json)
     if given.plot:
         draw(found, given.plot)
 
