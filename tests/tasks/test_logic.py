@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from gumbeltree.tasks.logic import LABELS, VARIABLES, Logic, read_formula, relation
+from gumbeltree.tasks.logic import HELD_OUT, LABELS, VARIABLES, Logic, read_formula, relation
 from gumbeltree.text.files import BadLineError, Report
 from tests.commands import run
 
@@ -91,9 +91,10 @@ def test_command_makes_splits(tmp_path):
     source.mkdir()
     plain = ["=\ta\ta", "#\ta\tb", ">\ta\t( a ( and b ) )", "^\ta\t( not a )"]
     held = "#\tb\t( a ( and ( not c ) ) )"
+    trained = ["#\tb\t( a ( or ( not c ) ) )", "#\tb\t( d ( and ( not c ) ) )"]
     for i in range(7):
         with gzip.open(source / f"train{i}.gz", "wt") as file:
-            file.write("\n".join([*plain, held]) + "\n")
+            file.write("\n".join([*plain, *trained, held]) + "\n")
     for i in range(13):
         (source / f"test{i}").write_text(f"{held}\n" if i in (3, 9) else "=\tb\tb\n")
     result = run("data", "make", "logic", "--from", source, "--out", out)
@@ -102,9 +103,13 @@ def test_command_makes_splits(tmp_path):
         path.relative_to(out).as_posix(): len(path.read_text().splitlines())
         for path in out.rglob("*.tsv")
     }
-    # the pair that is also in test is dropped: 28 of 35 lines remain, every tenth for development
-    assert (count["train.tsv"], count["dev.tsv"]) == (26, 2)
+    # the pair that is also in test is dropped: 42 of 49 lines remain, every tenth for development
+    assert (count["train.tsv"], count["dev.tsv"]) == (38, 4)
     assert (count["split-c/train.tsv"], count["split-c/dev.tsv"]) == (26, 2)
     assert count["split-c/test.tsv"] == 1
+    assert (out / "split-c/dev-held-out.tsv").read_text().strip() in trained
+    assert not any(
+        HELD_OUT.search((out / f"split-c/{x}.tsv").read_text()) for x in ("train", "dev")
+    )
     assert sum(f"test-{i}.tsv" in count for i in range(13)) == 13
-    assert "train.tsv: 26 examples, 7 dropped" in result.out
+    assert "train.tsv: 38 examples, 7 dropped" in result.out

@@ -82,7 +82,8 @@ def make_logic(folder: Path) -> "Files":
     """Return the splits of propositional logic.
 
     Every tenth training pair is for development. The folder `split-c` has the pairs without and,
-    for testing, with a negated second operand of `and` or `or`.
+    for testing, with a negated second operand of `and` or `or`; its `dev-held-out.tsv` has a tenth
+    of the training pairs with one.
 
     Args:
         folder: the published files `train0` to `train6` and `test0` to `test12`, plain or .gz.
@@ -101,6 +102,8 @@ def make_logic(folder: Path) -> "Files":
     plain = [line for line in kept if not logic.HELD_OUT.search(line)]
     files["split-c/train.tsv"] = Made([line for i, line in enumerate(plain, 1) if i % 10])
     files["split-c/dev.tsv"] = Made(plain[9::10])
+    held_out = [line for line in kept if logic.HELD_OUT.search(line)]
+    files["split-c/dev-held-out.tsv"] = Made(held_out[9::10])
     short = [line for part in tests[: OPERATIONS + 1] for line in part]
     files["split-c/test.tsv"] = Made([line for line in short if logic.HELD_OUT.search(line)])
     return files
