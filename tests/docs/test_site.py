@@ -59,7 +59,7 @@ ONLY_PARSED = {
     "train listops-beams": "trains for long",
     "evaluate runs/listops": "trains for long",
     "trees runs/listops": "trains for long",
-    "train logic-beams": FILES,
+    "train logic-policy": FILES,
     "evaluate runs/logic": FILES,
     "data get snli": NETWORK,
     "data get sst": NETWORK,
