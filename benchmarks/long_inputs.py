@@ -4,11 +4,11 @@
 
 The models are those of ListOps: 128D, the gated recursive cell, with one learned tree (the encoder
 `gumbel_tree`) and with five (`beam_tree`). One step on one input is measured per length: training,
-from word ids to updated weights, and inference. The last case is one pass over 100 inputs of 901 to
-999 words, one at a time. On a CPU, every case runs in a new process on one thread, and memory is
-what the process adds at its peak; on a CUDA device, it is what torch allocates in addition to
-weights and data. Steps on a CUDA device are captured as graphs: `first` is the time of the calls
-that capture them, the other times are those of replays.
+from word ids to updated weights, and inference. The first case is one pass over 100 inputs of 901
+to 999 words, one at a time. On a CPU, every case runs in a new process on one thread, and memory is
+what the process adds at its peak; on a CUDA device, it is all that torch reserves at its peak.
+Steps on a CUDA device are captured as graphs: `first` is the time of the calls that capture them,
+the other times are those of replays.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
     training: tuple[int, ...]
     inference: tuple[int, ...]
     pass_over: tuple[int, int, int]
-    """Number of inputs of the last case, their smallest and their largest length."""
+    """Number of inputs of the first case, their smallest and their largest length."""
 
 
 FULL = Sizes(128, (125, 250, 500, 1000), (1024, 2048, 4096, 8192, 16384), (100, 901, 999))
@@ -122,7 +122,6 @@ def measure(case: Case) -> dict[str, Any]:
     first = None
     if cuda:
         # the first call runs eagerly, and the second of each size captures a graph
-        before = torch.cuda.memory_allocated()
         for row in (*rows, *rows):
             run(row)
         torch.cuda.synchronize()
@@ -156,11 +155,11 @@ def report(device: str, sizes: Sizes, path: Path) -> dict[str, Any]:
     count, low, high = sizes.pass_over
     lengths = tuple(int(n) for n in np.random.default_rng(0).integers(low, high + 1, count))
     cases = [
+        *(Case(x, "training", lengths, sizes.width, device) for x in ENCODERS.values()),
         *(Case(x, "training", (n,), sizes.width, device) for x in ENCODERS.values()
           for n in sizes.training),
         *(Case(x, "inference", (n,), sizes.width, device) for x in ENCODERS.values()
           for n in sizes.inference),
-        *(Case(x, "training", lengths, sizes.width, device) for x in ENCODERS.values()),
     ]  # fmt: skip
     found = {**environment(), "device": device, "rows": []}
     if device == "cuda":
