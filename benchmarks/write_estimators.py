@@ -15,15 +15,14 @@ The columns come from these files; a column whose file is missing is left out:
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from collect_runs import RUNS, identify, read_runs
+from collect_runs import RUNS, read_runs
 from estimator_rows import BESIDE, Row, in_order, label, read_rows, same_estimator, title
-from write_generalise import COLUMNS, cells
+from write_generalise import COLUMNS, NONE, add_trees, cells, read_json
 from write_results import DOCS, Group, accuracy, fill, group, spread, table
 
 from gumbeltree.atomic import replace_file
@@ -39,13 +38,6 @@ TIMED = "cuda, long batches"
 COSTS = ("samples", "updates", "critic_dim")
 """Settings of estimators that change the time of a step."""
 TEXT = {"sst2": "SST-2", "snli": "SNLI"}
-NONE = "No runs are recorded yet."
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a file; empty if there is none."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
 
 
 def read_groups(results: Path) -> list[Group]:
@@ -77,13 +69,8 @@ def ordered(groups: Sequence[Group]) -> list[Group]:
 
 def f1(row: Row, found: dict[str, Any], file: str = FILES[0]) -> str:
     """Return the F1 with gold trees in percent, over the seeds."""
-    scores = found.get(name_of(row), {}).get(file, {}).get("f1", {})
+    scores = found.get(" ".join([row.recipe, *row.set]), {}).get(file, {}).get("f1", {})
     return spread([100 * x for x in scores.values()]) if scores else ""
-
-
-def name_of(row: Row) -> str:
-    """Return the name of a row in the file of trees."""
-    return " ".join([row.recipe, *row.set])
 
 
 def measured(row: Row, found: dict[str, Any]) -> list[str]:
@@ -164,30 +151,9 @@ def text(groups: Sequence[Group]) -> str:
     return table(["estimator", *header], rows) if rows else NONE
 
 
-def add_trees(paths: Iterable[Path], results: Path) -> dict[str, Any]:
-    """Add outputs of `gumbeltree trees` to the recorded ones; return all by row and test file."""
-    found, added = read_json(results / TREES), False
-    for path in paths:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        scores = [row["f1"]["sentence"] for row in about["rows"] if row["kind"] == "model"]
-        for folder, score in zip(about["models"], scores, strict=True):
-            asked = json.loads(Path(folder, "settings.json").read_text(encoding="utf-8"))
-            recipe, changed = identify(asked["recipe_name"], asked["recipe"])
-            files = found.setdefault(name_of(Row(recipe, tuple(changed))), {})
-            of_file = files.setdefault(Path(about["file"]).stem, {})
-            if of_file.get("examples") != about["sentences"]:
-                of_file |= {"examples": about["sentences"], "f1": {}}
-            of_file["f1"][str(asked["recipe"]["training"]["seed"])] = score
-            added = True
-    if added:
-        content = json.dumps(found, indent=1) + "\n"
-        replace_file(results / TREES, lambda part: part.write_text(content, encoding="utf-8"))
-    return found
-
-
 def tables(results: Path = RESULTS, paths: Iterable[Path] = ()) -> dict[str, str]:
     """Return both tables by name."""
-    groups, trees = read_groups(results), add_trees(paths, results)
+    groups, trees = read_groups(results), add_trees(paths, results / TREES)
     others = (read_json(results / f"{x}.json") for x in ("gradient_variance", "estimators_cuda"))
     return {"estimators": listops(groups, trees, *others), "estimators on text": text(groups)}
 

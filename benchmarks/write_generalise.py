@@ -1,9 +1,10 @@
-"""Write the tables and the picture of docs/generalise.md from benchmarks/results/generalise.jsonl.
+"""Write the tables and the picture of docs/generalise.md from benchmarks/results.
 
     python benchmarks/write_generalise.py [--trees TREES.json...]
 
 `collect_runs.py RUNS --out benchmarks/results/generalise.jsonl` fills that file with runs that
-`train_all.py` has trained and evaluated. `--trees` adds outputs of `gumbeltree trees
+`train_all.py` has trained and evaluated. The runs of plans/logic_search.toml are in
+logic_search.jsonl. `--trees` adds outputs of `gumbeltree trees
 runs/listops/seed-* --data FILE --limit N --json` to results/generalise_trees.json. The text between
 `<!-- results: NAME -->` and `<!-- end -->` is replaced; the text around it is written by hand.
 """
@@ -17,8 +18,19 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from collect_runs import RUNS, read_runs
-from write_results import DOCS, PUBLISHED, Group, commits, fill, group, label, spread, table
+from collect_runs import RUNS, identify, read_runs
+from write_results import (
+    DOCS,
+    PUBLISHED,
+    Group,
+    accuracy,
+    commits,
+    fill,
+    group,
+    label,
+    spread,
+    table,
+)
 
 from gumbeltree.atomic import replace_file
 from gumbeltree.plots import COLOURS, pyplot, save_picture
@@ -37,8 +49,11 @@ COLUMNS = {
     "logic": {"test-8": "8", "test-10": "10", "test-12": "12", "test": "split C"},
 }
 """Names of the test files and headings of their columns, by task."""
+CURVES = ("listops-policy", "listops-beams")
+"""Recipes in the picture."""
 DRAWN = ("beams", "beams, OneSoft", "CRvNN", "Ordered Memory", "Gumbel tree")
 """Published systems in the picture."""
+NONE = "No runs are recorded yet."
 LENGTHS = ("test_d20s", "test-200-300", "test-500-600", "test-900-1000")
 """Files of these systems."""
 
@@ -86,24 +101,45 @@ def code(groups: Iterable[Group]) -> str:
     return table(["recipe", "commit"], rows)
 
 
-def add_trees(paths: Iterable[Path]) -> dict[str, Any]:
-    """Add outputs of `gumbeltree trees` to the recorded ones; return all by test file."""
-    found: dict[str, Any] = json.loads(TREES.read_text("utf-8")) if TREES.exists() else {}
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a file; empty if there is none."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def add_trees(paths: Iterable[Path], record: Path) -> dict[str, Any]:
+    """Add outputs of `gumbeltree trees` to the recorded ones; return all by row and test file."""
+    found, added = read_json(record), False
     for path in paths:
         about = json.loads(path.read_text(encoding="utf-8"))
         scores = [row["f1"]["sentence"] for row in about["rows"] if row["kind"] == "model"]
-        found[Path(about["file"]).stem] = {"examples": about["sentences"], "f1": scores}
-    replace_file(TREES, lambda part: part.write_text(json.dumps(found, indent=1) + "\n", "utf-8"))
+        for folder, score in zip(about["models"], scores, strict=True):
+            asked = json.loads(Path(folder, "settings.json").read_text(encoding="utf-8"))
+            recipe, changed = identify(asked["recipe_name"], asked["recipe"])
+            files = found.setdefault(" ".join([recipe, *changed]), {})
+            of_file = files.setdefault(Path(about["file"]).stem, {})
+            if of_file.get("examples") != about["sentences"]:
+                of_file |= {"examples": about["sentences"], "f1": {}}
+            of_file["f1"][str(asked["recipe"]["training"]["seed"])] = score
+            added = True
+    if added:
+        content = json.dumps(found, indent=1) + "\n"
+        replace_file(record, lambda part: part.write_text(content, encoding="utf-8"))
     return found
 
 
 def trees(found: dict[str, Any]) -> str:
-    """Return the F1 of each seed with gold trees."""
-    names = [name for name in COLUMNS["listops"] if name in found]
-    header = ["seed", *(COLUMNS["listops"][name] for name in names)]
-    seeds = range(len(found[names[0]]["f1"]))
-    rows = [[str(i), *(f"{100 * found[name]['f1'][i]:.2f}" for name in names)] for i in seeds]
-    return table(header, [*rows, ["examples", *(str(found[name]["examples"]) for name in names)]])
+    """Return the F1 with gold trees: a row per recipe, all seeds in a cell."""
+    names = [name for name in COLUMNS["listops"] if all(name in x for x in found.values())]
+    rows = []
+    for recipe, files in found.items():
+        seeds = (dict(sorted(files[name]["f1"].items())).values() for name in names)
+        rows.append([f"`{recipe}`", *(", ".join(f"{100 * x:.2f}" for x in xs) for xs in seeds)])
+    examples = {name: {files[name]["examples"] for files in found.values()} for name in names}
+    if any(len(counts) > 1 for counts in examples.values()):
+        raise ValueError(f"the F1 is that of different numbers of examples: {examples}")
+    rows.append(["examples", *(str(*counts) for counts in examples.values())])
+    return table(["recipe", *(COLUMNS["listops"][name] for name in names)], rows)
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
@@ -138,9 +174,24 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     save_picture(figure, path)
 
 
-def tables(groups: Sequence[Group], found: dict[str, Any]) -> dict[str, str]:
-    """Return all tables of the page, by name; `found` has the F1 of trees."""
-    content = {"trees": trees(found), "commits": code(groups)}
+def search(groups: Iterable[Group]) -> str:
+    """Return one row per candidate of plans/logic_search.toml, whose test file is no test split."""
+    rows = [[label(each.recipe, each.set), str(len(each.runs)), f"{each.runs[0]['steps']:,}",
+             *(accuracy(each, split) for split in ("dev", "test"))] for each in groups]  # fmt: skip
+    return table(["recipe", "seeds", "steps", "dev", "dev, held out"], rows) if rows else NONE
+
+
+def tables(
+    groups: Sequence[Group], tried: Iterable[Group], found: dict[str, Any]
+) -> dict[str, str]:
+    """Return all tables of the page, by name.
+
+    Args:
+        groups: experiments of generalise.jsonl.
+        tried: experiments of logic_search.jsonl.
+        found: the F1 of trees.
+    """
+    content = {"trees": trees(found), "commits": code(groups), "logic search": search(tried)}
     for task in COLUMNS:
         content[task] = ours([x for x in groups if x.recipe.startswith(task)], task)
         content[f"published {task}"] = published(task)
@@ -154,8 +205,10 @@ def main() -> None:
     page = DOCS / "generalise.md"
     try:
         groups = group(read_runs(RUNS.with_name("generalise.jsonl")))
-        text = fill(page.read_text(encoding="utf-8"), tables(groups, add_trees(given.trees)))
-        drawn = [x for x in groups if x.recipe.startswith("listops") and not x.set]
+        found = add_trees(given.trees, TREES)
+        tried = group(read_runs(RUNS.with_name("logic_search.jsonl")))
+        text = fill(page.read_text(encoding="utf-8"), tables(groups, tried, found))
+        drawn = [x for name in CURVES for x in groups if x.name == name]
         draw(drawn, DOCS / "images" / "generalise.png")
         replace_file(page, lambda part: part.write_text(text, encoding="utf-8"))
     except (ImportError, OSError, ValueError) as error:

@@ -146,15 +146,16 @@ def test_trees_are_added_by_row_and_seed(writer: ModuleType, tmp_path: Path) -> 
         path.write_text(json.dumps(about))
         return path
 
-    writer.add_trees([output(9, seed_0=0.5)], tmp_path)
-    found = writer.add_trees([output(9, seed_3=0.25)], tmp_path)
+    record = tmp_path / "record.json"
+    writer.add_trees([output(9, seed_0=0.5)], record)
+    found = writer.add_trees([output(9, seed_3=0.25)], record)
     ((name, files),) = found.items()
     assert name.startswith("listops-gated ")
     assert "estimator=st" in name.split()
     assert files == {"test_d20s": {"examples": 9, "f1": {"0": 0.5, "3": 0.25}}}
-    assert found == writer.read_json(tmp_path / "estimators_trees.json")
+    assert found == writer.read_json(record)
     # scores of other examples are not mixed with them
-    found = writer.add_trees([output(5, seed_3=0.75)], tmp_path)
+    found = writer.add_trees([output(5, seed_3=0.75)], record)
     assert found[name]["test_d20s"] == {"examples": 5, "f1": {"3": 0.75}}
 
 

@@ -423,6 +423,20 @@ def test_phrases_are_those_of_the_task():
     assert english.examples == phrases.example_sentences() != served.examples
 
 
+@pytest.mark.parametrize("further", [{}, {"samples": 2}])
+def test_texts_that_are_none_of_the_task_are_not_predicted(further):
+    client = TestClient(make_app({"listops": gumbeltree.load("listops-64d")}))
+    body = {"model": "listops", "texts": ["[MAX 2 9 ]", "[MAX 2 9"], **further}
+    answer = client.post("/api/predict", json=body)
+    assert answer.status_code == 422
+    message = answer.json()["detail"]
+    assert message.startswith("texts.1: expected one expression of")
+    assert message.endswith("got the end with 1 open bracket")
+    body["texts"].pop()
+    (result,) = client.post("/api/predict", json=body).json()["results"]
+    assert result["label"] == "9"
+
+
 @pytest.mark.usefixtures("examples")
 def test_neighbours_of_a_sentence_without_an_index():
     client = TestClient(make_app())

@@ -165,15 +165,10 @@ def data_settings(model: "TextModel") -> dict[str, Any]:
 
 def text_check(model: "TextModel", pretokenized: bool) -> "Check | None":
     """Return the check of texts of the task that a model was trained on, if it has one."""
-    from gumbeltree.registry import UnknownNameError
-    from gumbeltree.tasks import TASKS
+    from gumbeltree.tasks import check_of
     from gumbeltree.text.tokenizer import undo_ptb_escapes
 
-    try:
-        task = TASKS[str(data_settings(model).get("task"))]
-    except UnknownNameError:
-        return None
-    check: Check | None = getattr(task, "check_text", None)
+    check = check_of(data_settings(model).get("task"))
     if check is None or not pretokenized:
         return check
     return lambda text: check(" ".join(map(undo_ptb_escapes, text.split())))

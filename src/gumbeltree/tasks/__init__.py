@@ -1,6 +1,11 @@
 """Tasks: readers of labelled text. To add one, write a module and register it here."""
 
-from gumbeltree.registry import Registry
+from typing import TYPE_CHECKING
+
+from gumbeltree.registry import Registry, UnknownNameError
+
+if TYPE_CHECKING:
+    from gumbeltree.text.lines import Check
 
 TASKS = Registry(
     "task",
@@ -18,3 +23,12 @@ TASKS = Registry(
         "table": "gumbeltree.tasks.table:Table",
     },
 )
+
+
+def check_of(name: str | None) -> "Check | None":
+    """Return the check of texts of a task, by its name in a recipe; None if it has none."""
+    try:
+        check: Check | None = getattr(TASKS[str(name)], "check_text", None)
+    except UnknownNameError:
+        return None
+    return check

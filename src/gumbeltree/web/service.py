@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from gumbeltree.analysis.samples import Samples, predict_trees, sampling, searching
 from gumbeltree.analysis.trace import GivenTreeError, Trace, trace_many
 from gumbeltree.describe import measured, section, without_published
+from gumbeltree.tasks import check_of
+from gumbeltree.text.files import MismatchError
+from gumbeltree.text.lines import Check
 from gumbeltree.text_model import TextModel
 from gumbeltree.web.limits import LIMITS
 from gumbeltree.web.phrases import Phrases, example_sentences, phrase_words
@@ -63,10 +66,19 @@ class Served:
         return bool(self.model.encoder.builds_trees)
 
     @cached_property
+    def task(self) -> str | None:
+        """Name of the model's task; None if it is not recorded."""
+        return section(section(self.model.provenance, "recipe"), "data").get("task")
+
+    @cached_property
+    def check(self) -> Check | None:
+        """The check of texts of the model's task, if it has one."""
+        return check_of(self.task)
+
+    @cached_property
     def examples(self) -> list[str]:
         """Example sentences of the model's task."""
-        recipe = section(self.model.provenance, "recipe")
-        return example_sentences(section(recipe, "data").get("task"))
+        return example_sentences(self.task)
 
     @cached_property
     def phrases(self) -> Phrases:
@@ -169,9 +181,10 @@ def predict(served: Served, items: list[tuple[str, str | None]]) -> Answers:
         predictions = served.model.predict([text for text, _ in items], second)
         return [to_json(prediction.as_dict()) for prediction in predictions]
 
-    return _run_usable(
-        served.model, items, lambda item: [text for text in item if text is not None], run
-    )
+    def texts(item: tuple[str, str | None]) -> list[str]:
+        return [text for text in item if text is not None]
+
+    return _run_usable(served.model, items, texts, run, served.check)
 
 
 def predict_along(
@@ -184,7 +197,7 @@ def predict_along(
     model = served.model
     results: Answers = []
     for text, second in items:
-        error = _find_error(model, [text] if second is None else [text, second])
+        error = _find_error(model, [text] if second is None else [text, second], served.check)
         if error is not None:
             results.append(error)
             continue
@@ -277,6 +290,7 @@ def _run_usable(
     items: list[Item],
     texts: Callable[[Item], list[str]],
     run: Callable[[list[Item]], Sequence[str | RefusedError]],
+    check: Check | None = None,
 ) -> Answers:
     """Call `run` on the items whose texts are usable; return its results and the other errors.
 
@@ -285,8 +299,9 @@ def _run_usable(
         items: items of several requests.
         texts: returns the texts of an item.
         run: returns one result per item.
+        check: raises a MismatchError for unusable texts.
     """
-    errors = [_find_error(model, texts(item)) for item in items]
+    errors = [_find_error(model, texts(item), check) for item in items]
     usable = [item for item, error in zip(items, errors, strict=True) if error is None]
     return _merged(run(usable) if usable else [], errors)
 
@@ -297,8 +312,10 @@ def _merged(results: Sequence[str | RefusedError], errors: list[RefusedError | N
     return [next(rest) if error is None else error for error in errors]
 
 
-def _find_error(model: TextModel, texts: list[str]) -> RefusedError | None:
-    """Return an error for the first text that has no words or too many."""
+def _find_error(
+    model: TextModel, texts: list[str], check: Check | None = None
+) -> RefusedError | None:
+    """Return an error for the first text that has no words or too many, or fails the check."""
     for text in texts:
         # unlike `encode`, this lets other threads run, so that the server responds meanwhile
         (encoding,) = model.tokenizer.encode_batch_fast([text])
@@ -307,6 +324,11 @@ def _find_error(model: TextModel, texts: list[str]) -> RefusedError | None:
             return RefusedError("the text contains no words")
         if words > LIMITS.words:
             return RefusedError(f"the text has {words} words; the limit is {LIMITS.words}")
+        try:
+            if check is not None:
+                check(text)
+        except MismatchError as error:
+            return RefusedError(error.problem)
     return None
 
 
