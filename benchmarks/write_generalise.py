@@ -13,8 +13,9 @@ import argparse
 import json
 import statistics
 import sys
+import tomllib
 from collections.abc import Iterable, Sequence
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from gumbeltree.atomic import replace_file
 from gumbeltree.plots import COLOURS, pyplot, save_picture
 
 TREES = RUNS.with_name("generalise_trees.json")
+PLAN = Path(__file__).parent / "plans" / "generalise.toml"
 COLUMNS = {
     "listops": {
         "test_d20s": "test",
@@ -75,11 +77,19 @@ def medians(each: Group, names: Iterable[str]) -> list[str]:
     return [f"{statistics.median(values):.2f}" if values else "" for values in found]
 
 
-def ours(groups: Sequence[Group], task: str) -> str:
+def in_order(groups: Iterable[Group]) -> list[Group]:
+    """Return experiments in the order of the plan."""
+    rows = tomllib.loads(PLAN.read_text(encoding="utf-8"))["row"]
+    names = [[row["recipe"]] if isinstance(row["recipe"], str) else row["recipe"] for row in rows]
+    recipes = [*chain.from_iterable(names)]
+    return sorted(groups, key=lambda x: recipes.index(x.recipe) if x.recipe in recipes else -1)
+
+
+def ours(groups: Iterable[Group], task: str) -> str:
     """Return one row per experiment of a task."""
     names = COLUMNS[task]
     rows = []
-    for each in groups:
+    for each in in_order(groups):
         seeds = str(len(each.runs))
         steps = f"{each.runs[0]['steps']:,}"
         rows.append([label(each.recipe, each.set), seeds, steps, *cells(each, names)])

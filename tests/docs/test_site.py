@@ -56,7 +56,7 @@ ONLY_PARSED = {
     "data prepare sst2-100d": SST,
     "data make listops --test": FILES,
     "data make logic": FILES,
-    "train listops-beams": "trains for long",
+    "train listops-policy": "trains for long",
     "evaluate runs/listops": "trains for long",
     "trees runs/listops": "trains for long",
     "train logic-policy": FILES,
