@@ -18,6 +18,16 @@ class Keep(NamedTuple):
     """How many of the most probable trees to return; if 0, those that the encoder finds anyway."""
 
 
+MOST_BEAMS = 100
+"""Largest number of trees that beam search returns for a text."""
+
+
+def check_beams(beams: int) -> None:
+    """Raise a ValueError unless beam search returns this many trees."""
+    if not isinstance(beams, int) or not 1 <= beams <= MOST_BEAMS:
+        raise ValueError(f"`beams` must be a whole number in 1..{MOST_BEAMS}, got {beams!r}")
+
+
 VECTORS = Keep()
 """Return vectors and trees only."""
 
@@ -26,7 +36,8 @@ class BestTrees(NamedTuple):
     """The k most probable trees of each sentence that beam search finds, best first."""
 
     order: Any
-    """Position of each merge, int64 `[B, k, T-1]`, -1 past the end of a sentence."""
+    """Position of each merge, int64 `[B, k, T-1]`, -1 past the end of a sentence; arbitrary if the
+    log-probability is -inf."""
     log_prob: Any
     """Log-probability of all merges `[B, k]`; -inf if there are fewer than k trees."""
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from gumbeltree.answers import softmax
 from gumbeltree.config import ModelConfig
-from gumbeltree.encoded import VECTORS, BestTrees, Encoded, Keep
+from gumbeltree.encoded import VECTORS, BestTrees, Encoded, Keep, check_beams
 from gumbeltree.text.batches import ahead, as_list, as_texts, batches, chunks
 from gumbeltree.text.files import shown
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader
@@ -20,9 +20,6 @@ from gumbeltree.threads import in_threads, share
 from gumbeltree.tree import Tree
 
 logger = logging.getLogger(__name__)
-
-MOST_BEAMS = 100
-"""Largest number of trees that `best_trees` returns for a text."""
 
 
 class ProbableTree(NamedTuple):
@@ -274,8 +271,7 @@ class TextModel(ABC):
             beams: number of trees per text.
             name: name of the model in the error message.
         """
-        if not isinstance(beams, int) or not 1 <= beams <= MOST_BEAMS:
-            raise ValueError(f"`beams` must be a whole number in 1..{MOST_BEAMS}, got {beams!r}")
+        check_beams(beams)
         reason = self.encoder.why_no_beams()
         if reason is not None:
             raise ValueError(

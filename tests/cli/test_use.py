@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -453,7 +454,7 @@ def test_evaluate_prints_tables(models, table):
     assert any(row[:2] == ["6-10", "1"] for row in cells)
 
 
-def test_evaluate_compares_several_files(models, table):
+def test_evaluate_compares_several_files(models, table, monkeypatch):
     (table / "two.tsv").write_text("stars\treview\ngood\ta b\nbad\tc\n", encoding="utf-8")
     data = ["--data", table / "films.tsv", "--data", table / "two.tsv", "--quiet"]
     found = json.loads(run("evaluate", models / "single", *data, "--json").out)
@@ -473,6 +474,16 @@ def test_evaluate_compares_several_files(models, table):
         ["films.tsv", "6", "3.3", shares[0]],
         ["two.tsv", "2", "1.5", shares[1]],
     ]
+    # files of the same name, and a malformed one
+    monkeypatch.chdir(table)
+    (table / "more").mkdir()
+    shutil.copy(table / "two.tsv", table / "more" / "films.tsv")
+    same = ("--data", "films.tsv", "--data", "more/films.tsv")
+    out = run("evaluate", models / "single", *same, "--quiet").out
+    assert [line.split()[1] for line in out.splitlines() if ".tsv" in line] == [*same[1::2]]
+    (table / "bad.tsv").write_text("stars\treview\ngood\n", encoding="utf-8")
+    result = run("evaluate", models / "single", *data[:4], "--data", table / "bad.tsv")
+    assert "bad.tsv, line 2" in result.refused()
     for option in ("--predictions", "--confusion"):
         message = run("evaluate", models / "single", *data, option, table / "x.csv").refused()
         assert f"{option} needs a single --data" in message
@@ -646,6 +657,11 @@ def test_predict_refuses_texts_that_the_task_cannot_have(models, tmp_path):
     # escapes are decoded first
     assert run("predict", "listops-64d", "[MAX 2 9 -RSB-").code == 1
     assert run("predict", "listops-64d", "--pretokenized", "[MAX 2 9 -RSB-").code == 0
+    # a figure shows the answer
+    message = run("draw", "listops-64d", "[MIN 1 2", "--out", tmp_path / "tree.svg").refused()
+    assert f"listops-64d: {expected}" in message
+    assert "--skip-bad" not in message
+    assert not (tmp_path / "tree.svg").exists()
     # trees of other texts can be of interest
     assert run("parse", "listops-64d", "[MIN 1 2").code == 0
     # a model of sentences reads everything

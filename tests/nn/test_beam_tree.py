@@ -364,6 +364,14 @@ def test_fixed_trees_have_no_beams():
         model.encode_batch(Sentences.of([[1, 2, 3]]), Draw(), Keep(beams=2))
 
 
+@pytest.mark.parametrize("k", [-1, 1.5, 101])
+@pytest.mark.parametrize("kind", ["gumbel_tree", "beam_tree"])
+def test_rejects_impossible_numbers_of_trees(kind, k):
+    model = tiny_model(encoder=kind)
+    with pytest.raises(ValueError, match=rf"`beams` must be a whole number in 1..100, got {k}"):
+        model.encode_batch(Sentences.of([[1, 2, 3]]), Draw(), Keep(beams=k))
+
+
 def test_rejects_less_than_one_beam():
     with pytest.raises(ValueError, match="`beams` must be at least 1, got 0"):
         BeamTreeConfig(3, 4, beams=0)

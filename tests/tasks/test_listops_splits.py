@@ -153,4 +153,25 @@ def test_command_rejects_unknown_names_and_missing_files(tmp_path):
     assert "--from" in run("data", "make", "logic", *out).refused()
     message = run("data", "make", "logic", "--from", tmp_path, *out).refused()
     assert "has no file train0 or train0.gz" in message
+    empty = tmp_path / "test_d20s.tsv"
+    empty.touch()
+    message = run("data", "make", "listops", "--test", empty, *out).refused()
+    assert "contains no expressions; pass the published" in message
     assert not (tmp_path / "a").exists()
+
+
+def test_command_rejects_options_of_the_other_data_and_files_in_its_way(tmp_path):
+    out = ("--out", tmp_path / "a")
+    for option in (("--test", "test_d20s.tsv"), ("--seed", 0)):
+        message = run("data", "make", "logic", "--from", tmp_path, *option, *out).refused()
+        assert f"{option[0]} has no effect on logic; omit it" in message
+    message = run("data", "make", "listops", "--from", tmp_path, *out).refused()
+    assert "--from has no effect on listops; omit it" in message
+    assert not (tmp_path / "a").exists()
+    # before any work is done
+    (tmp_path / "a").write_text("")
+    assert "a already exists" in run("data", "make", "listops", *out).refused()
+    (tmp_path / "a").unlink()
+    (tmp_path / "a" / "depth").mkdir(parents=True)
+    (tmp_path / "a" / "depth" / "test.tsv").write_text("")
+    assert "test.tsv already exists" in run("data", "make", "listops", *out).refused()

@@ -111,5 +111,13 @@ def test_command_makes_splits(tmp_path):
     assert not any(
         HELD_OUT.search((out / f"split-c/{x}.tsv").read_text()) for x in ("train", "dev")
     )
+    (source / "test7").write_text("=\ta\ta\n=\ta\n")
+    message = run("data", "make", "logic", "--from", source, "--out", tmp_path / "b").refused()
+    assert "test7, line 2: expected" in message
+    assert "get the published files again" in message
+    (source / "test7").write_text("")
+    message = run("data", "make", "logic", "--from", source, "--out", tmp_path / "b").refused()
+    assert "test7 contains no pairs" in message
+    assert not (tmp_path / "b").exists()
     assert sum(f"test-{i}.tsv" in count for i in range(13)) == 13
     assert "train.tsv: 38 examples, 7 dropped" in result.out

@@ -136,6 +136,12 @@ def test_curriculum_begins_with_the_shortest(demo, tmp_path):
     check_resumed(tmp_path, "model", "optimizer")
 
 
+@pytest.mark.parametrize(("epochs", "warned"), [(2, True), (3, False)])
+def test_a_curriculum_that_never_ends_is_reported(demo, tmp_path, caplog, epochs, warned):
+    train(small(f"epochs={epochs}", "curriculum=2"), demo, tmp_path / "run", test=False)
+    assert ("leaves out the longest examples in the first 2 epochs" in caplog.text) == warned
+
+
 def test_curriculum_keeps_evaluations_apart(demo, tmp_path):
     settings = ("epochs=6", "curriculum=4", "batch_size=8", "evaluations=1", "evaluation_steps=20")
     train(small(*settings, "stop_after=0"), demo, tmp_path / "run", test=False)

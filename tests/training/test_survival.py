@@ -571,3 +571,12 @@ def test_never_saves_values_that_are_not_finite(demo, finished, tmp_path, monkey
             train(small("epochs=1"), demo, tmp_path / "run", on_step=on_step)
     assert [line["step"] for line in metrics(tmp_path / "run")] == [2]
     resumes(demo, tmp_path / "run", finished)
+
+
+def test_a_run_that_cannot_start_leaves_its_folder_to_another(demo, tmp_path):
+    with pytest.raises(ValueError, match="entropy"):
+        train(small("entropy=0.1"), demo, tmp_path / "run")
+    train(small(), demo, tmp_path / "run")
+    # a run that has started keeps its settings
+    with pytest.raises(FileExistsError, match="already holds a training run"):
+        train(small(), demo, tmp_path / "run")

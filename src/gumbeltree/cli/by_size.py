@@ -60,15 +60,21 @@ def table(name: str, sizes: Sequence[Bucket]) -> ResultTable:
 
 def comparison(results: Sequence[Result]) -> ResultTable:
     """Return one row per file: accuracy, or the main metrics of other heads."""
+    names = [x.path.name for x in results]
+    if len({*names}) < len(names):
+        names = [str(x.path) for x in results]
     if all(isinstance(x.evaluation, ClassEvaluation) for x in results):
         header: tuple[str, ...] = ("file", "examples", "words", "accuracy %", "95 % interval")
         rows: list[tuple[str, ...]] = []
-        for x in results:
+        for name, x in zip(names, results, strict=True):
             count = x.evaluation.count
             shares = _accuracy(x.evaluation.correct, count)
-            rows.append((x.path.name, f"{count:,}", f"{x.words:.1f}", *shares))
+            rows.append((name, f"{count:,}", f"{x.words:.1f}", *shares))
         return ResultTable("", header, rows)
-    rows = [(x.path.name, f"{x.evaluation.count:,}", x.evaluation.summary()) for x in results]
+    rows = [
+        (name, f"{x.evaluation.count:,}", x.evaluation.summary())
+        for name, x in zip(names, results, strict=True)
+    ]
     return ResultTable("", ("file", "examples", "results"), rows)
 
 

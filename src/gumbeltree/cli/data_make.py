@@ -18,7 +18,9 @@ def make(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
-    seed: Annotated[int, typer.Option(help="Seed of the ListOps expressions.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the ListOps expressions; default: 0.")
+    ] = None,
     test: Annotated[
         Path | None,
         typer.Option(
@@ -55,7 +57,10 @@ def make(
     if name not in ("listops", "logic"):
         near = suggest(name, ["listops", "logic"])
         raise UnknownNameError(f"unknown data set {name!r}; known: listops, logic.{near}")
-    check_free(out, ["train.tsv", "splits.json"])
+    others = {"--from": source} if name == "listops" else {"--test": test, "--seed": seed}
+    if unused := [option for option, value in others.items() if value is not None]:
+        raise ValueError(f"{unused[0]} has no effect on {name}; omit it")
+    check_free(out)
     about: dict[str, object] = {"name": name}
     if name == "logic":
         if source is None:
@@ -77,8 +82,8 @@ def make(
                     tasks[split] = shown.add_task(split)
                 shown.update(tasks[split], completed=done, total=total)
 
-            files = make_listops(seed, test, progress)
-        about |= {"seed": seed, "test": None if test is None else test.name}
+            files = make_listops(seed or 0, test, progress)
+        about |= {"seed": seed or 0, "test": None if test is None else test.name}
     summary = write_files(files, out, about)
     for path, file in summary["files"].items():
         dropped = f", {file['dropped']:,} dropped: in another split" if file["dropped"] else ""

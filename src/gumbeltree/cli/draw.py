@@ -76,6 +76,7 @@ def draw(
     from gumbeltree.analysis.film import draw_film
     from gumbeltree.analysis.trace import check_temperature, trace
     from gumbeltree.runtimes import load_for_use
+    from gumbeltree.tasks import text_check
     from gumbeltree.text.files import counted
 
     *models, text = arguments
@@ -97,6 +98,10 @@ def draw(
             hint = f"only the last argument, {text!r}, is read as the text; put the text in quotes"
             raise type(error)(f"{str(error).rstrip('.')}; {hint}") from error
         try:
+            check = text_check(model.provenance, pretokenized)
+            if check is not None:
+                # the figure shows an answer
+                check(text)
             found = trace(
                 model,
                 text,
@@ -106,7 +111,7 @@ def draw(
                 pretokenized=pretokenized,
             )
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
+            raise ValueError(f"{name}: {getattr(error, 'problem', error)}") from error
         traces.append((name, found))
         if found.cut:
             words = counted(len(found.tree), "word")

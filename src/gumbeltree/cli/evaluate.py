@@ -124,20 +124,23 @@ def evaluate(
         raise ValueError(f"--plot shows accuracy, but the model predicts {loaded.head.predicts}")
     results: list[by_size.Result] = []
     places: list[Path | None] = list(data) if data else [None]
+    inputs = []
+    # read all files first, so that a malformed one does not cost the results of the others
+    for place in places:
+        part = split
+        if place is None:
+            part = part or streams.SplitName.test
+            path = Path(f"generated-{reader.name}")
+            examples = scores.generated(loaded, recipe, reader, part)
+        else:
+            path = scores.find_file(reader, place, part)
+            part = part or (streams.SplitName.test if place.is_dir() else None)
+            # a single file is evaluated as a whole
+            examples = read_file(reader, path, part or streams.SplitName.test, skip_bad)
+        inputs.append((path, part, examples))
     with streams.progress(quiet) as advance:
-        for place in places:
+        for path, part, examples in inputs:
             counts = TextCounts()
-            part = split
-            if place is None:
-                part = part or streams.SplitName.test
-                path = Path(f"generated-{reader.name}")
-                examples = scores.generated(loaded, recipe, reader, part)
-            else:
-                path = scores.find_file(reader, place, part)
-                part = part or (streams.SplitName.test if place.is_dir() else None)
-                # a single file is evaluated as a whole
-                examples = read_file(reader, path, part or streams.SplitName.test, skip_bad)
-            advance(len(examples.rows))
             ids = split_of(loaded, examples, pretokenized or reader.pretokenized, counts)
             evaluation = run(loaded, ids, words=batch_words)
             sizes = by_size.buckets(reader, examples, evaluation)
@@ -150,6 +153,7 @@ def evaluate(
             }
             note = f"{path}: {examples.report}\n{counts}"
             results.append(by_size.Result(path, words, evaluation, sizes, about, note))
+            advance(len(examples.rows))
     if predictions is not None:
         columns = ["text", "text2"][: loaded.head.sentences]
         rows = zip(examples.labels, evaluation.answers(), examples.texts(), strict=True)

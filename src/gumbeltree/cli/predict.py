@@ -58,6 +58,7 @@ def predict(
     gumbeltree predict demo/model --input reviews.csv --text review --out predicted.csv
     """
     from gumbeltree.runtimes import load_for_use
+    from gumbeltree.tasks import text_check
 
     streams.check_out(out)
     separator = TABLES.get(_suffix(out), "")
@@ -72,7 +73,7 @@ def predict(
         raise ValueError("this model reads single sentences; omit --text2")
     show = _json_line if as_json or _suffix(out) == ".jsonl" else _text_line
     columns = streams.columns_of(loaded, text_column, text2_column)
-    check = streams.text_check(loaded, pretokenized)
+    check = text_check(loaded.provenance, pretokenized)
     with streams.open_texts(
         text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns, check
     ) as source:

@@ -106,8 +106,8 @@ def generated(model: "SentenceModel", recipe: Recipe, task: Task, split: str) ->
     }:
         # with a test file, the rest was split differently, so training examples could reappear
         raise ValueError(
-            "the model was trained on files as well as on generated data, so its held-out split "
-            "cannot be regenerated; pass --data"
+            "the model was trained on files, so its held-out split cannot be regenerated; pass "
+            "--data"
         )
     if split not in splits:
         raise ValueError(f"there is no split {split}; pass --split with one of {', '.join(splits)}")

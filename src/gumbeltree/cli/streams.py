@@ -163,17 +163,6 @@ def data_settings(model: "TextModel") -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def text_check(model: "TextModel", pretokenized: bool) -> "Check | None":
-    """Return the check of texts of the task that a model was trained on, if it has one."""
-    from gumbeltree.tasks import check_of
-    from gumbeltree.text.tokenizer import undo_ptb_escapes
-
-    check = check_of(data_settings(model).get("task"))
-    if check is None or not pretokenized:
-        return check
-    return lambda text: check(" ".join(map(undo_ptb_escapes, text.split())))
-
-
 ARGUMENTS = Path("arguments")
 """Name of the arguments of a command in messages."""
 

@@ -16,7 +16,7 @@ from gumbeltree.config import (
     ParserComposerConfig,
     TreeSettings,
 )
-from gumbeltree.encoded import VECTORS, BestTrees, Encoded, Keep
+from gumbeltree.encoded import VECTORS, BestTrees, Encoded, Keep, check_beams
 from gumbeltree.fixed_orders import fixed_orders
 from gumbeltree.light.arrays import (
     Array,
@@ -204,6 +204,7 @@ class LightGumbelTree(LightTree):
         self, words: Array, lengths: NDArray[np.int64], k: int, distinct: bool = True
     ) -> tuple[BestTrees, Array]:
         """Return the k most probable trees that beam search finds, and their roots `[B, k, D]`."""
+        check_beams(k)
         B, T = len(lengths), int(lengths.max())
         order: NDArray[np.int64] = np.full((B, k, T - 1), -1)
         log_prob = np.full((B, k), -np.inf, words.dtype)

@@ -1,6 +1,7 @@
 """Tasks: readers of labelled text. To add one, write a module and register it here."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from gumbeltree.registry import Registry, UnknownNameError
 
@@ -25,10 +26,25 @@ TASKS = Registry(
 )
 
 
-def check_of(name: str | None) -> "Check | None":
-    """Return the check of texts of a task, by its name in a recipe; None if it has none."""
+def text_check(provenance: Mapping[str, Any], pretokenized: bool = False) -> "Check | None":
+    """Return a function that raises a MismatchError for texts that a model cannot answer.
+
+    A model of ListOps answers expressions alone, and one of logic formulas. Other models answer all
+    texts: for them, this returns None.
+
+    Args:
+        provenance: that of the model, with any content.
+        pretokenized: whether white space separates the words, and brackets are escaped.
+    """
+    from gumbeltree.text.tokenizer import undo_ptb_escapes
+
+    recipe = provenance.get("recipe")
+    data = recipe.get("data") if isinstance(recipe, dict) else None
     try:
-        check: Check | None = getattr(TASKS[str(name)], "check_text", None)
+        task = TASKS[str(data.get("task"))] if isinstance(data, dict) else None
     except UnknownNameError:
-        return None
-    return check
+        task = None
+    check: Check | None = getattr(task, "check_text", None)
+    if check is None or not pretokenized:
+        return check
+    return lambda text: check(" ".join(map(undo_ptb_escapes, text.split())))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +11,11 @@ from gumbeltree.tasks import logic
 from gumbeltree.tasks.listops import ListOps, generate
 from gumbeltree.tasks.listops_splits import PLANS, draw_split, lines
 from gumbeltree.tasks.table import split
-from gumbeltree.text.files import BadLines, Report, read_lines
+from gumbeltree.text.files import BadLineError, MismatchError, Report, read_lines
 
 DRAWN, TRAINED = 100_000, 0.9
 """Number of distinct expressions that are drawn at once, and the share for training."""
+SUMMARY = "splits.json"
 DEV = 1_000
 """Number of training expressions for development."""
 LONGEST = 100
@@ -57,7 +58,9 @@ def make_listops(seed: int, test: Path | None = None, progress: Progress | None 
     if test is None:
         files["test.tsv"] = Made(tested)
     else:
-        examples = ListOps().read(test, "test", Report())
+        examples = list(ListOps().read(test, "test", Report()))
+        if not examples:
+            raise ValueError(f"{test} contains no expressions; pass the published test_d20s.tsv")
         tested = [f"{example.label}\t{example.texts[0]}\n" for example in examples]
     taken = {_expression(line) for line in tested}
     for name, plan in PLANS.items():
@@ -124,7 +127,7 @@ def write_files(files: Files, folder: Path, about: dict[str, Any]) -> dict[str, 
     Returns:
         The summary.
     """
-    check_free(folder, files)
+    check_free(folder)
     summary: dict[str, Any] = {**about, "files": {}}
     for name, made in files.items():
         text = "".join(made.lines).encode()
@@ -137,17 +140,16 @@ def write_files(files: Files, folder: Path, about: dict[str, Any]) -> dict[str, 
             "sha256": hashlib.sha256(text).hexdigest(),
         }
     shown = json.dumps(summary, indent=1) + "\n"
-    replace_file(folder / "splits.json", lambda part: part.write_text(shown, "utf-8"))
+    replace_file(folder / SUMMARY, lambda part: part.write_text(shown, "utf-8"))
     return summary
 
 
-def check_free(folder: Path, names: Iterable[str]) -> None:
-    """Raise FileExistsError if the folder has one of the files."""
-    for name in names:
-        if (folder / name).exists():
-            raise FileExistsError(
-                f"{folder / name} already exists; pass another --out, or delete the file"
-            )
+def check_free(folder: Path) -> None:
+    """Raise FileExistsError if the folder is a file or has data files."""
+    taken = [folder] if folder.exists() and not folder.is_dir() else sorted(folder.rglob("*.tsv"))
+    taken += [path for path in [folder / SUMMARY] if path.exists()]
+    if taken:
+        raise FileExistsError(f"{taken[0]} already exists; pass another --out, or delete it")
 
 
 def _expression(line: str) -> str:
@@ -164,8 +166,13 @@ def _published(folder: Path, name: str) -> list[str]:
         )
     task, report, kept = logic.Logic(), Report(), []
     task.trees = False
+    again = "get the published files again"
     for number, line in read_lines(found[0], report, skip_bad=False):
-        with BadLines(found[0], number, report, skip_bad=False):
-            for example in task.parse(line, "train", report):
-                kept.append("\t".join((example.label, *example.texts)) + "\n")
+        try:
+            examples = task.parse(line, "train", report)
+        except MismatchError as error:
+            raise BadLineError(f"{found[0]}, line {number}: {error.problem}; {again}") from None
+        kept += ["\t".join((example.label, *example.texts)) + "\n" for example in examples]
+    if not kept:
+        raise ValueError(f"{found[0]} contains no pairs; {again}")
     return kept

@@ -36,7 +36,7 @@ class Task(ABC):
     Subclasses define `parse` to read one line, and `header` and `parse_fields` if a header may
     name tab-separated columns. A task whose examples span several lines overrides `read`. A task
     whose texts follow a grammar has a static method `check_text`, which raises a MismatchError for
-    other texts; `gumbeltree predict` and the API of the server call it before they predict.
+    other texts; `gumbeltree predict`, `draw` and the server call it before they answer.
 
     Attributes:
         name: The name in `TASKS`.

@@ -60,6 +60,7 @@ class RunFolder:
         self.settings = settings
         self.resume = resume
         self._lock = FileLock(self.path / LOCK)
+        self._new = False
 
     def __enter__(self) -> Self:
         try:
@@ -84,12 +85,18 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
+    def forget(self) -> None:
+        """Remove the settings of a run that could not start, so that another one can."""
+        if self._new:
+            (self.path / SETTINGS).unlink(missing_ok=True)
+
     def _begin(self) -> None:
         """Start a run, or check that the settings match the existing one; remove partial files."""
         if check_free(self.path, self.resume):
             self._compare(self._current(self.read(SETTINGS)))
         else:
             self.write(SETTINGS, self.settings)
+            self._new = True
         model = self.path / MODEL
         left_over = [*self.path.glob("*.part"), *model.glob("*.part")]
         if not (model / CONFIG).exists():

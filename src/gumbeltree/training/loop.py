@@ -156,7 +156,11 @@ def train(
         fabric.barrier()
         if folder.has_unreadable_checkpoint():
             return folder.read(RESULT)
-        run = _Run(recipe, prepared, folder, fabric, init, display)
+        try:
+            run = _Run(recipe, prepared, folder, fabric, init, display)
+        except Exception:
+            folder.forget()
+            raise
         if not run.progress.finished:
             run.train(on_step or (lambda step: None), loggers)
         elif folder.has(RESULT):
@@ -231,6 +235,13 @@ class _Run:
         """Train until the last epoch, early stopping, or a request to stop."""
         config, progress = self.config, self.progress
         steps = sum(map(self._steps_of, range(config.epochs)))
+        if 0 < config.epochs <= config.curriculum:
+            logger.warning(
+                "the curriculum leaves out the longest examples in the first %d epochs, and "
+                "training has %d; set `curriculum` below `epochs` to train on all",
+                config.curriculum,
+                config.epochs,
+            )
         self.display.start(steps, config.epochs, progress.step, progress.best, self.metric)
         board = logs = None
         if self.fabric.is_global_zero:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from gumbeltree.analysis.samples import Samples, predict_trees, sampling, searching
 from gumbeltree.analysis.trace import GivenTreeError, Trace, trace_many
 from gumbeltree.describe import measured, section, without_published
-from gumbeltree.tasks import check_of
+from gumbeltree.tasks import text_check
 from gumbeltree.text.files import MismatchError
 from gumbeltree.text.lines import Check
 from gumbeltree.text_model import TextModel
@@ -66,19 +66,15 @@ class Served:
         return bool(self.model.encoder.builds_trees)
 
     @cached_property
-    def task(self) -> str | None:
-        """Name of the model's task; None if it is not recorded."""
-        return section(section(self.model.provenance, "recipe"), "data").get("task")
-
-    @cached_property
     def check(self) -> Check | None:
         """The check of texts of the model's task, if it has one."""
-        return check_of(self.task)
+        return text_check(self.model.provenance)
 
     @cached_property
     def examples(self) -> list[str]:
         """Example sentences of the model's task."""
-        return example_sentences(self.task)
+        recipe = section(self.model.provenance, "recipe")
+        return example_sentences(section(recipe, "data").get("task"))
 
     @cached_property
     def phrases(self) -> Phrases:

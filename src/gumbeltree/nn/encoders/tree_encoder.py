@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gumbeltree.config import TreeSettings
+from gumbeltree.encoded import check_beams
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.noise import new_keys
@@ -95,6 +96,7 @@ class TreeEncoder(Encoder):
             scale: factor applied to every score.
             k: number of trees.
         """
+        check_beams(k)
         reason = self.why_no_beams()
         if reason is not None:
             raise ValueError(f"the encoder {self.config.kind!r} has no beams: {reason}")
