@@ -126,7 +126,7 @@ def check(kind: Any, value: Any, path: str, limits: Mapping[str, Any]) -> Any:
         raise ValueError(f"`{path}` must be one of {', '.join(choices)}, got {value!r}.{near}")
     if low is not None and not (low <= value <= high and math.isfinite(value)):
         bounds = f"at least {low}" if high == math.inf or value < low else f"in {low}..{high}"
-        bounds = bounds if low > -math.inf else "finite"
+        bounds = bounds if low > -math.inf and abs(value) != math.inf else "finite"
         raise ValueError(f"`{path}` must be {bounds}, got {value!r}")
     return value
 

@@ -185,7 +185,7 @@ def test_files_of_splits(write, tmp_path):
     train, dev = write("train.txt.gz"), write("dev.txt")
     write("dev.txt.gz")
     assert TASKS["sst2"]().splits(tmp_path) == {"train": train, "dev": dev}
-    with pytest.raises(FileNotFoundError, match=r"train\.tsv, dev\.tsv, test\.tsv"):
+    with pytest.raises(FileNotFoundError, match=r" train\.tsv, .* dev\.tsv, .* test\.tsv"):
         TASKS["sick"]().splits(tmp_path)
     with pytest.raises(NotADirectoryError, match="does not exist"):
         TASKS["sick"]().splits(tmp_path / "no")

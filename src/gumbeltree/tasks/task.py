@@ -95,8 +95,7 @@ class Task(ABC):
                     break
         if not found:
             # splits can share their files, which can have several names
-            several = list(dict.fromkeys(self.file_names.values()))
-            names = ", ".join(several[0] if len(several) == 1 else (x[0] for x in several))
+            names = ", ".join(dict.fromkeys(x for each in self.file_names.values() for x in each))
             raise FileNotFoundError(
                 f"{folder} has none of the {self.name} files {names} (plain or .gz); pass the "
                 "folder that has them"

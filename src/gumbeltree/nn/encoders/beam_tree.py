@@ -33,8 +33,10 @@ class BeamTreeEncoder(GumbelTreeEncoder):
         super().__init__(config)
         reason = why_not(self.cell)
         if self.pools:
-            way = "attention" if config.attention else f"pooling={config.pooling!r}"
-            reason = f"beams mix the vectors of roots, but {way} replaces them; remove it"
+            way, fix = "attention", "attention=false"
+            if not config.attention:
+                way, fix = f"pooling={config.pooling!r}", "pooling=root"
+            reason = f"beams mix the vectors of roots, but {way} replaces them; set {fix}"
         if reason is not None:
             raise ValueError(reason)
 
