@@ -153,16 +153,16 @@ def trees(found: dict[str, Any]) -> str:
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
-    """Draw accuracy over length: the seeds of each of our experiments, and published systems."""
+    """Draw errors over length: the seeds of each of our experiments, and published systems."""
     plt = pyplot()
-    figure, axes = plt.subplots(figsize=(7.2, 4.2))
+    figure, axes = plt.subplots(figsize=(8.4, 3.8))
     words: dict[str, float] = {}
     for colour, each in zip(cycle(COLOURS), groups, strict=False):
         tests: dict[str, Any] = each.runs[0]["tests"]
         names = [x for x in tests if x == "test_d20s" or x.split("-")[1].isdigit()]
         words |= {name: tests[name]["mean_words"] for name in names}
         x = [words[name] for name in names]
-        values = [accuracies(each, name) for name in names]
+        values = [[100 - x for x in accuracies(each, name)] for name in names]
         mean = [statistics.fmean(v) for v in values]
         axes.plot(x, mean, "o-", color=colour, label=f"{each.name}, seeds: {len(each.runs)}")
         if len(each.runs) > 1:
@@ -173,12 +173,13 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     for colour, name in zip(colours, DRAWN, strict=False):
         values = dict(zip(about["columns"], about["rows"][name], strict=True))
         x = [words[file] for file in LENGTHS]
-        y = [values[file] for file in LENGTHS]
+        y = [100 - values[file] for file in LENGTHS]
         axes.plot(x, y, "x--", color=colour, label=f"{name}, published", linewidth=1)
     axes.axvspan(0, 100, color="0.92", zorder=0)
-    axes.text(6, 33, "training\nlengths", fontsize=8, color="0.4")
-    axes.set(xlabel="tokens", ylabel="accuracy, %", xlim=(0, 1000), ylim=(30, 101))
-    axes.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0.34, 0.27))
+    axes.text(0.007, 0.02, "training\nlengths", fontsize=8, color="0.4", transform=axes.transAxes)
+    axes.set(xlabel="tokens", ylabel="errors, %", xlim=(0, 1000), yscale="log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     axes.grid(alpha=0.3)
     figure.tight_layout()
     save_picture(figure, path)
