@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from gumbeltree.migrate import ONLY_FIRST, current_recipe, current_setting
 from gumbeltree.parts import CELLS, ENCODERS, ESTIMATORS, HEADS, LEAVES
-from gumbeltree.registry import UnknownNameError, suggest
+from gumbeltree.registry import UnknownNameError, found_at, suggest
 from gumbeltree.settings import (
     PartConfig,
     Settings,
@@ -884,6 +884,8 @@ def _set(data: dict[str, Any], name: str, text: str) -> None:
         )
     if not matches:
         near = suggest(name, keys) or suggest(name, [key.rpartition(".")[2] for key in keys])
+        if others := _parts_with(name.rpartition(".")[2]):
+            near = f" it is a setting of {' or '.join(others)}"
         raise ValueError(f"unknown key '{name}';{near or ' see `gumbeltree info`'}")
     if len(matches) > 1:
         raise ValueError(f"{name} is ambiguous: write {' or '.join(matches)}")
@@ -904,6 +906,16 @@ def _set(data: dict[str, Any], name: str, text: str) -> None:
                 # the new kind lacks this setting or rejects its value
                 del table[key]
     table[last] = value
+
+
+def _parts_with(name: str) -> list[str]:
+    """Return the built-in parts that have a setting, such as "estimator=reinforce"."""
+    return [
+        f"{kind}={part}"
+        for kind, table in PARTS.items()
+        for part, place in table.settings.items()
+        if name != "kind" and name in {field.name for field in dataclasses.fields(found_at(place))}
+    ]
 
 
 def _value(text: str) -> Any:
