@@ -13,13 +13,13 @@ import argparse
 import json
 import statistics
 import sys
-import tomllib
 from collections.abc import Iterable, Sequence
-from itertools import chain, cycle, islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from collect_runs import RUNS, identify, read_runs
+from train_all import read_plan
 from write_results import (
     DOCS,
     PUBLISHED,
@@ -79,10 +79,8 @@ def medians(each: Group, names: Iterable[str]) -> list[str]:
 
 def in_order(groups: Iterable[Group]) -> list[Group]:
     """Return experiments in the order of the plan."""
-    rows = tomllib.loads(PLAN.read_text(encoding="utf-8"))["row"]
-    names = [[row["recipe"]] if isinstance(row["recipe"], str) else row["recipe"] for row in rows]
-    recipes = [*chain.from_iterable(names)]
-    return sorted(groups, key=lambda x: recipes.index(x.recipe) if x.recipe in recipes else -1)
+    names = [run.row for run in read_plan(PLAN, Path())]
+    return sorted(groups, key=lambda each: names.index(each.name) if each.name in names else -1)
 
 
 def ours(groups: Iterable[Group], task: str) -> str:

@@ -482,8 +482,11 @@ def test_evaluate_compares_several_files(models, table, monkeypatch):
     out = run("evaluate", models / "single", *same, "--quiet").out
     assert [line.split()[1] for line in out.splitlines() if ".tsv" in line] == [*same[1::2]]
     (table / "bad.tsv").write_text("stars\treview\ngood\n", encoding="utf-8")
-    result = run("evaluate", models / "single", *data[:4], "--data", table / "bad.tsv")
-    assert "bad.tsv, line 2" in result.refused()
+    with monkeypatch.context() as patch:
+        # nothing is evaluated before all files are read
+        patch.setattr("gumbeltree.evaluation.evaluate", None)
+        result = run("evaluate", models / "single", *data[:4], "--data", table / "bad.tsv")
+        assert "bad.tsv, line 2" in result.refused()
     for option in ("--predictions", "--confusion"):
         message = run("evaluate", models / "single", *data, option, table / "x.csv").refused()
         assert f"{option} needs a single --data" in message

@@ -98,7 +98,7 @@ def draw(
             hint = f"only the last argument, {text!r}, is read as the text; put the text in quotes"
             raise type(error)(f"{str(error).rstrip('.')}; {hint}") from error
         try:
-            check = text_check(model.provenance, pretokenized)
+            check = text_check(streams.data_settings(model).get("task"), pretokenized)
             if check is not None:
                 # the figure shows an answer
                 check(text)

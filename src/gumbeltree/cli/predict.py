@@ -73,7 +73,7 @@ def predict(
         raise ValueError("this model reads single sentences; omit --text2")
     show = _json_line if as_json or _suffix(out) == ".jsonl" else _text_line
     columns = streams.columns_of(loaded, text_column, text2_column)
-    check = text_check(loaded.provenance, pretokenized)
+    check = text_check(streams.data_settings(loaded).get("task"), pretokenized)
     with streams.open_texts(
         text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns, check
     ) as source:

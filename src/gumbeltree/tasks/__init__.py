@@ -1,7 +1,6 @@
 """Tasks: readers of labelled text. To add one, write a module and register it here."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gumbeltree.registry import Registry, UnknownNameError
 
@@ -26,25 +25,22 @@ TASKS = Registry(
 )
 
 
-def text_check(provenance: Mapping[str, Any], pretokenized: bool = False) -> "Check | None":
-    """Return a function that raises a MismatchError for texts that a model cannot answer.
+def text_check(task: object, pretokenized: bool = False) -> "Check | None":
+    """Return a function that raises a MismatchError for texts that models of a task cannot answer.
 
-    A model of ListOps answers expressions alone, and one of logic formulas. Other models answer all
+    Models of ListOps answer expressions alone, and those of logic formulas. Others answer all
     texts: for them, this returns None.
 
     Args:
-        provenance: that of the model, with any content.
+        task: the name that the model records, or whatever stands in its place.
         pretokenized: whether white space separates the words, and brackets are escaped.
     """
     from gumbeltree.text.tokenizer import undo_ptb_escapes
 
-    recipe = provenance.get("recipe")
-    data = recipe.get("data") if isinstance(recipe, dict) else None
     try:
-        task = TASKS[str(data.get("task"))] if isinstance(data, dict) else None
+        check: Check | None = getattr(TASKS[str(task)], "check_text", None)
     except UnknownNameError:
-        task = None
-    check: Check | None = getattr(task, "check_text", None)
+        return None
     if check is None or not pretokenized:
         return check
     return lambda text: check(" ".join(map(undo_ptb_escapes, text.split())))

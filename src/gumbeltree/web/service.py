@@ -65,16 +65,20 @@ class Served:
         """Whether the model builds trees; the baselines do not."""
         return bool(self.model.encoder.builds_trees)
 
+    @property
+    def task(self) -> str | None:
+        """Name of the model's task; None if it is not recorded."""
+        return section(section(self.model.provenance, "recipe"), "data").get("task")
+
     @cached_property
     def check(self) -> Check | None:
         """The check of texts of the model's task, if it has one."""
-        return text_check(self.model.provenance)
+        return text_check(self.task)
 
     @cached_property
     def examples(self) -> list[str]:
         """Example sentences of the model's task."""
-        recipe = section(self.model.provenance, "recipe")
-        return example_sentences(section(recipe, "data").get("task"))
+        return example_sentences(self.task)
 
     @cached_property
     def phrases(self) -> Phrases:
