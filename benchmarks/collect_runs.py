@@ -49,8 +49,8 @@ def settings(recipe: dict[str, Any]) -> dict[str, Any]:
     The encoder has the flat form of version 1, where `trees` and `leaf` are single settings.
     """
     tables = dataclasses.asdict(from_dict(Recipe, current_recipe(recipe)))
-    encoder = first_encoder(tables["model"].pop("encoder"))
-    return flat(tables) | {f"model.encoder.{key}": value for key, value in encoder.items()}
+    tables["model"]["encoder"] = first_encoder(tables["model"]["encoder"])
+    return flat(tables)
 
 
 def changes(recipe: dict[str, Any], base: dict[str, Any]) -> list[str]:

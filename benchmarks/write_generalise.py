@@ -37,7 +37,7 @@ from gumbeltree.atomic import replace_file
 from gumbeltree.plots import COLOURS, pyplot, save_picture
 
 TREES = RUNS.with_name("generalise_trees.json")
-PLAN = Path(__file__).parent / "plans" / "generalise.toml"
+PLANS = Path(__file__).parent / "plans"
 COLUMNS = {
     "listops": {
         "test_d20s": "test",
@@ -77,17 +77,22 @@ def medians(each: Group, names: Iterable[str]) -> list[str]:
     return [f"{statistics.median(values):.2f}" if values else "" for values in found]
 
 
-def in_order(groups: Iterable[Group]) -> list[Group]:
-    """Return experiments in the order of the plan."""
-    names = [run.row for run in read_plan(PLAN, Path())]
-    return sorted(groups, key=lambda each: names.index(each.name) if each.name in names else -1)
+def in_order(groups: Iterable[Group], plan: str) -> list[Group]:
+    """Return experiments in the order of a plan; others come last."""
+    names = [set(run.row.split()) for run in read_plan(PLANS / plan, Path())]
+
+    def place(each: Group) -> int:
+        name = set(each.name.split())
+        return names.index(name) if name in names else len(names)
+
+    return sorted(groups, key=place)
 
 
 def ours(groups: Iterable[Group], task: str) -> str:
     """Return one row per experiment of a task."""
     names = COLUMNS[task]
     rows = []
-    for each in in_order(groups):
+    for each in in_order(groups, "generalise.toml"):
         seeds = str(len(each.runs))
         steps = f"{each.runs[0]['steps']:,}"
         rows.append([label(each.recipe, each.set), seeds, steps, *cells(each, names)])
@@ -186,7 +191,8 @@ def draw(groups: Sequence[Group], path: Path) -> None:
 def search(groups: Iterable[Group]) -> str:
     """Return one row per candidate of plans/logic_search.toml, whose test file is no test split."""
     rows = [[label(each.recipe, each.set), str(len(each.runs)), f"{each.runs[0]['steps']:,}",
-             *(accuracy(each, split) for split in ("dev", "test"))] for each in groups]  # fmt: skip
+             *(accuracy(each, split) for split in ("dev", "test"))]
+            for each in in_order(groups, "logic_search.toml")]  # fmt: skip
     return table(["recipe", "seeds", "steps", "dev", "dev, held out"], rows) if rows else NONE
 
 
