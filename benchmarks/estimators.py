@@ -154,8 +154,8 @@ def run_all(step: Callable[..., object], batches: list[np.ndarray]) -> None:
         step(rows, 0, 0)
 
 
-def measure(sizes: Sizes, devices: list[str]) -> dict[str, Any]:
-    """Check all estimators, then time them on the devices."""
+def measure(sizes: Sizes, devices: list[str], path: Path) -> dict[str, Any]:
+    """Check all estimators, then time them; write what is known to `path` after each case."""
     report: dict[str, Any] = {**environment(), "quick": sizes == QUICK}
     report["estimators"] = ESTIMATORS | POLICIES
     if "cuda" in devices:
@@ -175,6 +175,7 @@ def measure(sizes: Sizes, devices: list[str]) -> dict[str, Any]:
         for name, row in report["cases"][case].items():
             line = f"{case}: {name:24} {format_time(row['median']):>11}  {row['ratio']:.3f}"
             print(line, flush=True)
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return report
 
 
@@ -189,9 +190,8 @@ def main() -> None:
     if given.device == "cuda" and not here:
         parser.error("this machine has no CUDA device; pass --device cpu")
     devices = [given.device] if given.device else ["cpu", *(["cuda"] if here else [])]
-    report = measure(QUICK if given.quick else Sizes(), devices)
     given.json.parent.mkdir(parents=True, exist_ok=True)
-    given.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    measure(QUICK if given.quick else Sizes(), devices, given.json)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """benchmarks/estimators.py: its table, its ratios, a quick run on a CPU and one on a GPU."""
 
 import json
+from pathlib import Path
 
 import pytest
 from benchmarks import estimators
@@ -35,15 +36,17 @@ def test_ratios_compare_the_same_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls[:4] == ["st_gumbel", "st", "st", "st_gumbel"]
 
 
-def test_quick_run_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_run_on_a_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     few = {name: estimators.ESTIMATORS[name] for name in ("st_gumbel", "gumbel_rao, 10 draws")}
     monkeypatch.setattr(estimators, "ESTIMATORS", few)
-    report = estimators.measure(estimators.QUICK, ["cpu"])
+    file = tmp_path / "estimators.json"
+    report = estimators.measure(estimators.QUICK, ["cpu"], file)
     assert {*report["cases"]} == {"cpu"}
     for name in few:
         assert report["correctness"][name]["exact"] < 1e-10
         assert report["cases"]["cpu"][name]["ratio"] > 0
-    assert json.loads(json.dumps(report))["quick"]
+    assert json.loads(file.read_text()) == report
+    assert report["quick"]
 
 
 def test_a_wrong_gradient_stops_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +56,8 @@ def test_a_wrong_gradient_stops_the_benchmark(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.gpu
-def test_gpu_quick() -> None:
-    report = estimators.measure(estimators.QUICK, ["cuda"])
+def test_gpu_quick(tmp_path: Path) -> None:
+    report = estimators.measure(estimators.QUICK, ["cuda"], tmp_path / "estimators.json")
     assert {*report["cases"]} == {f"cuda, {x} batches" for x in ("random", "bucketed", "long")}
     for rows in report["cases"].values():
         assert {*rows} == {*estimators.ESTIMATORS, *estimators.POLICIES}
