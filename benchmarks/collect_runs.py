@@ -130,6 +130,7 @@ def read_run(folder: Path, exclusive: bool = False) -> dict[str, Any]:
         "seed": result["seed"],
         **{key: result[key] for key in ACCURACIES if key in result},
         "best_epoch": best["epoch"],
+        "best_step": best["step"],
         "best_seconds": float(f"{best['seconds']:.6g}"),
         "steps": result["steps"],
         "seconds": result["seconds"],

@@ -74,7 +74,7 @@ class Point(NamedTuple):
     """A key of `KINDS`."""
     parameters: int
     minutes: float | None
-    """None if no run had exclusive use of the GPU."""
+    """Alone on the GPU; None if unknown."""
     accuracies: list[float]
 
 

@@ -17,6 +17,7 @@ import statistics
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ from gumbeltree.config import load_recipe, recipe_names, with_settings
 DOCS = Path(__file__).parent.parent / "docs"
 PLAN = Path(__file__).parent / "plans" / "paper.toml"
 """Has the candidates for the tuned recipes."""
+TIMES = RUNS.with_name("step_times.json")
+"""Written by `step_times.py`."""
 PUBLISHED = json.loads((RUNS.parent / "published.json").read_text(encoding="utf-8"))
 PAPER: dict[str, dict[str, str]] = PUBLISHED["paper"]
 TASKS = {"snli": "SNLI", "sst2": "SST-2", "sst5": "SST-5"}
@@ -48,8 +51,8 @@ OFFICIAL_PARSES = "official parses of the test file"
 COMPARISON = "comparison-"
 """Beginning of the names of pictures."""
 CAPTION = (
-    "Bars show one standard deviation over seeds. The lower panel has only recipes whose runs had\n"
-    "exclusive use of the GPU."
+    "Bars show one standard deviation over seeds. The lower panel has only recipes timed alone on\n"
+    "the GPU."
 )
 NONE = "No runs of other systems are recorded yet."
 
@@ -203,10 +206,32 @@ def accuracy(each: Group, split: str) -> str:
 
 def minutes(each: Group) -> str:
     """Return the mean minutes to the best evaluation, an upper bound if all runs were shared."""
-    timed = each.exclusive or each.runs
-    mean = statistics.fmean(run["best_seconds"] for run in timed) / 60
-    bound = "" if each.exclusive else "≤ "
+    mean = minutes_alone(each)
+    bound = ""
+    if mean is None:
+        mean = statistics.fmean(run["best_seconds"] for run in each.runs) / 60
+        bound = "≤ "
     return bound + (f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}")
+
+
+def minutes_alone(each: Group) -> float | None:
+    """Return the mean minutes to the best evaluation of runs alone on the GPU; None if unknown.
+
+    For shared runs, they are the number of steps times the time of a step alone.
+    """
+    if each.exclusive:
+        return statistics.fmean(run["best_seconds"] for run in each.exclusive) / 60
+    step = step_times().get(frozenset(each.name.split()))
+    if step is None or any("best_step" not in run for run in each.runs):
+        return None
+    return step * statistics.fmean(run["best_step"] for run in each.runs) / 60
+
+
+@cache
+def step_times() -> dict[frozenset[str], float]:
+    """Return the seconds of a step alone, by recipe and changes."""
+    rows = json.loads(TIMES.read_text(encoding="utf-8"))["rows"] if TIMES.exists() else {}
+    return {frozenset(name.split()): row["seconds"] for name, row in rows.items()}
 
 
 def commits(each: Group) -> str:
@@ -470,9 +495,7 @@ def points(found: Iterable[Line]) -> tuple[str, list[Point]]:
             re.sub("-(sst[25]|matched)", "", line.recipe),
             "tree" if not line.other else "matched" if "-matched" in line.recipe else "authors",
             each.runs[0]["parameters"]["trained"],
-            statistics.fmean(x["best_seconds"] for x in each.exclusive) / 60
-            if each.exclusive
-            else None,
+            minutes_alone(each),
             accuracies(each, split),
         )
         for line, each in drawn

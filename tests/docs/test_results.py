@@ -10,8 +10,9 @@ import pytest
 
 from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare
+from gumbeltree.data.prepared import save_prepared
 from gumbeltree.training.loop import train
-from tests.runs import small
+from tests.runs import SMALL, small
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -127,6 +128,54 @@ def test_cells_of_a_group(writer):
     assert writer.minutes(group._replace(runs=members[:1])) == "≤ 1.0"
     assert writer.commits(group) == "`aaaaaaa`, others not recorded"
     assert writer.parameters(group) == "1,234 + 56"
+
+
+def test_shared_runs_take_the_time_of_a_step_alone(writer, tmp_path, monkeypatch):
+    times = tmp_path / "step_times.json"
+    rows = {"snli-300d trees=left pool=1": {"seconds": 0.5}, "snli-300d": {"seconds": 9}}
+    times.write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    monkeypatch.setattr(writer, "TIMES", times)
+    writer.step_times.cache_clear()
+    shared = [
+        run(x, 600, False, best_step=100 + 20 * x, set=["pool=1", "trees=left"]) for x in (0, 1)
+    ]
+    alone = run(2, 6, True, best_step=1, set=["pool=1", "trees=left"])
+    try:
+        for members, minutes in (
+            (shared, "0.92"),
+            # runs alone are more exact than their steps
+            ([*shared, alone], "0.10"),
+            # without steps and without a time, shared runs are an upper bound
+            ([shared[0] | {"set": ["pool=2"]}], "≤ 10.0"),
+            ([{k: v for k, v in shared[0].items() if k != "best_step"}], "≤ 10.0"),
+        ):
+            (group,) = writer.group(members)
+            assert writer.minutes(group) == minutes
+    finally:
+        writer.step_times.cache_clear()
+
+
+def test_steps_of_a_row_are_timed(tmp_path, monkeypatch):
+    timer = importlib.import_module("step_times")
+    save_prepared(prepare(small()), tmp_path / "demo.safetensors")
+    plan = tmp_path / "plan.toml"
+    changes = json.dumps(SMALL)
+    options = json.dumps(["--prepared", str(tmp_path / "demo.safetensors")])
+    plan.write_text(
+        f'[[row]]\nrecipe = "demo"\nset = {changes}\nseeds = 2\noptions = {options}\n',
+        encoding="utf-8",
+    )
+    out = tmp_path / "times.json"
+    monkeypatch.setattr(sys, "argv", ["step_times", str(out), str(plan), "--seconds", "0"])
+    timer.main()
+    (row,) = json.loads(out.read_text(encoding="utf-8"))["rows"].values()
+    assert row["seconds"] > 0
+    assert row["first"] > 0
+    # from the first evaluation to the third
+    assert row["steps"] == 5
+    before = out.read_bytes()
+    timer.main()
+    assert out.read_bytes() == before
 
 
 def test_evaluations_on_further_files_are_collected(collector, runs, tmp_path):
