@@ -8,6 +8,7 @@ A plan lists the rows:
     recipe = "listops-beams"
     set = ["beams=3"]                          # as for `gumbeltree train --set`
     seeds = 5
+    first = 0                                  # first seed
     options = ["--prepared", "listops.st"]     # further options of `gumbeltree train`
     evaluate = ["--data", "test-900-1000.tsv"] # options of `gumbeltree evaluate`
 
@@ -43,8 +44,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 KEYS: dict[str, tuple[type, ...]] = {
-    **{"recipe": (str, list), "set": (list,), "seeds": (int, str), "options": (list,)},
-    **{"evaluate": (list,), "tests": (str,)},
+    **{"recipe": (str, list), "set": (list,), "seeds": (int, str), "first": (int,)},
+    **{"options": (list,), "evaluate": (list,), "tests": (str,)},
 }
 WORDS = ["--batch-words", str(2**18)]
 """Long inputs need large batches on a GPU."""
@@ -112,7 +113,8 @@ def runs_of(row: dict[str, Any], out: Path) -> list[Run]:
     if "tests" in row:
         evaluate = [*(x for file in row["tests"] for x in ("--data", file)), *WORDS, *evaluate]
     runs = []
-    for seed in range(row.get("seeds", 1)):
+    first = row.get("first", 0)
+    for seed in range(first, first + row.get("seeds", 1)):
         folder = out / re.sub(r"[^\w.=-]+", "_", name) / f"seed-{seed}"
         settings = [x for change in (*changes, f"training.seed={seed}") for x in ("--set", change)]
         train = ["train", row["recipe"], *settings, *row.get("options", [])]

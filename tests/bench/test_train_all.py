@@ -125,6 +125,10 @@ def test_rows_can_share_recipes_and_numbers_of_seeds(tmp_path):
     runs = read_plan(plan, tmp_path)
     found = [(run.row, run.folder.name) for run in runs]
     assert found == [(x, f"seed-{seed}") for seed in (0, 1) for x in ("demo", "sst2")]
+    plan.write_text("[seeds]\nfew = 2\n" + text + "first = 7\n")
+    runs = read_plan(plan, tmp_path)
+    assert [run.folder.name for run in runs] == ["seed-7", "seed-7", "seed-8", "seed-8"]
+    assert "training.seed=8" in runs[-1].train
     plan.write_text(text)
     with pytest.raises(ValueError, match="row 1: unknown seeds 'few'; known: none"):
         read_plan(plan, tmp_path)
