@@ -87,7 +87,10 @@ def main() -> None:
     if torch.cuda.is_available():
         found["machine"]["gpu"] = torch.cuda.get_device_name()
     if given.json.exists():
-        found = json.loads(given.json.read_text(encoding="utf-8"))
+        before = json.loads(given.json.read_text(encoding="utf-8"))
+        if before | {"rows": {}} != found:
+            parser.error(f"{given.json} has times of another machine or code; write to a new file")
+        found = before
     for name, run in runs.items():
         if name not in found["rows"]:
             row = measure(run, given.seconds, given.device)

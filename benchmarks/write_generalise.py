@@ -79,13 +79,8 @@ def medians(each: Group, names: Iterable[str]) -> list[str]:
 
 def in_order(groups: Iterable[Group], plan: str) -> list[Group]:
     """Return experiments in the order of a plan; others come last."""
-    names = [set(run.row.split()) for run in read_plan(PLANS / plan, Path())]
-
-    def place(each: Group) -> int:
-        name = set(each.name.split())
-        return names.index(name) if name in names else len(names)
-
-    return sorted(groups, key=place)
+    keys = [frozenset(run.row.split()) for run in read_plan(PLANS / plan, Path())]
+    return sorted(groups, key=lambda each: [*keys, each.key].index(each.key))
 
 
 def ours(groups: Iterable[Group], task: str) -> str:

@@ -94,6 +94,11 @@ class Group(NamedTuple):
         return " ".join([self.recipe, *self.set])
 
     @property
+    def key(self) -> frozenset[str]:
+        """Recipe and changes, in no order: plans list them in another one."""
+        return frozenset((self.recipe, *self.set))
+
+    @property
     def exclusive(self) -> list[dict[str, Any]]:
         """Runs with comparable times."""
         return [run for run in self.runs if run["exclusive"]]
@@ -221,7 +226,7 @@ def minutes_alone(each: Group) -> float | None:
     """
     if each.exclusive:
         return statistics.fmean(run["best_seconds"] for run in each.exclusive) / 60
-    step = step_times().get(frozenset(each.name.split()))
+    step = step_times().get(each.key)
     if step is None or any("best_step" not in run for run in each.runs):
         return None
     return step * statistics.fmean(run["best_step"] for run in each.runs) / 60

@@ -94,6 +94,7 @@ def test_rejects_folders_without_a_finished_run(collector, runs, tmp_path):
         ("snli-300d", ["trees=left"]),
         ("snli-300d", ["embedding.dropout=0.3", "leaf=bilstm", "batch_size=16"]),
         ("sst2", ["missing_vectors=parts", "anneal_rate=0.0001"]),
+        ("logic-policy", ["parser.hidden_dim=16", "tunes_words=true"]),
         # equals another packaged recipe
         ("snli-100d", ["cell_init=orthogonal", "score=scaled_dot"]),
     ],
@@ -176,6 +177,9 @@ def test_steps_of_a_row_are_timed(tmp_path, monkeypatch):
     before = out.read_bytes()
     timer.main()
     assert out.read_bytes() == before
+    out.write_text(json.dumps(json.loads(before) | {"machine": "another"}), encoding="utf-8")
+    with pytest.raises(SystemExit):
+        timer.main()
 
 
 def test_evaluations_on_further_files_are_collected(collector, runs, tmp_path):
