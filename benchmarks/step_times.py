@@ -13,6 +13,7 @@ prepared file. Rows that are already in the file are not timed again.
 import argparse
 import contextlib
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -100,4 +101,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OSError, ValueError) as problem:
+        sys.exit(f"step_times: error: {problem}")
