@@ -4,10 +4,10 @@
 
 The script first checks the estimators with a local gradient: `exact` against `reference` in float64
 and, on a CUDA device, `fused` against `exact` at every precision. It stops if they differ by more
-than rounding. It then times whole training steps on random words: pairs with the sentence lengths
-of SNLI with `exact` on the CPU, and these and longer ones with captured steps of `fused` on a CUDA
-device, where policy gradients are timed too. The estimators take turns, and a ratio is the median
-over all turns of the time relative to that of ST-Gumbel in the same turn.
+than rounding. It then times whole training steps on pairs of random words with the sentence lengths
+of SNLI: with `exact` on the CPU, and captured steps of `fused` on a CUDA device, where policy
+gradients are timed too. The estimators take turns, and a ratio is the median over all turns of the
+time relative to that of ST-Gumbel in the same turn.
 """
 
 import argparse
@@ -53,15 +53,13 @@ class Sizes(NamedTuple):
     recipe: str = "snli-300d"
     width: int = 300
     pairs: int = 128
-    long_pairs: int = 64
-    longest: int = 100
     examples: int = 12_800
     cpu_batches: int = 2
     rounds: int = 7
     warm_up: int = 2
 
 
-QUICK = Sizes("snli-100d", 20, 4, 2, 20, 16, 1, 2, 1)
+QUICK = Sizes("snli-100d", 20, 4, 16, 1, 2, 1)
 Steps = Mapping[str, Callable[[], object]]
 
 
@@ -128,21 +126,12 @@ def repeat(step: Callable[[], object], count: int) -> None:
 
 
 def on_card(batches: str, sizes: Sizes) -> dict[str, dict[str, float]]:
-    """Time captured training steps of `fused` per batch: random, bucketed or long batches."""
-    long = batches == "long"
-    pairs = sizes.long_pairs if long else sizes.pairs
-    data = cuda.CudaSizes(pairs=pairs, examples=sizes.examples)
-    counts = [0, *[1] * sizes.longest]
+    """Time captured training steps of `fused` per batch, with random or bucketed batches."""
+    data = cuda.CudaSizes(pairs=sizes.pairs, examples=sizes.examples)
     steps: dict[str, Callable[[], object]] = {}
     for name, settings in (ESTIMATORS | POLICIES).items():
         _, step, chosen = cuda.setup(
-            sizes.recipe,
-            "tf32",
-            "random" if long else batches,
-            data,
-            lengths=[counts, counts] if long else None,
-            impl="fused",
-            estimator=settings,
+            sizes.recipe, "tf32", batches, data, impl="fused", estimator=settings
         )
         steps[name] = partial(run_all, step, chosen)
     return turns(steps, len(chosen), sizes, torch.cuda.synchronize)
@@ -166,7 +155,7 @@ def measure(sizes: Sizes, devices: list[str], path: Path) -> dict[str, Any]:
     if "cuda" in devices:
         cases |= {
             f"cuda, {batches} batches": partial(on_card, batches, sizes)
-            for batches in ("random", "bucketed", "long")
+            for batches in ("random", "bucketed")
         }
     if "cpu" in devices:
         cases["cpu"] = partial(on_cpu, sizes)

@@ -8,7 +8,8 @@ from word ids to updated weights, and inference. The first case is one pass over
 to 999 words, one at a time. On a CPU, every case runs in a new process on one thread, and memory is
 what the process adds at its peak; on a CUDA device, it is all that torch reserves at its peak.
 Steps on a CUDA device are captured as graphs: `first` is the time of the calls that capture them,
-the other times are those of replays.
+the other times are those of replays. Cases that the file already has, measured with the same code
+on the same machine, are kept.
 """
 
 import argparse
@@ -150,6 +151,16 @@ def exponent(rows: list[dict[str, Any]], value: str) -> float:
     return statistics.linear_regression(x, [math.log(row[value]) for row in rows]).slope
 
 
+def measured(path: Path, found: dict[str, Any], width: int) -> list[dict[str, Any]]:
+    """Return the cases of a file that the same code has measured on the same machine."""
+    if not path.exists():
+        return []
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    same = all(earlier[x] == found[x] for x in ("machine", "versions", "device"))
+    same = same and earlier["code"]["source"] == found["code"]["source"]
+    return [row for row in earlier["rows"] if same and row["width"] == width]
+
+
 def report(device: str, sizes: Sizes, path: Path) -> dict[str, Any]:
     """Measure all cases; write what is known to `path` after each of them."""
     count, low, high = sizes.pass_over
@@ -164,8 +175,9 @@ def report(device: str, sizes: Sizes, path: Path) -> dict[str, Any]:
     found = {**environment(), "device": device, "rows": []}
     if device == "cuda":
         found["machine"]["gpu"] = torch.cuda.get_device_name()
+    found["rows"] = measured(path, found, sizes.width)
     context = multiprocessing.get_context("spawn")
-    for case in cases:
+    for case in cases[len(found["rows"]) :]:
         if device == "cuda":
             row = measure(case)
         else:
@@ -202,7 +214,11 @@ def draw(found: dict[str, Any], path: Path) -> None:
             axis.plot([x["lengths"][1] for x in rows], y, "o-", color=colour, label=text)
         what = "memory, MiB" if value == "bytes" else "seconds"
         axis.set(title=f"{mode}: {what}", xlabel="tokens T", xscale="log", yscale="log")
-        axis.set_xticks([x["lengths"][1] for x in rows])
+        axis.set_xticks(
+            sorted(
+                {x["lengths"][1] for x in found["rows"] if x["mode"] == mode and x["inputs"] == 1}
+            )
+        )
         axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5), numticks=99))
         axis.yaxis.set_major_formatter("{x:,g}")

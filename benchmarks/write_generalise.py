@@ -55,6 +55,10 @@ CURVES = ("listops-policy", "listops-beams")
 """Recipes in the picture."""
 DRAWN = ("beams", "beams, OneSoft", "CRvNN", "Ordered Memory", "Gumbel tree")
 """Published systems in the picture."""
+RESTARTS = range(5, 20)
+"""Seeds on split C that did not take part in the comparison of settings."""
+STARTS = 3
+"""Runs of which the one with the highest development accuracy is kept."""
 NONE = "No runs are recorded yet."
 LENGTHS = ("test_d20s", "test-200-300", "test-500-600", "test-900-1000")
 """Files of these systems."""
@@ -191,6 +195,27 @@ def search(groups: Iterable[Group]) -> str:
     return table(["recipe", "seeds", "steps", "dev", "dev, held out"], rows) if rows else NONE
 
 
+def restarts(groups: Iterable[Group]) -> str:
+    """Return the runs on split C in threes, and the accuracy of the one that is kept."""
+    by_seed = {run["seed"]: run for x in groups if "test" in x.runs[0]["tests"] for run in x.runs}
+    rows, kept = [], []
+    for first in RESTARTS[::STARTS]:
+        three = [by_seed[seed] for seed in range(first, first + STARTS)]
+        best = max(three, key=lambda run: run["dev_accuracy"])
+        scores = {run["seed"]: 100 * run["tests"]["test"]["accuracy"] for run in three}
+        kept.append(scores[best["seed"]])
+        rows.append(
+            [
+                ", ".join(map(str, scores)),
+                ", ".join(f"{100 * run['dev_accuracy']:.2f}" for run in three),
+                ", ".join(f"{score:.2f}" for score in scores.values()),
+                f"{kept[-1]:.2f}",
+            ]
+        )
+    rows.append(["mean", "", "", spread(kept)])
+    return table(["seeds", "dev", "split C", "highest dev"], rows)
+
+
 def tables(
     groups: Sequence[Group], tried: Iterable[Group], found: dict[str, Any]
 ) -> dict[str, str]:
@@ -202,6 +227,7 @@ def tables(
         found: the F1 of trees.
     """
     content = {"trees": trees(found), "commits": code(groups), "logic search": search(tried)}
+    content["restarts"] = restarts(x for x in groups if x.recipe == "logic-policy")
     for task in COLUMNS:
         content[task] = ours([x for x in groups if x.recipe.startswith(task)], task)
         content[f"published {task}"] = published(task)

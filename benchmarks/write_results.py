@@ -240,17 +240,20 @@ def step_times() -> dict[frozenset[str], float]:
 
 
 def commits(each: Group) -> str:
-    """Return the commits of the runs, empty if none is recorded."""
-    found = dict.fromkeys(
-        f"`{code['commit'][:7]}`" + ("" if code["clean"] else " modified")
-        if code["commit"]
-        else f"source `{code['source'][:7]}`"
-        for run in each.runs
-        for code in run["code"]
-    )
+    """Return the commits of the runs, empty if none is recorded.
+
+    Of several commits with the same source files, the first is named.
+    """
+    found: dict[str, str] = {}
+    for code in (code for run in each.runs for code in run["code"]):
+        if code["commit"]:
+            name = f"`{code['commit'][:7]}`" + ("" if code["clean"] else " modified")
+        else:
+            name = f"source `{code['source'][:7]}`"
+        found.setdefault(code.get("source") or name, name)
     if found and not all(run["code"] for run in each.runs):
-        found["others not recorded"] = None
-    return ", ".join(found)
+        found["others"] = "others not recorded"
+    return ", ".join(dict.fromkeys(found.values()))
 
 
 def parameters(each: Group) -> str:

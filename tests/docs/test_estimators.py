@@ -96,7 +96,7 @@ def test_all_columns(writer: ModuleType, results: Path) -> None:
     (results / "gradient_variance.json").write_text(json.dumps({"rows": rows}))
     kinds = {"st_gumbel": {"kind": "st_gumbel"}, "plain": {"kind": "st"}}
     times = {"st_gumbel": {"ratio": 1.0}, "plain": {"ratio": 0.987}}
-    about = {"quick": False, "estimators": kinds, "cases": {"cuda, long batches": times}}
+    about = {"quick": False, "estimators": kinds, "cases": {"cuda, random batches": times}}
     (results / "estimators_cuda.json").write_text(json.dumps(about))
     found = writer.tables(results)["estimators"].splitlines()
     end = "F1 | deviation | cosine | passes | time per step |"

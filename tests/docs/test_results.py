@@ -128,6 +128,11 @@ def test_cells_of_a_group(writer):
     assert writer.minutes(group) == "0.60"
     assert writer.minutes(group._replace(runs=members[:1])) == "≤ 1.0"
     assert writer.commits(group) == "`aaaaaaa`, others not recorded"
+    # a later commit with the same source files is the same code
+    again = code | {"commit": "b" * 40}
+    changed = code | {"commit": "c" * 40, "source": "2" * 40}
+    same = [run(seed, 1, True, code=[x]) for seed, x in enumerate((code, again, changed))]
+    assert writer.commits(group._replace(runs=same)) == "`aaaaaaa`, `ccccccc`"
     assert writer.parameters(group) == "1,234 + 56"
 
 
@@ -310,6 +315,20 @@ def test_the_page_on_long_inputs_has_the_recorded_tables(collector, tmp_path):
     assert again == text, "run python benchmarks/write_generalise.py"
     page.draw([x for x in groups if x.recipe == "listops-beams"], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_restarts_keep_the_run_with_the_highest_development_accuracy():
+    page = importlib.import_module("write_generalise")
+    found = []
+    for seed in page.RESTARTS:
+        tests = {"test": {"accuracy": seed / 100}}
+        # of three seeds, the second has the highest development accuracy
+        dev = 0.9 if seed % 3 == 0 else 0.8
+        found.append(run(seed, 1, True, "logic-policy", dev_accuracy=dev, tests=tests))
+    rows = page.restarts(page.group(found)).splitlines()[2:]
+    assert rows[0] == "| 5, 6, 7 | 80.00, 90.00, 80.00 | 5.00, 6.00, 7.00 | 6.00 |"
+    assert rows[-1] == "| mean |  |  | 12.00 ± 4.74 |"
+    assert len(rows) == 6
 
 
 def test_pictures_are_drawn_from_curves(writer, tmp_path):
