@@ -191,6 +191,17 @@ def test_sums_of_word_vectors():
     assert (rest["accumulator"], words["accumulator"]) == (0.1, 10.0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({"word_rate": 0.1}, 0.3), ({"word_decay": 0.2}, 0.2), ({"word_decay": 0.0}, 0.0),
+     ({"word_optimizer": "sgd"}, 0.0), ({"word_optimizer": "sgd", "word_decay": 0.2}, 0.2)],
+)  # fmt: skip
+def test_weight_decay_of_word_vectors(settings, expected):
+    config = TrainingConfig(optimizer="adagrad", weight_decay=0.3, **settings)
+    rest, words = new_optimizer(config, Model(), CPU).param_groups
+    assert (rest["weight_decay"], words["weight_decay"]) == (0.3, expected)
+
+
 @pytest.mark.parametrize("optimizer", [x for x in OPTIMIZERS if x != "sgd"])
 def test_epsilon(optimizer):
     config = TrainingConfig(optimizer=optimizer, eps=0.125)
@@ -213,6 +224,7 @@ def test_epsilon(optimizer):
         ),
         ({"word_rate": 0.1}, r"`training.word_rate` is 0.1, but .* fixed; set embedding.tuned"),
         ({"word_optimizer": "sgd"}, r"`training.word_optimizer` is sgd, but .* fixed"),
+        ({"word_decay": 0.1}, r"`training.word_decay` is 0.1, but .* fixed"),
     ],
 )
 def test_contradictory_settings(settings, message):

@@ -256,9 +256,10 @@ def new_optimizer(
     }
     if "accumulator" in _KINDS[kinds[1]].takes:
         of_words["accumulator"] = config.accumulator if first is None else first
+    if config.word_decay is not None or config.word_optimizer:
+        of_words["weight_decay"] = config.word_decay or 0.0
     if not config.word_optimizer:
         return new(config.optimizer, [*groups, of_words])
-    of_words["weight_decay"] = 0.0
     return Several([new(config.optimizer, groups), new(config.word_optimizer, [of_words])])
 
 
@@ -292,7 +293,7 @@ def _parser(config: TrainingConfig, model: nn.Module) -> set[nn.Parameter]:
 
 def _words(config: TrainingConfig, model: nn.Module) -> set[nn.Parameter]:
     """Return the word vectors if they have settings of their own."""
-    for name in ("word_rate", "word_optimizer", "word_accumulator"):
+    for name in ("word_rate", "word_optimizer", "word_accumulator", "word_decay"):
         value = getattr(config, name)
         if value not in (None, ""):
             weight = getattr(getattr(model, "embedding", None), "weight", None)
