@@ -215,3 +215,12 @@ def test_parts_without_a_numpy_version_are_refused_by_name(folder, monkeypatch):
         # commands fall back to torch where it is installed
         assert isinstance(load_for_use(str(folder), "cpu"), SentenceModel)
     assert isinstance(load_for_use(str(folder), "cpu"), LightModel)
+
+
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+@pytest.mark.parametrize("method", ["predict", "encode", "parse_many", "best_trees"])
+def test_models_of_listops_read_expressions_alone(runtime, method):
+    read = getattr(load_for_use("listops-64d", "cpu", runtime), method)
+    assert len(read(["[MAX 1 2 ]"])) == 1
+    with pytest.raises(ValueError, match=r"text 1: expected one expression .* no parentheses$"):
+        read(["[MAX 1 2 ]", "hello world"])

@@ -13,9 +13,11 @@ from tokenizers import Tokenizer
 from gumbeltree.answers import softmax
 from gumbeltree.config import ModelConfig
 from gumbeltree.encoded import VECTORS, BestTrees, Encoded, Keep, check_beams
+from gumbeltree.tasks import text_check
 from gumbeltree.text.batches import ahead, as_list, as_texts, batches, chunks
 from gumbeltree.text.files import shown
 from gumbeltree.text.ids import Sentence, TextCounts, TextReader
+from gumbeltree.text.lines import Check
 from gumbeltree.threads import in_threads, share
 from gumbeltree.tree import Tree
 
@@ -252,6 +254,24 @@ class TextModel(ABC):
             answers += self.head.answers(self.head_output(*encodings))
         return answers
 
+    @property
+    def data_settings(self) -> dict[str, Any]:
+        """Settings of the training data; empty if they are not recorded."""
+        recipe = self.provenance.get("recipe")
+        settings = recipe.get("data") if isinstance(recipe, dict) else None
+        return settings if isinstance(settings, dict) else {}
+
+    def text_check(self, pretokenized: bool = False) -> Check | None:
+        """Return a function that raises a MismatchError for texts that the model cannot read.
+
+        It is None for most models. Those of ListOps read expressions alone, and those of logic
+        formulas.
+
+        Args:
+            pretokenized: see `encode`.
+        """
+        return text_check(self.data_settings.get("task"), pretokenized)
+
     def check_builds_trees(self, name: str = "this model") -> None:
         """Raise a ValueError unless the encoder merges words into a tree.
 
@@ -321,7 +341,8 @@ class TextModel(ABC):
         """
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"`batch_size` must be a positive integer, got {batch_size!r}")
-        reader = TextReader(self.tokenizer, self.config.max_words, pretokenized, counts)
+        check = self.text_check(pretokenized)
+        reader = TextReader(self.tokenizer, self.config.max_words, pretokenized, counts, check)
 
         def read() -> Iterator[tuple[slice, list[list[Sentence]]]]:
             # node states take much memory, so keep those of one batch at a time

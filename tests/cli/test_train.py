@@ -146,7 +146,11 @@ def test_trains_several_seeds(run):
     one = read("runs/demo/seed-6/result.json")
     assert one == summary["runs"][1]
     assert "seed 6: epoch" in result.err
-    assert "The model is in runs/demo/seed-5/model." in result.out
+    a, b = summary["dev_accuracy"]["each"]
+    best = 5 if a >= b else 6
+    assert summary["best_seed"] == best
+    assert f"Seed {best} has the best dev accuracy." in result.out
+    assert f"The model is in runs/demo/seed-{best}/model." in result.out
     # a third seed leaves the others as they are
     more = run("demo", "--seeds", 3, "--seed", 5, "--resume", "--json")
     assert [one["seed"] for one in json.loads(more.out)["runs"]] == [5, 6, 7]
@@ -154,6 +158,17 @@ def test_trains_several_seeds(run):
     # equal to a single run with that seed
     assert run("demo", "--seed", 6, "--out", "single").code == 0
     assert contents("single") == contents("runs/demo/seed-6")
+
+
+def test_seeds_selected_by_loss_also_show_accuracy(run):
+    result = run("demo", "--seeds", 2, settings=["training.best_by=loss"])
+    summary = read("runs/demo/summary.json")
+    for name, form in (("dev_loss", ".4f"), ("dev_accuracy", ".2%")):
+        for one in summary["runs"]:
+            assert format(one[name], form) in result.out
+        assert summary[name]["each"] == [one[name] for one in summary["runs"]]
+    scores = {one["dev_accuracy"]: one["seed"] for one in reversed(summary["runs"])}
+    assert summary["best_seed"] == scores[max(scores)]
 
 
 def test_settings_and_precision(run):

@@ -2,6 +2,7 @@ import builtins
 import dataclasses
 import itertools
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -21,6 +22,7 @@ from gumbeltree.data.compile import prepare, with_labels
 from gumbeltree.data.prepared import load_prepared
 from gumbeltree.evaluation import evaluate
 from gumbeltree.migrate import current_recipe
+from gumbeltree.parts import HEADS
 from gumbeltree.settings import from_dict
 from gumbeltree.states import Draw
 from gumbeltree.training import loop
@@ -731,8 +733,14 @@ def test_summarizes_several_seeds():
         {"recipe": "demo", "seed": seed, "dev_accuracy": dev, "test_accuracy": 0.5}
         for seed, dev in ((4, 0.5), (5, 0.75), (6, 1.0))
     ]
-    summary = summarize(runs)
+    head = HEADS["single"]
+    summary = summarize(runs, head)
     assert summary["dev_accuracy"] == {"mean": 0.75, "deviation": 0.25, "each": [0.5, 0.75, 1.0]}
     assert summary["test_accuracy"]["deviation"] == 0
     assert summary["runs"] == runs
-    assert summarize(runs[:1])["dev_accuracy"]["deviation"] is None
+    assert summary["best_seed"] == 6
+    assert summarize(runs[:1], head)["dev_accuracy"]["deviation"] is None
+    # NaN is never the best
+    runs[2]["dev_accuracy"] = math.nan
+    assert summarize(runs, head)["best_seed"] == 5
+    assert "best_seed" not in summarize(runs[2:], head)

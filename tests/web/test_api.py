@@ -1550,7 +1550,7 @@ def test_other_threads_run_during_tokenization():
 
     def tokenize():
         began = time.monotonic()
-        service._find_error(model, ["a" * 16])
+        service._find_error(service.Served("m", model), ["a" * 16])
         return began, time.monotonic()
 
     times = []

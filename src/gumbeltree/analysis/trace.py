@@ -308,7 +308,8 @@ def read_sentences(
     """Check the arguments, and return the ids of the texts and which texts were truncated."""
     model.check_builds_trees()
     check_temperature(temperature)
-    reader = TextReader(model.tokenizer, model.config.max_words, pretokenized)
+    check = model.text_check(pretokenized)
+    reader = TextReader(model.tokenizer, model.config.max_words, pretokenized, check=check)
     sentences, cuts = [], []
     for number, text in enumerate(as_texts(texts)):
         before = reader.counts.cut

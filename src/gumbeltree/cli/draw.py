@@ -76,7 +76,6 @@ def draw(
     from gumbeltree.analysis.film import draw_film
     from gumbeltree.analysis.trace import check_temperature, trace
     from gumbeltree.runtimes import load_for_use
-    from gumbeltree.tasks import text_check
     from gumbeltree.text.files import counted
 
     *models, text = arguments
@@ -98,10 +97,6 @@ def draw(
             hint = f"only the last argument, {text!r}, is read as the text; put the text in quotes"
             raise type(error)(f"{str(error).rstrip('.')}; {hint}") from error
         try:
-            check = text_check(streams.data_settings(model).get("task"), pretokenized)
-            if check is not None:
-                # the figure shows an answer
-                check(text)
             found = trace(
                 model,
                 text,

@@ -99,10 +99,8 @@ def encode(
     streams.check_out(out)
     loaded = load_for_use(model, device, runtime)
     width = loaded.encoder.vector_dim
-    columns = streams.columns_of(loaded, text_column)
-    with streams.open_texts(
-        text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns
-    ) as source:
+    inputs = (text, input_file, out, pretokenized, batch_size, skip_bad, quiet)
+    with streams.open_texts(*inputs, loaded, text_column) as source:
         vectors = (
             loaded.encode(streams.singles(chunk), **source.options) for chunk in source.chunks()
         )

@@ -43,10 +43,8 @@ def index(
     loaded = load_for_use(model, device, runtime)
     # a path must be valid from any working directory
     name = str(Path(model).resolve()) if Path(model).is_dir() else model
-    columns = streams.columns_of(loaded, text_column)
-    with streams.open_texts(
-        None, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns
-    ) as source:
+    inputs = (None, input_file, out, pretokenized, batch_size, skip_bad, quiet)
+    with streams.open_texts(*inputs, loaded, text_column) as source:
         texts = (text for chunk in source.chunks() for text in streams.singles(chunk))
         built = Index.build(
             out, loaded, texts, name=name, unique=unique, replace=replace, **source.options

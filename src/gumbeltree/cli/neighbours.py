@@ -57,10 +57,8 @@ def neighbours(
     index = Index.open(folder)
     loaded = _load(index, model, device, runtime)
     show = _json_line if as_json else _table
-    columns = streams.columns_of(loaded, text_column)
-    with streams.open_texts(
-        text, input_file, None, pretokenized, batch_size, skip_bad, quiet, columns
-    ) as source:
+    inputs = (text, input_file, None, pretokenized, batch_size, skip_bad, quiet)
+    with streams.open_texts(*inputs, loaded, text_column) as source:
 
         def lines() -> Iterator[str]:
             for chunk in source.chunks():

@@ -38,7 +38,8 @@ def parse(
         typer.Option(
             "--beams",
             metavar="K",
-            help="Print the K most probable trees of each sentence with their probabilities.",
+            help="Print the K most probable trees of each sentence, K from 1 to 100, with their "
+            "probabilities.",
         ),
     ] = None,
     out: Annotated[
@@ -88,10 +89,8 @@ def parse(
     loaded.check_builds_trees(model)
     if beams is not None:
         loaded.check_has_beams(beams, model)
-    columns = streams.columns_of(loaded, text_column)
-    with streams.open_texts(
-        text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns
-    ) as source:
+    inputs = (text, input_file, out, pretokenized, batch_size, skip_bad, quiet)
+    with streams.open_texts(*inputs, loaded, text_column) as source:
         chunks = source.chunks()
         if beams is not None:
             found = (

@@ -58,7 +58,6 @@ def predict(
     gumbeltree predict demo/model --input reviews.csv --text review --out predicted.csv
     """
     from gumbeltree.runtimes import load_for_use
-    from gumbeltree.tasks import text_check
 
     streams.check_out(out)
     separator = TABLES.get(_suffix(out), "")
@@ -72,11 +71,8 @@ def predict(
     if text2_column is not None and not pair:
         raise ValueError("this model reads single sentences; omit --text2")
     show = _json_line if as_json or _suffix(out) == ".jsonl" else _text_line
-    columns = streams.columns_of(loaded, text_column, text2_column)
-    check = text_check(streams.data_settings(loaded).get("task"), pretokenized)
-    with streams.open_texts(
-        text, input_file, out, pretokenized, batch_size, skip_bad, quiet, columns, check
-    ) as source:
+    inputs = (text, input_file, out, pretokenized, batch_size, skip_bad, quiet)
+    with streams.open_texts(*inputs, loaded, text_column, text2_column) as source:
 
         def answers() -> Iterator[tuple["Line", "Answer"]]:
             for chunk in source.chunks(pair):

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gumbeltree.cli.streams import data_settings
 from gumbeltree.config import DataConfig, Recipe
 from gumbeltree.data.compile import read_splits
 from gumbeltree.data.examples import Examples
@@ -27,7 +26,7 @@ def recipe_of(
         columns: text, text2 and label, from the options; they imply a table.
     """
     options = {key: value for key, value in columns.items() if value}
-    trained = data_settings(model)
+    trained = model.data_settings
     task = task or ("table" if options else trained.get("task"))
     if task is None:
         raise ValueError(

@@ -149,18 +149,11 @@ class Columns(NamedTuple):
 def columns_of(model: "TextModel", text: str | None, text2: str | None = None) -> Columns:
     """Return the columns of the options, or by default those of a model's training data."""
     # a folder may contain anything
-    trained = {key: str(value) for key, value in data_settings(model).items()}
+    trained = {key: str(value) for key, value in model.data_settings.items()}
     options = {"text": text, "text2": text2}
     names = {role: name or trained.get(role) or role for role, name in options.items()}
     given = next((role for role, name in options.items() if name is not None), "")
     return Columns(names, given, trained.get("separator", ""), trained.get("quotes") != "False")
-
-
-def data_settings(model: "TextModel") -> dict[str, Any]:
-    """Return the settings of a model's training data; empty if they are not recorded."""
-    recipe = model.provenance.get("recipe")
-    settings = recipe.get("data") if isinstance(recipe, dict) else None
-    return settings if isinstance(settings, dict) else {}
 
 
 ARGUMENTS = Path("arguments")
@@ -294,18 +287,20 @@ def open_texts(
     batch_size: int,
     skip_bad: bool,
     quiet: bool,
-    columns: Columns,
-    check: "Check | None" = None,
+    model: "TextModel",
+    text_column: str | None,
+    text2_column: str | None = None,
 ) -> Iterator[TextSource]:
     """Yield the texts of a command, show progress, and print a summary at the end.
 
-    The arguments are the options of the command; without `out`, results go to standard output.
-    `columns` tells how to read a table, and `check` raises a MismatchError for unsuitable texts.
+    The arguments are the options of the command and the model that reads the texts; without `out`,
+    results go to standard output.
     """
     from gumbeltree.text.files import Report
     from gumbeltree.text.ids import TextCounts
 
     counts, report = TextCounts(), Report()
+    columns, check = columns_of(model, text_column, text2_column), model.text_check(pretokenized)
     options = {"batch_size": batch_size, "pretokenized": pretokenized, "counts": counts}
     # results printed on a terminal already show progress
     visible = out is not None or sys.stdout is None or not sys.stdout.isatty()

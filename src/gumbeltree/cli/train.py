@@ -382,38 +382,51 @@ def show(result: dict[str, Any], folder: Path, head: "type[Head]") -> None:
         folder: folder of the run or runs.
         head: head of the model, which names and formats the metrics.
     """
+    from gumbeltree.training.seeds import SPLITS, shown_measures
+
     runs = result.get("runs", [result])
-    measure = runs[0].get("measure", "accuracy")
-    score = head.metric(measure).shown
-    names = [f"dev_{measure}", f"test_{measure}"]
+    measures = shown_measures(runs, head)
+    if len(runs) == 1:
+        # the others follow below the table
+        measures = measures[:1]
+    names = [(f"{split}_{measure}", head.metric(measure).shown)
+             for measure in measures for split in SPLITS]  # fmt: skip
     table = Table()
-    splits = (f"{split} {measure}" for split in ("dev", "test"))
-    for column in ("seed", *splits, "best epoch", "steps", "time"):
+    columns = (name.replace("_", " ", 1) for name, _ in names)
+    for column in ("seed", *columns, "best epoch", "steps", "time"):
         # a label in the name of a metric can look like markup
         table.add_column(RichText(column), justify="right")
     for run in runs:
         minutes, seconds = divmod(round(run["seconds"]), 60)
         table.add_row(
             str(run["seed"]),
-            *(score(run[name]) if name in run else "" for name in names),
+            *(score(run[name]) if name in run else "" for name, score in names),
             f"{run['best_epoch']:.1f}",
             f"{run['steps']:,}",
             f"{minutes}:{seconds:02d}",
         )
     if len(runs) > 1:
         table.add_section()
-        columns = [result.get(name) for name in names]
-        means = [f"{score(x['mean'])} ± {score(x['deviation'])}" if x else "" for x in columns]
+        means = [
+            f"{score(result[name]['mean'])} ± {score(result[name]['deviation'])}"
+            if name in result
+            else ""
+            for name, score in names
+        ]
         table.add_row("mean", *means)
-        folder = folder / f"seed-{runs[0]['seed']}"
     console = Console()
     console.print(table)
-    others = [name for name in (head.measure, *head.metrics) if name != measure]
-    for split in ("dev", "test"):
+    others = [name for name in (head.measure, *head.metrics) if name not in measures]
+    for split in SPLITS:
         known = [name for name in others if f"{split}_{name}" in result]
         if known:
             shown = (head.metric(name).shown(result[f"{split}_{name}"]) for name in known)
             line = ", ".join(map(" ".join, zip(known, shown, strict=True)))
             console.print(f"{split}: {line}", highlight=False, markup=False, soft_wrap=True)
-    place = f"The model is in {folder / 'model'}."
+    best = ""
+    if len(runs) > 1:
+        seed = result.get("best_seed", runs[0]["seed"])
+        best = f"Seed {seed} has the best dev {head.measure}. " if "best_seed" in result else ""
+        folder = folder / f"seed-{seed}"
+    place = f"{best}The model is in {folder / 'model'}."
     console.print(place, highlight=False, markup=False, soft_wrap=True)

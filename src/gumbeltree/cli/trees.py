@@ -211,7 +211,7 @@ def _check_arguments(
 
 def _trained_on(models: Iterable["SentenceModel"]) -> str:
     """Return the task that all models were trained on."""
-    tasks = {streams.data_settings(model).get("task") for model in models}
+    tasks = {model.data_settings.get("task") for model in models}
     if len(tasks) > 1 or None in tasks:
         known = ", ".join(sorted(task or "an unknown task" for task in tasks))
         raise ValueError(f"the models were trained on {known}; pass the task of --data with --task")

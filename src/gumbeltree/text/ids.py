@@ -7,7 +7,8 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from gumbeltree.text import tokenizer as text_tokenizers
-from gumbeltree.text.files import counted, shown
+from gumbeltree.text.files import SKIP, MismatchError, counted, shown
+from gumbeltree.text.lines import Check
 from gumbeltree.text.tokenizer import undo_ptb_escapes
 
 
@@ -85,6 +86,7 @@ class TextReader:
         pretokenized: texts are words separated by white space, possibly with Penn Treebank
             escapes, and are not split any further.
         counts: updated with every text.
+        check: raises a MismatchError for texts that the model cannot read.
     """
 
     def __init__(
@@ -93,12 +95,14 @@ class TextReader:
         max_words: int,
         pretokenized: bool = False,
         counts: TextCounts | None = None,
+        check: Check | None = None,
     ) -> None:
         self.tokenizer = text_tokenizers.pretokenized(tokenizer) if pretokenized else tokenizer
         self.pretokenized = pretokenized
         self.max_words = max_words
         self.max_characters = max_characters(max_words)
         self.counts = TextCounts() if counts is None else counts
+        self.check = check
         name = getattr(tokenizer.model, "unk_token", None)
         unknown = None if name is None else tokenizer.token_to_id(name)
         # -1 matches no id
@@ -112,6 +116,13 @@ class TextReader:
             first: index of the first text, for error messages.
             offsets: whether to return the character range of each word.
         """
+        if self.check is not None:
+            for number, text in enumerate(texts):
+                try:
+                    self.check(text)
+                except MismatchError as error:
+                    fix = error.fix.removesuffix(f"; {SKIP}")
+                    raise ValueError(f"text {first + number}: {error.problem}; {fix}") from error
         pieces = [self._piece(text) for text in texts]
         tokenize = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
         try:

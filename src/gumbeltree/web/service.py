@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gumbeltree.analysis.samples import Samples, predict_trees, sampling, searching
 from gumbeltree.analysis.trace import GivenTreeError, Trace, trace_many
-from gumbeltree.describe import measured, section, without_published
-from gumbeltree.tasks import text_check
+from gumbeltree.describe import measured, without_published
 from gumbeltree.text.files import MismatchError
 from gumbeltree.text.lines import Check
 from gumbeltree.text_model import TextModel
@@ -65,20 +64,15 @@ class Served:
         """Whether the model builds trees; the baselines do not."""
         return bool(self.model.encoder.builds_trees)
 
-    @property
-    def task(self) -> str | None:
-        """Name of the model's task; None if it is not recorded."""
-        return section(section(self.model.provenance, "recipe"), "data").get("task")
-
     @cached_property
     def check(self) -> Check | None:
         """The check of texts of the model's task, if it has one."""
-        return text_check(self.task)
+        return self.model.text_check()
 
     @cached_property
     def examples(self) -> list[str]:
         """Example sentences of the model's task."""
-        return example_sentences(self.task)
+        return example_sentences(self.model.data_settings.get("task"))
 
     @cached_property
     def phrases(self) -> Phrases:
@@ -122,7 +116,7 @@ def parse(served: Served, texts: list[str], options: Options) -> Generator[None,
     Yields between short steps, because sampling and beam search take long.
     """
     model = served.model
-    errors = [_find_error(model, [text]) for text in texts]
+    errors = [_find_error(served, [text]) for text in texts]
     usable = [text for text, error in zip(texts, errors, strict=True) if error is None]
     given = options.tree != "model" or options.prefix
     results: Answers = []
@@ -184,7 +178,7 @@ def predict(served: Served, items: list[tuple[str, str | None]]) -> Answers:
     def texts(item: tuple[str, str | None]) -> list[str]:
         return [text for text in item if text is not None]
 
-    return _run_usable(served.model, items, texts, run, served.check)
+    return _run_usable(served, items, texts, run)
 
 
 def predict_along(
@@ -197,7 +191,7 @@ def predict_along(
     model = served.model
     results: Answers = []
     for text, second in items:
-        error = _find_error(model, [text] if second is None else [text, second], served.check)
+        error = _find_error(served, [text] if second is None else [text, second])
         if error is not None:
             results.append(error)
             continue
@@ -228,7 +222,7 @@ def encode(served: Served, texts: list[str]) -> Answers:
     def run(texts: list[str]) -> list[str]:
         return [to_json(vector) for vector in served.model.encode(texts).tolist()]
 
-    return _run_usable(served.model, texts, lambda text: [text], run)
+    return _run_usable(served, texts, lambda text: [text], run)
 
 
 def similar_phrases(served: Served, items: list[tuple[str, list[int] | None, int]]) -> Answers:
@@ -241,7 +235,7 @@ def similar_phrases(served: Served, items: list[tuple[str, list[int] | None, int
             for trace, (_, span, k) in zip(traces, items, strict=True)
         ]
 
-    return _run_usable(served.model, items, lambda item: [item[0]], run)
+    return _run_usable(served, items, lambda item: [item[0]], run)
 
 
 def similar_sentences(served: Served, items: list[tuple[str, int]]) -> Answers:
@@ -259,7 +253,7 @@ def similar_sentences(served: Served, items: list[tuple[str, int]]) -> Answers:
             results.append(_neighbours([pair for pair in others if pair[0] != text][:k]))
         return results
 
-    return _run_usable(served.model, items, lambda item: [item[0]], run)
+    return _run_usable(served, items, lambda item: [item[0]], run)
 
 
 def to_json(value: object) -> str:
@@ -286,22 +280,20 @@ def _similar_to_node(
 
 
 def _run_usable(
-    model: TextModel,
+    served: Served,
     items: list[Item],
     texts: Callable[[Item], list[str]],
     run: Callable[[list[Item]], Sequence[str | RefusedError]],
-    check: Check | None = None,
 ) -> Answers:
     """Call `run` on the items whose texts are usable; return its results and the other errors.
 
     Args:
-        model: model whose tokenizer counts words.
+        served: the model.
         items: items of several requests.
         texts: returns the texts of an item.
         run: returns one result per item.
-        check: raises a MismatchError for unusable texts.
     """
-    errors = [_find_error(model, texts(item), check) for item in items]
+    errors = [_find_error(served, texts(item)) for item in items]
     usable = [item for item, error in zip(items, errors, strict=True) if error is None]
     return _merged(run(usable) if usable else [], errors)
 
@@ -312,21 +304,19 @@ def _merged(results: Sequence[str | RefusedError], errors: list[RefusedError | N
     return [next(rest) if error is None else error for error in errors]
 
 
-def _find_error(
-    model: TextModel, texts: list[str], check: Check | None = None
-) -> RefusedError | None:
+def _find_error(served: Served, texts: list[str]) -> RefusedError | None:
     """Return an error for the first text that has no words or too many, or fails the check."""
     for text in texts:
         # unlike `encode`, this lets other threads run, so that the server responds meanwhile
-        (encoding,) = model.tokenizer.encode_batch_fast([text])
+        (encoding,) = served.model.tokenizer.encode_batch_fast([text])
         words = len(encoding.ids)
         if words == 0:
             return RefusedError("the text contains no words")
         if words > LIMITS.words:
             return RefusedError(f"the text has {words} words; the limit is {LIMITS.words}")
         try:
-            if check is not None:
-                check(text)
+            if served.check is not None:
+                served.check(text)
         except MismatchError as error:
             return RefusedError(error.problem)
     return None
