@@ -505,6 +505,19 @@ def test_evaluate_by_levels_and_operations(tmp_path):
     right = sum(x["accuracy"] * x["examples"] for x in result["by_levels"])
     assert right == pytest.approx(4 * result["accuracy"])
     assert "Accuracy by levels:" in run(*options).out
+    # several files: one column each
+    more, picture = tmp_path / "more.tsv", tmp_path / "levels.svg"
+    more.write_text("2\t[MAX 2 [MIN 1 [SM 1 1 ] ] ]\n7\t[MAX 1 7 ]\n")
+    out = run(*options, "--data", more, "--plot", picture).out
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines()]
+    (second,) = [x["accuracy"] for x in result["by_levels"] if x["size"] == 2]
+    rows = {row[0]: row for row in cells if len(row) == 3}
+    assert [*rows] == ["1", "2", "3", "4"]
+    assert rows["2"][1] == f"{100 * second:.1f}"
+    assert [bool(x) for x in rows["1"][1:] + rows["4"][1:]] == [True, False, False, True]
+    drawn = picture.read_text(encoding="utf-8")
+    assert "levels" in drawn
+    assert "more.tsv" in drawn
     assert Logic().size_of(("( not a )", "( a ( and ( not b ) ) )")) == 2
 
 

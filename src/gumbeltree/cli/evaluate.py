@@ -59,7 +59,7 @@ def evaluate(
         Path | None,
         typer.Option(
             help="Picture of the accuracy by length, .png, .svg or .pdf; with several files, one "
-            "point per file."
+            "point per file. For listops and logic, also by levels or operations."
         ),
     ] = None,
     pretokenized: streams.Pretokenized = False,
@@ -75,8 +75,9 @@ def evaluate(
     """Evaluate a model on labelled data.
 
     For classes: accuracy, precision, recall and F1 of each class, the confusion matrix and accuracy
-    by length. For numbers: Pearson and Spearman correlation and mean squared error. For tags:
-    micro- and macro-averaged F1 and the scores of each tag.
+    by length; for ListOps also by levels, and for logic by operations. For numbers: Pearson and
+    Spearman correlation and mean squared error. For tags: micro- and macro-averaged F1 and the
+    scores of each tag.
 
     Examples for models trained on SNLI, on your own table, and on generated data:
 
@@ -170,12 +171,15 @@ def evaluate(
     if confusion is not None:
         write_confusion(confusion, evaluation)
     if plot is not None:
-        by_size.draw(results, plot)
+        by_size.draw(results, plot, reader.size_name)
     if as_json:
         found = [result.about for result in results]
         typer.echo(json.dumps(found if several else found[0], indent=2, ensure_ascii=False))
     elif several:
-        tables.print_results([by_size.comparison(results)])
+        shown = [by_size.comparison(results)]
+        if any(result.sizes for result in results):
+            shown.append(by_size.sizes_by_file(reader.size_name, results))
+        tables.print_results(shown)
     else:
         shown = fitted(evaluation.tables(), evaluation, tables.console_width())
         if sizes:
