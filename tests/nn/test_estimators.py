@@ -1,5 +1,6 @@
 """Test every registered estimator, the noise and the temperature."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -160,6 +161,66 @@ def test_reinmax_is_exact_for_quadratic_losses_and_st_for_linear_ones() -> None:
     assert (biased - truth).abs().max() > 0.01
     linear = expected_gradient(ESTIMATORS["st"](), logits, lambda y: c)
     torch.testing.assert_close(linear, true_gradient(logits, lambda y: c @ y))
+
+
+SENTENCE = {
+    "st_gumbel": {"kind": "st_gumbel"},
+    "st": {"kind": "st"},
+    "decoupled": {"kind": "st", "forward_temperature": 0.5},
+    "gumbel_rao": {"kind": "gumbel_rao", "samples": 3},
+    "gapped": {"kind": "gapped"},
+    "reinmax": {"kind": "reinmax"},
+    **{x: {"kind": "spigot", "variant": x, "step": 0.3} for x in ("spigot", "ce", "eg")},
+}
+
+
+def gradients(
+    encoder: GumbelTreeEncoder, words: Tensor, groups: int, order: list[int] | None = None
+) -> Tensor:
+    """Return the mean gradients of the query `[groups, D]` over 25 draws of the noise each."""
+    B, T, _ = words.shape
+    found = []
+    for seed in range(groups):
+        noise = gumbel_noise((B, T - 1, T - 1), generator=torch.Generator().manual_seed(seed))
+        forced = None if order is None else torch.tensor([order]).expand(B, -1)
+        out = encoder(words, torch.full((B,), T), noise=noise.double(), order=forced)
+        # a loss that depends on the tree
+        loss = (out.vector * torch.linspace(-2, 3, out.vector.shape[1])).sum(1).square().mean()
+        found += torch.autograd.grad(loss, encoder.query)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("name", SENTENCE)
+def test_mean_and_variance_on_a_sentence_are_those_over_all_orders(name: str) -> None:
+    torch.manual_seed(0)
+    settings = SENTENCE[name]
+    encoder = GumbelTreeEncoder(EncoderConfig(3, 4, estimator=settings, temperature=0.8)).double()
+    torch.nn.init.normal_(encoder.query, std=3)
+    count, draws, T = 150, 25, 4
+    words = torch.randn(1, T, 3, dtype=torch.float64).expand(draws, T, 3)
+    # given the order, only the Gumbel methods depend on the noise: both on noise that leads to it,
+    # which Gumbel-Rao draws
+    noisy = "gumbel" in name
+    given = SENTENCE["gumbel_rao"] if noisy else settings
+    along = GumbelTreeEncoder(EncoderConfig(3, 4, estimator=given, temperature=0.8)).double()
+    along.load_state_dict(encoder.state_dict())
+    mean, square, total = 0.0, 0.0, 0.0
+    for order in itertools.product(range(3), range(2), range(1)):
+        out = encoder(words[:1], torch.tensor([T]), order=torch.tensor([order]), details=True)
+        scores = out.scores[0].detach() / settings.get("forward_temperature", 1.0)
+        steps = [scores[t, : 3 - t].softmax(0)[k] for t, k in enumerate(order)]
+        share = math.prod(map(float, steps))
+        of_order = gradients(along, words, 60 if noisy else 1, list(order)).mean(0)
+        mean, square = mean + share * of_order, square + share * of_order**2
+        total += share
+    assert total == pytest.approx(1)
+    found = gradients(encoder, words, count)
+    error = found.std(0) / math.sqrt(count)
+    assert ((found.mean(0) - mean).abs() < 5 * error).all()
+    assert found.mean(0).abs().max() > 3 * error.max()
+    if not noisy:
+        variance = (square - mean**2) / draws
+        torch.testing.assert_close(found.var(0), variance, rtol=0.4, atol=0)
 
 
 def test_gumbel_rao_draws_noise_that_leads_to_the_choice() -> None:
