@@ -27,7 +27,10 @@ from gumbeltree.settings import from_dict
 RUNS = Path(__file__).parent / "results" / "runs.jsonl"
 IGNORED = ("description", "training.seed", "training.checkpoint_seconds")
 """Settings that do not distinguish experiments."""
-ACCURACIES = tuple(f"{x}_{y}" for y in ("accuracy", "binary_accuracy") for x in ("dev", "test"))
+SCORES = (
+    *(f"{x}_{y}" for y in ("accuracy", "binary_accuracy") for x in ("dev", "test")),
+    "dev_loss",
+)
 DRAWN_EVALUATIONS = 20
 """Curves with more evaluations per epoch are not recorded."""
 
@@ -128,7 +131,7 @@ def read_run(folder: Path, exclusive: bool = False) -> dict[str, Any]:
         "recipe": name,
         "set": changed,
         "seed": result["seed"],
-        **{key: result[key] for key in ACCURACIES if key in result},
+        **{key: result[key] for key in SCORES if key in result},
         "best_epoch": best["epoch"],
         "best_step": best["step"],
         "best_seconds": float(f"{best['seconds']:.6g}"),

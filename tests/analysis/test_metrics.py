@@ -381,6 +381,14 @@ def test_tables(folder):
     assert "Accuracy" not in quiet.out
 
 
+def test_models_that_follow_gold_trees_are_not_compared(folder, tmp_path):
+    model = tiny_model("single", trees="gold")
+    gumbeltree.save(model, tmp_path / "follower", {})
+    message = run("trees", tmp_path / "follower", "--gold", folder / "mine.txt").refused()
+    assert "follower follows the gold trees of the data" in message
+    assert "pass models that build trees of their own" in message
+
+
 def test_tables_of_narrow_terminals_cut_no_figure(folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     output = run("trees", folder / "single", "--gold", folder / "mine.txt").out

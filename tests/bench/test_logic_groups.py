@@ -29,10 +29,18 @@ def test_share_over_the_distinct_formulas_of_a_file(
         def parse_many(self, texts: list[str]) -> list[Tree]:
             return [Tree.left_branching(text.split()) for text in texts]
 
+        def parse(self, text: str) -> Tree:
+            return self.parse_many([text])[0]
+
     monkeypatch.setattr(gumbeltree, "load", lambda folder: Model())
     out = tmp_path / "groups.json"
     monkeypatch.setattr(sys, "argv", ["logic_groups", str(out), "--data", str(data), "runs/seed-0"])
     logic_groups.main()
     found = json.loads(out.read_text())
     assert found["formulas"] == 2
-    assert found["shares"] == {"seed-0": 2 / 4}
+    (row,) = found["rows"]
+    assert (row["model"], row["share"]) == ("seed-0", 2 / 4)
+    assert row["tree"].startswith("( ( (")
+    monkeypatch.setattr(sys, "argv", ["logic_groups", str(out), "--data", "no.tsv", "runs/seed-0"])
+    with pytest.raises(SystemExit, match=r"logic_groups: error: .*no\.tsv"):
+        logic_groups.main()

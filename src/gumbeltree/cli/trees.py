@@ -123,6 +123,12 @@ def show_trees(
         with streams.progress(quiet) as advance:
             device = pick_device(device)
             loaded = {name: load(model, device) for name, model in zip(names, models, strict=True)}
+            for name, model in loaded.items():
+                if "order" in model.encoder.needs:
+                    raise ValueError(
+                        f"{name} follows the gold trees of the data, so there is nothing to "
+                        "compare; pass models that build trees of their own"
+                    )
             examples = []
             if data is not None:
                 reader = gold_trees.tree_task(task or _trained_on(loaded.values()))
