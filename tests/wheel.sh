@@ -42,13 +42,13 @@ echo "wheel: $((size - pip)) MB installed without torch and pip"
 "$bin/gumbeltree" models
 "$bin/gumbeltree" info snli-300d > /dev/null
 for name in $names; do
-  text="i love this very much ."
-  [ "$name" != listops-64d ] || text="[MAX 2 9 ]"
+  text="i love this very much ." file="$root/README.md"
+  [ "$name" != listops-64d ] || { text="[MAX 2 9 ]" file=texts.txt; echo "$text" > $file; }
   "$bin/gumbeltree" parse "$name" "$text"
   "$bin/gumbeltree" draw "$name" "$text" --out tree.svg --quiet
-  "$bin/gumbeltree" encode "$name" "i love this" --out vectors.npy --quiet
+  "$bin/gumbeltree" encode "$name" "$text" --out vectors.npy --quiet
   "$bin/gumbeltree" info "$name" --json | grep '"pretrained"' > /dev/null
-  "$bin/gumbeltree" index "$name" --input "$root/README.md" --out "$name.index" --quiet --skip-bad
+  "$bin/gumbeltree" index "$name" --input "$file" --out "$name.index" --quiet --skip-bad
 done
 "$bin/gumbeltree" predict sst2-100d "i love this very much ." --json > light.json
 refused "[torch]'" "$bin/gumbeltree" train demo --out run
