@@ -27,6 +27,7 @@ from gumbeltree.training.noise import example_keys, sample_keys
 from gumbeltree.training.optimizers import new_optimizer
 from gumbeltree.training.policy import Critic
 from gumbeltree.training.step import Step
+from tests.commands import run
 from tests.models import WORDS, encoder_settings, tiny_config
 from tests.runs import contents, small
 
@@ -539,3 +540,14 @@ def test_rejects_trees_of_the_data():
 def test_rejects_bad_settings(settings, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         small("estimator=ppo", *settings.split())
+
+
+@pytest.mark.parametrize("name", ["beams", "entropy", "entropy of a bag"])
+def test_the_command_rejects_them_before_it_reads_data(name, tmp_path):
+    settings, message = ERRORS[name]
+    changes = [x for setting in settings for x in ("--set", setting)]
+    bad = tmp_path / "train.tsv"
+    bad.write_text("no example\n")
+    refused = run("train", "listops", *changes, "--data", bad, "--out", tmp_path / "run")
+    assert message in refused.refused()
+    assert not (tmp_path / "run").exists()

@@ -228,6 +228,7 @@ def train(
     from gumbeltree.training.candidates import comparison, train_candidates
     from gumbeltree.training.display import Display
     from gumbeltree.training.loop import train as train_run
+    from gumbeltree.training.policy import check_policy
     from gumbeltree.training.seeds import train_seeds
     from gumbeltree.training.start import known_words, leave_processes, start_from
 
@@ -239,6 +240,8 @@ def train(
         chosen, start = start_from(chosen, init)
         check_unchanged("--init", asked.model.encoder, plain.model.encoder, chosen.model.encoder)
         check_unchanged("--init", asked.data, plain.data, chosen.data)
+    # reading the data can take minutes
+    check_policy(chosen.model, chosen.training)
     if prepared is not None:
         if data or vectors or more_vectors or dev or test:
             raise ValueError(

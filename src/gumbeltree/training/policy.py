@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gumbeltree.config import LSTMConfig, ReinforceConfig, TrainingConfig
+from gumbeltree.config import LSTMConfig, ModelConfig, ReinforceConfig, TrainingConfig
 from gumbeltree.data.split import Batch, Split
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.baselines import LSTMEncoder
 from gumbeltree.nn.encoders.beam_tree import BeamTreeEncoder
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.nn.estimators.estimator import AdvanceEstimator
+from gumbeltree.parts import ENCODERS, ESTIMATORS
 from gumbeltree.states import Encoding
 
 
@@ -171,26 +172,35 @@ def estimator_of(encoder: Encoder) -> Any:
     return getattr(getattr(encoder, "parser", encoder), "estimator", None)
 
 
-def check_policy(model: SentenceModel, split: Split, config: TrainingConfig) -> None:
-    """Raise an error if the estimator needs drawn trees that there are not, or entropy needs it."""
-    encoder, estimator = model.config.encoder, estimator_of(model.encoder)
+def check_policy(model: ModelConfig, training: TrainingConfig) -> bool:
+    """Return whether an encoder learns by policy gradients; raise an error if it cannot.
+
+    Entropy needs such an encoder, and its estimator needs drawn trees.
+    """
+    encoder = model.encoder
     kind = getattr(getattr(encoder, "estimator", None), "kind", None)
-    if not isinstance(estimator, AdvanceEstimator):
-        if config.entropy:
+    if kind is None or not issubclass(ESTIMATORS[kind], AdvanceEstimator):
+        if training.entropy:
             has = f"the estimator {kind!r}" if kind else f"the encoder {encoder.kind!r}"
             raise ValueError(
-                f"`training.entropy` is {config.entropy:g}, but {has} does not learn from "
+                f"`training.entropy` is {training.entropy:g}, but {has} does not learn from "
                 "probabilities of trees; set it to 0, or use estimator=reinforce or ppo"
             )
-    elif isinstance(model.encoder, BeamTreeEncoder):
+        return False
+    if issubclass(ENCODERS[encoder.kind], BeamTreeEncoder):
         raise ValueError(
             f"the encoder {encoder.kind!r} draws no trees, but the estimator {kind!r} learns from "
             "them; use encoder.kind=gumbel_tree or parser_composer, or estimator=st_gumbel"
         )
-    elif split.orders is not None:
+    return True
+
+
+def check_drawn(model: ModelConfig, training: TrainingConfig, split: Split) -> None:
+    """Raise an error if the estimator needs drawn trees, but the data set has its own."""
+    if check_policy(model, training) and split.orders is not None:
         raise ValueError(
-            f"the estimator {kind!r} learns from drawn trees, but the data set contains trees, "
-            "which are followed instead; remove them, or use another estimator"
+            f"the estimator {model.encoder.estimator.kind!r} learns from drawn trees, but the data "
+            "set contains trees, which are followed instead; remove them, or use another estimator"
         )
 
 

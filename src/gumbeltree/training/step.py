@@ -22,7 +22,7 @@ from gumbeltree.states import Draw
 from gumbeltree.threads import for_step, limited
 from gumbeltree.training.noise import example_keys, sample_keys, step_seed
 from gumbeltree.training.optimizers import learning_rates, make_state
-from gumbeltree.training.policy import Policy, check_policy
+from gumbeltree.training.policy import Policy, check_drawn
 
 
 class Step:
@@ -57,7 +57,7 @@ class Step:
         self.norm = torch.zeros((), dtype=torch.float64, device=fabric.device)
         self.columns = split.sentences.shape[1]
         self.buckets: dict[tuple[int, torch.dtype], Tensor] = {}
-        check_policy(model, split, config)
+        check_drawn(model.config, config, split)
         self.policy = Policy(model, config.seed, self._total)
         self.samples = self.policy.samples
 
