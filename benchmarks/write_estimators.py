@@ -34,7 +34,7 @@ TREES = "estimators_trees.json"
 RECIPE = "listops-gated"
 FILES = ("test_d20s", "test-200-300", "test-900-1000")
 TIMED = "cuda, random batches"
-"""Measurement with sentences of SNLI in random order, as most recipes train."""
+"""Measurement with sentences of SNLI in random order."""
 COSTS = ("samples", "updates", "critic_dim")
 """Settings of estimators that change the time of a step."""
 TEXT = {"sst2": "SST-2", "snli": "SNLI"}

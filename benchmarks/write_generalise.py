@@ -58,7 +58,7 @@ DRAWN = ("beams", "beams, OneSoft", "CRvNN", "Ordered Memory", "Gumbel tree")
 RESTARTS = range(5, 20)
 """Seeds on split C that did not take part in the comparison of settings."""
 STARTS = (1, 2, 3, 5)
-"""Numbers of runs of which the one with the highest development accuracy is kept."""
+"""Numbers of runs of which the best one on development pairs is kept."""
 NONE = "No runs are recorded yet."
 LENGTHS = ("test_d20s", "test-200-300", "test-500-600", "test-900-1000")
 """Files of these systems."""

@@ -177,7 +177,7 @@ SENTENCE = {
 def gradients(
     encoder: GumbelTreeEncoder, words: Tensor, groups: int, order: list[int] | None = None
 ) -> Tensor:
-    """Return the mean gradients of the query `[groups, D]` over 25 draws of the noise each."""
+    """Return gradients of the query `[groups, D]`, each the mean over a batch of draws."""
     B, T, _ = words.shape
     found = []
     for seed in range(groups):

@@ -423,6 +423,14 @@ def test_phrases_are_those_of_the_task():
     assert english.examples == phrases.example_sentences() != served.examples
 
 
+@pytest.mark.parametrize("path", ["parse", "encode"])
+def test_texts_that_are_none_of_the_task_are_not_read(path):
+    client = TestClient(make_app({"listops": gumbeltree.load("listops-64d")}))
+    answer = client.post(f"/api/{path}", json={"model": "listops", "texts": ["hello ( world"]})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("texts.0: expected one expression of")
+
+
 @pytest.mark.parametrize("further", [{}, {"samples": 2}])
 def test_texts_that_are_none_of_the_task_are_not_predicted(further):
     client = TestClient(make_app({"listops": gumbeltree.load("listops-64d")}))

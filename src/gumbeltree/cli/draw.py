@@ -106,7 +106,7 @@ def draw(
                 pretokenized=pretokenized,
             )
         except ValueError as error:
-            raise ValueError(f"{name}: {getattr(error, 'problem', error)}") from error
+            raise ValueError(f"{name}: {error}") from error
         traces.append((name, found))
         if found.cut:
             words = counted(len(found.tree), "word")
