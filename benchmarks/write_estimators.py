@@ -22,7 +22,7 @@ from typing import Any
 
 from collect_runs import RUNS, read_runs
 from estimator_rows import BESIDE, Row, in_order, label, read_rows, same_estimator, title
-from write_generalise import COLUMNS, NONE, add_trees, cells, read_json
+from write_generalise import COLUMNS, add_trees, cells, read_json
 from write_results import DOCS, Group, accuracy, fill, group, spread, table
 
 from gumbeltree.atomic import replace_file
@@ -37,6 +37,7 @@ TIMED = "cuda, random batches"
 """Measurement with sentences of SNLI in random order."""
 COSTS = ("samples", "updates", "critic_dim")
 """Settings of estimators that change the time of a step."""
+NONE = "No runs are recorded yet."
 TEXT = {"sst2": "SST-2", "snli": "SNLI"}
 
 

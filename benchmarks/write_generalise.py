@@ -3,8 +3,8 @@
     python benchmarks/write_generalise.py [--trees TREES.json...]
 
 `collect_runs.py RUNS --out benchmarks/results/generalise.jsonl` fills that file with runs that
-`train_all.py` has trained and evaluated. The runs of plans/logic_search.toml are in
-logic_search.jsonl. `--trees` adds outputs of `gumbeltree trees
+`train_all.py` has trained and evaluated. The runs of plans/logic_search.toml and
+listops_ablation.toml are in the files of the same name. `--trees` adds outputs of `gumbeltree trees
 runs/listops/seed-* --data FILE --limit N --json` to results/generalise_trees.json. The text between
 `<!-- results: NAME -->` and `<!-- end -->` is replaced; the text around it is written by hand.
 """
@@ -48,9 +48,10 @@ COLUMNS = {
         "test-arguments-15": "15 args",
         "test-lra": "LRA",
     },
+    "depth": {"test": "8–10 levels", "test-900-1000": "900–1000 tokens"},
     "logic": {"test-8": "8", "test-10": "10", "test-12": "12", "test": "split C"},
 }
-"""Names of the test files and headings of their columns, by task."""
+"""Names of the test files and headings of their columns, by table."""
 CURVES = ("listops-policy", "listops-beams")
 """Recipes in the picture."""
 DRAWN = ("beams", "beams, OneSoft", "CRvNN", "Ordered Memory", "Gumbel tree")
@@ -59,9 +60,17 @@ RESTARTS = range(5, 20)
 """Seeds on split C that did not take part in the comparison of settings."""
 STARTS = (1, 2, 3, 5)
 """Numbers of runs of which the best one on development pairs is kept."""
-NONE = "No runs are recorded yet."
+ABLATION = ("test-200-300", "test-900-1000")
+"""Names of the files of plans/listops_ablation.toml, which no other run is tested on."""
+FILES = ("generalise", "logic_search", "listops_ablation")
+"""Files of runs."""
 LENGTHS = ("test_d20s", "test-200-300", "test-500-600", "test-900-1000")
 """Files of these systems."""
+
+
+def read_groups() -> dict[str, list[Group]]:
+    """Return the recorded experiments, by the name of their file."""
+    return {name: group(read_runs(RUNS.with_name(f"{name}.jsonl"))) for name in FILES}
 
 
 def accuracies(each: Group, name: str) -> list[float]:
@@ -87,8 +96,14 @@ def in_order(groups: Iterable[Group], plan: str) -> list[Group]:
     return sorted(groups, key=lambda each: [*keys, each.key].index(each.key))
 
 
+def table_of(each: Group) -> str:
+    """Return the table of an experiment: its task, or `depth` for the depth split of ListOps."""
+    task = each.recipe.partition("-")[0]
+    return "depth" if task == "listops" and "test" in each.runs[0]["tests"] else task
+
+
 def ours(groups: Iterable[Group], task: str) -> str:
-    """Return one row per experiment of a task."""
+    """Return one row per experiment of a table."""
     names = COLUMNS[task]
     rows = []
     for each in in_order(groups, "generalise.toml"):
@@ -192,7 +207,17 @@ def search(groups: Iterable[Group]) -> str:
     rows = [[label(each.recipe, each.set), str(len(each.runs)), f"{each.runs[0]['steps']:,}",
              *(accuracy(each, split) for split in ("dev", "test"))]
             for each in in_order(groups, "logic_search.toml")]  # fmt: skip
-    return table(["recipe", "seeds", "steps", "dev", "dev, held out"], rows) if rows else NONE
+    return table(["recipe", "seeds", "steps", "dev", "dev, held out"], rows)
+
+
+def ablation(groups: Iterable[Group]) -> str:
+    """Return one row per experiment of plans/listops_ablation.toml, with the settings it varies."""
+    found = in_order(groups, "listops_ablation.toml")
+    fixed = set.intersection(*(set(each.set) for each in found))
+    rows = [[label(each.recipe, (x for x in each.set if x not in fixed)), str(len(each.runs)),
+             accuracy(each, "dev"), *cells(each, ABLATION)] for each in found]  # fmt: skip
+    headings = (COLUMNS["listops"][name] for name in ABLATION)
+    return table(["recipe", "seeds", "dev", *headings], rows)
 
 
 def restarts(groups: Iterable[Group]) -> str:
@@ -210,21 +235,22 @@ def restarts(groups: Iterable[Group]) -> str:
     return table(["seeds", "choices", "highest dev accuracy", "lowest dev loss"], rows)
 
 
-def tables(
-    groups: Sequence[Group], tried: Iterable[Group], found: dict[str, Any]
-) -> dict[str, str]:
+def tables(runs: dict[str, Sequence[Group]], found: dict[str, Any]) -> dict[str, str]:
     """Return all tables of the page, by name.
 
     Args:
-        groups: experiments of generalise.jsonl.
-        tried: experiments of logic_search.jsonl.
+        runs: experiments by the name of their file.
         found: the F1 of trees.
     """
-    content = {"trees": trees(found), "commits": code(groups), "logic search": search(tried)}
+    groups = runs["generalise"]
+    content = {"trees": trees(found), "commits": code(groups)}
+    content["logic search"] = search(runs["logic_search"])
+    content["ablation"] = ablation(runs["listops_ablation"])
     content["restarts"] = restarts(x for x in groups if x.recipe == "logic-policy")
     for task in COLUMNS:
-        content[task] = ours([x for x in groups if x.recipe.startswith(task)], task)
-        content[f"published {task}"] = published(task)
+        content[task] = ours([x for x in groups if table_of(x) == task], task)
+        if task in PUBLISHED:
+            content[f"published {task}"] = published(task)
     return content
 
 
@@ -234,11 +260,10 @@ def main() -> None:
     given = parser.parse_args()
     page = DOCS / "generalise.md"
     try:
-        groups = group(read_runs(RUNS.with_name("generalise.jsonl")))
+        runs = read_groups()
         found = add_trees(given.trees, TREES)
-        tried = group(read_runs(RUNS.with_name("logic_search.jsonl")))
-        text = fill(page.read_text(encoding="utf-8"), tables(groups, tried, found))
-        drawn = [x for name in CURVES for x in groups if x.name == name]
+        text = fill(page.read_text(encoding="utf-8"), tables(runs, found))
+        drawn = [x for name in CURVES for x in runs["generalise"] if x.name == name]
         draw(drawn, DOCS / "images" / "generalise.png")
         replace_file(page, lambda part: part.write_text(text, encoding="utf-8"))
     except (ImportError, OSError, ValueError) as error:

@@ -306,14 +306,15 @@ def test_candidates_of_tuned_recipes_are_in_the_order_of_development_accuracy(wr
     assert names == ["sst2 missing_vectors=parts", "sst2-tuned", "sst2"]
 
 
-def test_the_page_on_long_inputs_has_the_recorded_tables(collector, tmp_path):
+def test_the_page_on_long_inputs_has_the_recorded_tables(tmp_path):
     page = importlib.import_module("write_generalise")
-    groups = page.group(collector.read_runs(collector.RUNS.with_name("generalise.jsonl")))
+    runs = page.read_groups()
     text = (ROOT / "docs" / "generalise.md").read_text(encoding="utf-8")
-    tried = page.group(collector.read_runs(collector.RUNS.with_name("logic_search.jsonl")))
-    again = page.fill(text, page.tables(groups, tried, page.read_json(page.TREES)))
+    again = page.fill(text, page.tables(runs, page.read_json(page.TREES)))
     assert again == text, "run python benchmarks/write_generalise.py"
-    page.draw([x for x in groups if x.recipe == "listops-beams"], tmp_path / "picture.png")
+    page.draw(
+        [x for x in runs["generalise"] if x.recipe == "listops-beams"], tmp_path / "picture.png"
+    )
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
