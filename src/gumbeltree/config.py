@@ -620,7 +620,8 @@ class TrainingConfig(Settings):
     word_optimizer: str = setting("", choices=("", *OPTIMIZERS))
     """Optimizer of the word vectors, without weight decay; by default `optimizer`, with it."""
     word_decay: float | None = setting(None, low=0)
-    """L2 penalty of the word vectors; by default `weight_decay`, and none with `word_optimizer`."""
+    """L2 penalty of the vectors of a batch's words; by default, `weight_decay` of all words, and
+    none with `word_optimizer`."""
     word_rate: float | None = setting(None, low=0)
     """Initial learning rate of the word vectors; by default `learning_rate`."""
     word_accumulator: float | None = setting(None, low=0)

@@ -192,14 +192,26 @@ def test_sums_of_word_vectors():
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
-    [({"word_rate": 0.1}, 0.3), ({"word_decay": 0.2}, 0.2), ({"word_decay": 0.0}, 0.0),
-     ({"word_optimizer": "sgd"}, 0.0), ({"word_optimizer": "sgd", "word_decay": 0.2}, 0.2)],
+    ("settings", "present", "others"),
+    [({"word_rate": 1.0}, 0.3, 0.3), ({"word_decay": 0.2}, 0.2, 0.0),
+     ({"word_decay": 0.0}, 0.0, 0.0), ({"word_optimizer": "sgd"}, 0.0, 0.0),
+     ({"word_optimizer": "sgd", "word_decay": 0.2}, 0.2, 0.0)],
 )  # fmt: skip
-def test_weight_decay_of_word_vectors(settings, expected):
-    config = TrainingConfig(optimizer="adagrad", weight_decay=0.3, **settings)
-    rest, words = new_optimizer(config, Model(), CPU).param_groups
-    assert (rest["weight_decay"], words["weight_decay"]) == (0.3, expected)
+def test_weight_decay_of_word_vectors(settings, present, others):
+    model = Model()
+    optimizer = new_optimizer(
+        TrainingConfig(optimizer="sgd", learning_rate=1.0, weight_decay=0.3, **settings), model, CPU
+    )
+    weight, head = model.embedding.weight, model.head.weight
+    before, before_head = weight.detach().clone(), head.detach().clone()
+    weight.grad, head.grad = torch.zeros_like(weight), torch.zeros_like(head)
+    # a word is present if any part of its gradient differs from 0
+    weight.grad[1, -1] = 1.0
+    expected = before * (1 - others)
+    expected[1] = before[1] * (1 - present) - weight.grad[1]
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), expected)
+    torch.testing.assert_close(head.detach(), before_head * 0.7)
 
 
 @pytest.mark.parametrize("optimizer", [x for x in OPTIMIZERS if x != "sgd"])

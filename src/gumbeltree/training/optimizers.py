@@ -257,10 +257,29 @@ def new_optimizer(
     if "accumulator" in _KINDS[kinds[1]].takes:
         of_words["accumulator"] = config.accumulator if first is None else first
     if config.word_decay is not None or config.word_optimizer:
-        of_words["weight_decay"] = config.word_decay or 0.0
-    if not config.word_optimizer:
-        return new(config.optimizer, [*groups, of_words])
-    return Several([new(config.optimizer, groups), new(config.word_optimizer, [of_words])])
+        of_words["weight_decay"] = 0.0
+    if config.word_optimizer:
+        parts = [new(config.optimizer, groups), new(config.word_optimizer, [of_words])]
+    else:
+        parts = [new(config.optimizer, [*groups, of_words])]
+    if config.word_decay:
+        parts[-1].register_step_pre_hook(_decay(*words, config.word_decay))
+    return parts[0] if len(parts) == 1 else Several(parts)
+
+
+def _decay(weight: Tensor, factor: float) -> Callable[..., None]:
+    """Return a function that adds the weight decay of the words of a batch to their gradients.
+
+    Other words have no gradient and are left alone. If all words were decayed, rare ones would
+    vanish: optimizers such as AdaGrad enlarge the small gradients between their occurrences.
+    """
+
+    def hook(*_: Any) -> None:
+        if weight.grad is not None:
+            present = weight.grad.any(1, keepdim=True)
+            weight.grad.addcmul_(weight.detach(), present.to(weight.dtype), value=factor)
+
+    return hook
 
 
 def _check(config: TrainingConfig, kinds: Sequence[str]) -> None:
