@@ -263,11 +263,11 @@ def new_optimizer(
     else:
         parts = [new(config.optimizer, [*groups, of_words])]
     if config.word_decay:
-        parts[-1].register_step_pre_hook(_decay(*words, config.word_decay))
+        parts[-1].register_step_pre_hook(_decay(words, config.word_decay))
     return parts[0] if len(parts) == 1 else Several(parts)
 
 
-def _decay(weight: Tensor, factor: float) -> Callable[..., None]:
+def _decay(words: Iterable[Tensor], factor: float) -> Callable[..., None]:
     """Return a function that adds the weight decay of the words of a batch to their gradients.
 
     Other words have no gradient and are left alone. If all words were decayed, rare ones would
@@ -275,9 +275,10 @@ def _decay(weight: Tensor, factor: float) -> Callable[..., None]:
     """
 
     def hook(*_: Any) -> None:
-        if weight.grad is not None:
-            present = weight.grad.any(1, keepdim=True)
-            weight.grad.addcmul_(weight.detach(), present.to(weight.dtype), value=factor)
+        for weight in words:
+            if weight.grad is not None:
+                present = weight.grad.any(1, keepdim=True)
+                weight.grad.addcmul_(weight.detach(), present.to(weight.dtype), value=factor)
 
     return hook
 
