@@ -22,6 +22,8 @@ class Run(NamedTuple):
     """Sum of the entropies of these choices."""
     actions: list[int]
     """0 for SHIFT and 1 for REDUCE."""
+    loss: Tensor
+    """Mean cross-entropy of all actions, also where there was no choice."""
 
 
 def by_list(
@@ -48,7 +50,7 @@ def by_list(
     D, nodes = missing.shape[1], list(words)
     stack: list[Tensor] = []
     queue, tracked, actions = list(words), list[Tensor](), list[int]()
-    log_prob = entropy = words.new_zeros(())
+    log_prob = entropy = loss = words.new_zeros(())
     h = c = words.new_zeros(0 if tracker is None else tracker.weight_hh.shape[1])
     for t in range(2 * len(words) - 1):
         view = [
@@ -60,11 +62,13 @@ def by_list(
             h, c = step(tracker, torch.cat(view), h, c)
             tracked.append(torch.cat([h, c]))
         action = 0 if queue else 1
+        logs = None if scores is None else scores(*view, h, c).log_softmax(0)
         if queue and len(stack) > 1:
-            logs = None if scores is None else scores(*view, h, c).log_softmax(0)
             action = int(logs.argmax()) if transitions is None else transitions[t]
             if logs is not None:
                 log_prob, entropy = log_prob + logs[action], entropy - (logs.exp() * logs).sum()
+        if logs is not None:
+            loss = loss - logs[action] / (2 * len(words) - 1)
         actions.append(action)
         if action == 0:
             stack.append(queue.pop(0))
@@ -79,4 +83,4 @@ def by_list(
         nodes.append(stack[-1])
     assert len(stack) == 1
     assert transitions is None or actions == list(transitions)
-    return Run(nodes, tracked, log_prob, entropy, actions)
+    return Run(nodes, tracked, log_prob, entropy, actions, loss)

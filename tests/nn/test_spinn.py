@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -110,8 +111,7 @@ def test_equals_a_list_as_the_stack(variant: str, impl: str, training: bool) -> 
     results = [found.vector, *found.losses.values()]
     wanted = [torch.stack([run.nodes[-1][:D] for run in runs])]
     if variant == "parsing":
-        # the mean over all actions
-        wanted.append(torch.stack([-run.log_prob / len(run.actions) for run in runs]))
+        wanted.append(torch.stack([run.loss for run in runs]))
     check_same(results, wanted, {"words": x, **dict(e.named_parameters())})
 
 
@@ -145,12 +145,19 @@ def test_scores_are_probabilities_of_the_next_merge() -> None:
             assert row[: length - 1 - t].exp().sum().item() == pytest.approx(1)
             assert row[merge] > -50
     # the probability of a tree is that of its actions
-    given = e(words(), torch.tensor(LENGTHS), order=found.order)
-    for b, length in enumerate(LENGTHS):
-        rows = zip(found.scores[b], found.order[b, : length - 1].tolist(), strict=False)
+    for b, leaves in enumerate(leaves_of(e, words(), LENGTHS)):
+        rows = zip(found.scores[b], found.order[b, : len(leaves) - 1].tolist(), strict=False)
         total = sum(float(row[merge]) for row, merge in rows)
-        steps = 2 * length - 1
-        assert total == pytest.approx(-steps * given.losses["actions"][b].item(), abs=1e-9)
+        assert total == pytest.approx(run_list(e, leaves).log_prob.item(), abs=1e-9)
+
+
+def test_the_loss_of_actions_counts_steps_without_a_choice() -> None:
+    e = made("parsing")
+    torch.nn.init.zeros_(e.action.weight)
+    torch.nn.init.zeros_(e.action.bias)
+    found = e(words(), torch.tensor(LENGTHS), order=orders())
+    # both actions are equally probable at every step
+    assert found.losses["actions"].tolist() == pytest.approx([math.log(2)] * len(LENGTHS))
 
 
 def test_noise_draws_and_forbids_merges() -> None:

@@ -80,7 +80,7 @@ class LatentSyntaxEncoder(StackEncoder):
         """Return vectors and trees; they follow `sentences.order` if it is set."""
         layout = sentences.layout
         leaves = self.leaf(sentences.words, layout, self.config.impl)
-        found = self.build(leaves, sentences, draw, keep, weighed=draw.sampled)
+        found = self.build(leaves, sentences, draw, keep, "free" if draw.sampled else "")
         if not draw.sampled:
             return found.encoding
         entropy = found.entropy

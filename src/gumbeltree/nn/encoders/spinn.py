@@ -25,8 +25,8 @@ class SpinnEncoder(StackEncoder):
 
     If `parses` is true, the tracker's [h; c] scores the actions. In training, the encoder follows
     the trees of the data, and the loss "actions" is the mean cross-entropy over the steps of a
-    sentence. Otherwise it takes the better action of those that are possible; in the released code,
-    impossible actions can be taken.
+    sentence, including those where only one action is possible. Otherwise it takes the better
+    action of those that are possible; in the released code, impossible actions can be taken.
 
     Initial values follow the released code: those of the projection, the tracker and the action
     layer are uniform in ±0.005, those of the composition normal with variance
@@ -99,7 +99,7 @@ class SpinnEncoder(StackEncoder):
         learns = self.config.parses and sentences.order is not None
         leaves = self.leaf(sentences.words, layout)
         keep = keep._replace(scores=keep.scores and self.config.parses)
-        found = self.build(leaves, sentences, draw, keep, weighed=learns)
+        found = self.build(leaves, sentences, draw, keep, "all" if learns else "")
         if not learns:
             return found.encoding
         steps = 2 * layout.own_lengths() - 1

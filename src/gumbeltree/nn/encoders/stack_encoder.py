@@ -111,7 +111,7 @@ class StackEncoder(Encoder):
         )
 
     def build(
-        self, leaves: Tensor, sentences: Sentences, draw: Draw, keep: Keep, weighed: bool
+        self, leaves: Tensor, sentences: Sentences, draw: Draw, keep: Keep, weighed: str = ""
     ) -> Followed:
         """Build the trees of sentences, following `sentences.order` if it is set.
 
@@ -120,7 +120,8 @@ class StackEncoder(Encoder):
             sentences: layout of the words, and trees to follow.
             draw: how to choose actions.
             keep: what to return in addition to vectors and trees.
-            weighed: whether to return the log-probability and the entropy of the actions.
+            weighed: steps whose log-probabilities and entropies are summed: `free`, where both
+                actions are possible, or `all`; by default none.
         """
         # under autocast as well, states keep the precision of the weights
         with torch.autocast(leaves.device.type, enabled=False):
@@ -129,7 +130,7 @@ class StackEncoder(Encoder):
             return self._built(problem, sentences, draw, keep, weighed)
 
     def _built(
-        self, problem: StackProblem, sentences: Sentences, draw: Draw, keep: Keep, weighed: bool
+        self, problem: StackProblem, sentences: Sentences, draw: Draw, keep: Keep, weighed: str
     ) -> Followed:
         layout, order, tables = problem.layout, sentences.order, None
         if order is not None:
@@ -167,7 +168,7 @@ class StackEncoder(Encoder):
             encoding = dataclasses.replace(encoding, scores=scores[layout.rank])
         if not weighed or tables is None:
             return Followed(encoding, root[:0, 0], root[:0, 0])
-        return Followed(encoding, *self._weights(result, tables, layout))
+        return Followed(encoding, *self._weights(result, tables, layout, weighed == "free"))
 
     def _tables(self, order: Tensor, layout: Layout) -> StackTables:
         """Return the rows that given trees read and write."""
@@ -179,23 +180,29 @@ class StackEncoder(Encoder):
         return device_tables(*spans_of(torch.where(merged, order, -1)), layout, tracked)
 
     def _weights(
-        self, result: StackResult, tables: StackTables, layout: Layout
+        self, result: StackResult, tables: StackTables, layout: Layout, only_free: bool
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probability and the entropy of the actions of each sentence, `[B]`."""
-        # where only one action is possible, there is nothing to choose
-        free: Any = slice(None) if layout.spare else tables.free.nonzero()[:, 0]
+        counted = tables.free
+        if layout.spare and not only_free:
+            step = torch.arange(2 * layout.T - 1, device=counted.device)
+            counted = (step[:, None] < 2 * layout.lengths - 1).view(-1)
+        if layout.spare or not only_free:
+            rows: Any = slice(None)
+        else:
+            rows = counted.nonzero()[:, 0]
         h = result.states.chunk(2, dim=1)[0]
-        view = torch.cat([h[row] for row in tables.view[:, free]], dim=1)
-        tracked = None if result.tracked is None else result.tracked[free]
+        view = torch.cat([h[row] for row in tables.view[:, rows]], dim=1)
+        tracked = None if result.tracked is None else result.tracked[rows]
         logs = self.action_scores(view, tracked).log_softmax(1)
-        chosen = logs.gather(1, tables.reduces[free].long()[:, None])[:, 0]
+        chosen = logs.gather(1, tables.reduces[rows].long()[:, None])[:, 0]
         entropy = -(logs.exp() * logs).sum(1)
         if layout.spare:
-            found = (torch.where(tables.free, x, 0) for x in (chosen, entropy))
+            found = (torch.where(counted, x, 0) for x in (chosen, entropy))
             log_prob, total = (x.view(-1, layout.B).sum(0)[layout.rank] for x in found)
             return log_prob, total
         zeros = logs.new_zeros(layout.B)
         log_prob, total = (
-            zeros.index_add(0, tables.rank[free], x)[layout.rank] for x in (chosen, entropy)
+            zeros.index_add(0, tables.rank[rows], x)[layout.rank] for x in (chosen, entropy)
         )
         return log_prob, total
