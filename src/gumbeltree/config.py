@@ -672,6 +672,8 @@ class TrainingConfig(Settings):
     weights themselves."""
     entropy: float = setting(0.0, low=0)
     """Weight of a bonus for the entropy of the choices, with the estimators reinforce and ppo."""
+    policy_weight: float = setting(1.0, low=0)
+    """Weight of the policy's objective beside the loss, with the estimators reinforce and ppo."""
     losses: dict[str, float] = field(default_factory=dict, hash=False)
     """Weights of the encoder's additional losses, by name; 1 by default."""
     anneal_rate: float = setting(0.0, low=0)

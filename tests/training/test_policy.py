@@ -70,7 +70,7 @@ class ForcedStep(Step):
         return super()._forward(batch, draw, head)
 
 
-def step_of(head="single", optimizer=None, entropy=0.0, lengths=(3, 4), **settings):
+def step_of(head="single", optimizer=None, lengths=(3, 4), training=None, **settings):
     """Return the step of a model in float64 whose losses do not depend on the rest of the batch."""
     config = dataclasses.replace(tiny_config(head), encoder=encoder_settings(**settings))
     model = SentenceModel(config, whitespace_tokenizer(WORDS)).double().eval()
@@ -80,7 +80,7 @@ def step_of(head="single", optimizer=None, entropy=0.0, lengths=(3, 4), **settin
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = Recorder(parameters) if optimizer is None else optimizer(parameters)
     fabric = Fabric(accelerator="cpu", devices=1)
-    config = TrainingConfig(clip=0, entropy=entropy, seed=5)
+    config = TrainingConfig(clip=0, seed=5, **training or {})
     split = split_of(lengths, model.head.sentences)
     step = ForcedStep(fabric, model, model, optimizer, split, config)
     step.policy.sums.copy_(torch.tensor(SUMS, dtype=torch.float64))
@@ -240,7 +240,7 @@ def test_a_policy_learns_the_best_trees(baseline):
 def test_first_update_of_ppo_is_that_of_reinforce(baseline):
     gradients = []
     for kind in ("reinforce", "ppo"):
-        step = step_of(estimator=estimator(baseline, kind, scaled=True), entropy=0.1)
+        step = step_of(estimator=estimator(baseline, kind, scaled=True), training={"entropy": 0.1})
         batch, draw = batch_of(step, step.samples)
         step._update(batch, draw, 1.0, 1.0)
         gradients.append(step.optimizer.seen)
@@ -255,7 +255,7 @@ def test_updates_of_ppo_by_hand(kind):
     step = step_of(
         kind=kind,
         optimizer=lambda parameters: torch.optim.SGD(parameters, rate),
-        entropy=0.01,
+        training={"entropy": 0.01},
         **settings,
     )
     model = copy.deepcopy(step.model)
@@ -352,6 +352,23 @@ def test_entropy_and_its_gradient(mean):
     scores.requires_grad_()
     (slope,) = torch.autograd.grad(of_choices(scores, found.order)[1].sum(), scores)
     torch.testing.assert_close(slope, slopes)
+
+
+@pytest.mark.parametrize("kind", ["reinforce", "ppo"])
+def test_weight_of_the_policy(kind):
+    first = []
+    for weight in (0.0, 1.0, 3.0):
+        training = {"entropy": 0.1, "policy_weight": weight}
+        step = step_of(estimator=estimator("running", kind), training=training)
+        batch, draw = batch_of(step, step.samples)
+        step._update(batch, draw, 1.0, 1.0)
+        first.append(step.optimizer.seen[0])
+    # the gradient of the loss and of the bonus is that without a policy
+    changed = 0.0
+    for without, once, thrice in zip(*first, strict=True):
+        torch.testing.assert_close(thrice - without, 3 * (once - without))
+        changed += (once - without).abs().sum().item()
+    assert changed > 0.01
 
 
 # running numbers
@@ -493,6 +510,10 @@ ERRORS = {
     "entropy": (
         ("entropy=0.1",),
         "`training.entropy` is 0.1, but the estimator 'st_gumbel' does not learn from",
+    ),
+    "weight of no policy": (
+        ("policy_weight=0.5",),
+        "`training.policy_weight` is 0.5, but the estimator 'st_gumbel' does not learn from",
     ),
     "entropy of a bag": (
         ("encoder.kind=bag", "entropy=0.1"),

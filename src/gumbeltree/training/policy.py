@@ -175,17 +175,18 @@ def estimator_of(encoder: Encoder) -> Any:
 def check_policy(model: ModelConfig, training: TrainingConfig) -> bool:
     """Return whether an encoder learns by policy gradients; raise an error if it cannot.
 
-    Entropy needs such an encoder, and its estimator needs drawn trees.
+    Weights of the policy need such an encoder, and its estimator needs drawn trees.
     """
     encoder = model.encoder
     kind = getattr(getattr(encoder, "estimator", None), "kind", None)
     if kind is None or not issubclass(ESTIMATORS[kind], AdvanceEstimator):
-        if training.entropy:
-            has = f"the estimator {kind!r}" if kind else f"the encoder {encoder.kind!r}"
-            raise ValueError(
-                f"`training.entropy` is {training.entropy:g}, but {has} does not learn from "
-                "probabilities of trees; set it to 0, or use estimator=reinforce or ppo"
-            )
+        for name, unused in (("entropy", 0), ("policy_weight", 1)):
+            if (value := getattr(training, name)) != unused:
+                has = f"the estimator {kind!r}" if kind else f"the encoder {encoder.kind!r}"
+                raise ValueError(
+                    f"`training.{name}` is {value:g}, but {has} does not learn from probabilities "
+                    f"of trees; set it to {unused}, or use estimator=reinforce or ppo"
+                )
         return False
     if issubclass(ENCODERS[encoder.kind], BeamTreeEncoder):
         raise ValueError(

@@ -189,7 +189,7 @@ class Step:
         return total
 
     def _surrogate(self, now: ModelOutput, drawn: ModelOutput, advantage: Tensor) -> Tensor:
-        """Return the summed surrogate of the estimator, minus the entropy bonus.
+        """Return the weighted sum of the estimator's surrogate, minus the entropy bonus.
 
         Args:
             now: log-probabilities and entropies with the current weights.
@@ -201,7 +201,7 @@ class Step:
         assert drawn.log_prob is not None
         surrogate = self.policy.estimator.surrogate
         total = surrogate(advantage, now.log_prob, drawn.log_prob.detach()).sum()
-        return total - self.config.entropy * now.entropy.sum()
+        return self.config.policy_weight * total - self.config.entropy * now.entropy.sum()
 
 
 class CapturedStep(Step):
