@@ -164,7 +164,8 @@ def lines(task: str, plain: dict[str, Group]) -> Iterator[Line]:
         if task == "sst2" and (recipe := row.get("binary")):
             each = plain.get(recipe)
             both = each and with_accuracy(each, lambda run, x: run.get(f"{x}_binary_accuracy"))
-            found.insert(0, (recipe, both, "two classes read from five"))
+            # after a recipe for two classes
+            found.insert(name in recipe_names(), (recipe, both, "two classes read from five"))
         if not found and about.get("test"):
             found.append(("", None, ""))
         for number, line in enumerate(found):
@@ -256,6 +257,25 @@ def commits(each: Group) -> str:
     return ", ".join(dict.fromkeys(found.values()))
 
 
+def snli_share(each: Group) -> float:
+    """Return the share of SNLI's training pairs; 1 for other tasks."""
+    if load_recipe(each.recipe).data.task != "snli":
+        return 1.0
+    pairs: int = each.runs[0]["data"]["examples"]["train"]
+    return pairs / SNLI_PAIRS
+
+
+def silver(each: Group) -> bool:
+    """Return whether the trees are those of our parser: only all of SNLI has parses."""
+    reads = load_recipe(each.recipe).model.encoder.kind == "spinn"
+    return reads and snli_share(each) < 1
+
+
+def titled(each: Group) -> str:
+    """Return the label of a recipe without changes, which names silver parses."""
+    return label(each.recipe) + (" (silver parses)" if silver(each) else "")
+
+
 def parameters(each: Group) -> str:
     """Return the number of trained parameters, plus that of tuned word vectors."""
     return " + ".join(f"{count:,}" for count in each.runs[0]["parameters"].values())
@@ -263,15 +283,15 @@ def parameters(each: Group) -> str:
 
 def data(line: Line) -> str:
     """Return where the data differs from that of the published figure."""
-    used: dict[str, Any] = line.group.runs[0]["data"] if line.group else {}
-    pairs = used.get("examples", {}).get("train")
-    snli = pairs and load_recipe(line.recipe).data.task == "snli"
-    share = pairs / SNLI_PAIRS if snli else 1.0
+    each = line.group
+    share = snli_share(each) if each else 1.0
+    vectors = (each.runs[0]["data"].get("vectors") or {}).get("file", "") if each else ""
+    cased = not load_recipe(line.recipe).data.lower if line.recipe else False
     notes = {
         f"{100 * share:.0f} % of SNLI": share < 0.995,
-        "GloVe subset": "subset" in (used.get("vectors") or {}).get("file", ""),
-        # only the complete training file has parses
-        "silver parses": line.about.get("parses") and share < 1,
+        "GloVe subset": "subset" in vectors and not cased,
+        "cased words, mostly lower-case GloVe subset": "subset" in vectors and cased,
+        "silver parses": each and silver(each),
         line.about.get("data", ""): True,
         line.note: True,
     }
@@ -345,7 +365,8 @@ def cost_table(found: Iterable[Line]) -> str:
             continue
         ours = (*figures(each)[-3:], parameters(each)) if each else [""] * 4
         epochs, took, code, size = ours
-        rows.append((label(line.recipe), theirs[0], size, theirs[1], epochs, took, code))
+        name = titled(each) if each else label(line.recipe)
+        rows.append((name, theirs[0], size, theirs[1], epochs, took, code))
     return table((*header, "code"), rows) if rows else NONE
 
 
@@ -360,7 +381,7 @@ def difference_table(plain: dict[str, Group]) -> str:
                     for split in ("dev", "test")
                 )
                 seeds = f"{len(ours.runs)}, {len(plain[base].runs)}"
-                rows.append((label(recipe), label(base), *cells, seeds))
+                rows.append((titled(ours), label(base), *cells, seeds))
     return table(("recipe", "minus", "dev", "test", "seeds"), rows) if rows else NONE
 
 
@@ -500,7 +521,7 @@ def points(found: Iterable[Line]) -> tuple[str, list[Point]]:
         return split, []
     return split, [
         Point(
-            re.sub("-(sst[25]|matched)", "", line.recipe),
+            re.sub("-(sst[25]|matched)", "", line.recipe) + (" (silver)" if silver(each) else ""),
             "tree" if not line.other else "matched" if "-matched" in line.recipe else "authors",
             each.runs[0]["parameters"]["trained"],
             minutes_alone(each),
@@ -512,8 +533,10 @@ def points(found: Iterable[Line]) -> tuple[str, list[Point]]:
 
 def compared_curves(plain: dict[str, Group]) -> dict[str, Group]:
     """Return the groups of Figure 3; none unless there are other systems, too."""
-    drawn = {x: plain[x] for x in FIGURE_3 if x in plain and "curve" in plain[x].runs[0]}
-    return drawn if any(name not in PAPER for name in drawn) else {}
+    drawn = [plain[x] for x in FIGURE_3 if x in plain and "curve" in plain[x].runs[0]]
+    if all(each.recipe in PAPER for each in drawn):
+        return {}
+    return {x.recipe + (" (silver parses)" if silver(x) else ""): x for x in drawn}
 
 
 def draw_pictures(groups: Sequence[Group], folder: Path) -> None:

@@ -88,6 +88,33 @@ TRAINING = {
     "sst2": ("adadelta", 1.0, 32, 20, 40),
     "sst5": ("adadelta", 1.0, 64, 20, 40),
 }
+# published optimizer, learning rate, batch size, weight decay, norm that gradients are clipped to
+# (0 for none), epochs, dropout of the head, whether word vectors are tuned
+AUTHORS = {
+    "lstm": ("rmsprop", 0.00465, 32, 8.85e-6, 0, 15, 0.117, False),
+    "spinn-pi-nt": ("rmsprop", 2.98e-4, 32, 7e-6, 0, 15, 0.056, False),
+    "spinn-pi": ("rmsprop", 7.02e-3, 32, 4e-5, 0, 15, 0.065, False),
+    "spinn": ("rmsprop", 2e-3, 32, 6e-5, 0, 15, 0.06, False),
+    "nse": ("adam", 3e-4, 128, 3e-5, 15, 40, 0.3, False),
+    "gated-attention": ("adam", 4e-4, 32, 0, 10, 50, 0.5, False),
+    "shortcut-stacked": ("adam", 2e-4, 32, 0, 0, 6, 0.1, True),
+    # a rate of 0.01 and a norm of 5 for the loss summed over 16 pairs
+    "cyk": ("sgd", 0.16, 16, 0, 0.3125, 15, 0, False),
+    "rntn-sst5": ("adagrad", 0.01, 27, 1e-3, 0, 400, 0, True),
+    "constituency-sst5": ("adagrad", 0.05, 25, 1e-4, 0, 10, 0.5, True),
+    "constituency-dropout-sst5": ("adagrad", 0.05, 100, 0, 0, 20, 0.25, True),
+    "bcn-sst5": ("adam", 1e-3, 100, 0, 5, 40, None, False),
+}
+DETAILS = {
+    "lstm": ("decay=0.75", "decay_steps=10_000", "patience=1_000_000"),
+    "spinn-pi": ("decay=0.75", "decay_steps=10_000", "patience=1_000_000"),
+    "spinn": ("training.losses.actions=3.9", "tracker=79"),
+    "gated-attention": ("restore=true", "evaluations=1", "encoder.dropout=0.5"),
+    "rntn-sst5": ("eps=1e-3", "reset_every=1", "word_decay=1e-4", "embedding.std=0.1"),
+    "constituency-sst5": ("word_optimizer=sgd", "word_rate=0.1"),
+    "constituency-dropout-sst5": ("accumulator=0.1", "word_accumulator=10.0", "loss_scale=100.0"),
+}
+"""Further published settings, which `--set` would not change."""
 
 
 def test_lists_all_recipes():
@@ -122,6 +149,17 @@ def test_recipe_fits_its_task(name):
     assert recipe.description
     assert "\n" not in recipe.description
     assert count_parameters(recipe.model)["total"] > 0
+
+
+@pytest.mark.parametrize("name", AUTHORS)
+def test_settings_of_authors(name):
+    recipe = load_recipe(name)
+    t, head = recipe.training, recipe.model.head
+    assert AUTHORS[name] == (
+        *(t.optimizer, t.learning_rate, t.batch_size, t.weight_decay, t.clip, t.epochs),
+        *(getattr(head, "dropout", None), recipe.model.embedding.tuned),
+    )
+    assert with_settings(recipe, DETAILS.get(name, ())) == recipe
 
 
 @pytest.mark.parametrize("name", ["spinn", "spinn-pi", "spinn-pi-nt"])

@@ -246,6 +246,19 @@ def test_every_recipe_of_the_plans_has_a_line(writer):
     assert shown - {""} == names | {"sst2-100d"}
 
 
+def test_what_stands_beside_the_accuracy(writer):
+    data = {"digest": "d", "examples": {"train": 549_367}, "vectors": {"file": "a.subset.txt"}}
+    groups = writer.group([run(0, 30, True, name, data=data) for name in ("nse", "spinn-pi")])
+    table = writer.tables(groups)["accuracy snli"]
+    (nse,), (spinn,) = rows(table, "nse"), rows(table, "spinn-pi")
+    assert nse[-1] == "cased words, mostly lower-case GloVe subset"
+    # all of SNLI has official parses
+    assert spinn[-1] == "GloVe subset"
+    sst2 = [(line.recipe, line.note) for line in writer.lines("sst2", {})]
+    first = sst2.index(("rntn-sst2", ""))
+    assert sst2[first + 1] == ("rntn-sst5", "two classes read from five")
+
+
 def test_matched_settings_and_those_of_the_authors_have_lines_of_their_own(writer):
     data = {"digest": "d", "examples": {"train": 150_916}, "vectors": {"file": "a.subset.txt"}}
     members = [
@@ -265,8 +278,11 @@ def test_matched_settings_and_those_of_the_authors_have_lines_of_their_own(write
     assert silver[3:] == ["70.00", "50.00", "1", f"{part}, silver parses"]
     assert official[3:5] == ["", "62.50"]
     assert official[6] == f"{part}, silver parses, official parses of the test file"
-    costs = rows(found["cost snli"], "lstm", "lstm-matched", "spinn-pi")
-    assert [row[0] for row in costs] == ["`lstm`", "`lstm-matched`", "`spinn-pi`"]
+    costs = rows(found["cost snli"], "lstm", "lstm-matched")
+    assert [row[0] for row in costs] == ["`lstm`", "`lstm-matched`"]
+    assert "| `spinn-pi` (silver parses) | 3.7M |" in found["cost snli"]
+    plain = {each.recipe: each for each in groups}
+    assert "spinn-pi (silver)" in [x[0] for x in writer.points(writer.lines("snli", plain))[1]]
     assert costs[0][1:] == ["3.0M", "1,234 + 56", "4 †", "1.5", "≤ 1.0"]
     (row,) = rows(found["differences"], "lstm-matched")
     # two degrees of freedom: 4.303 sqrt(1 + 1) = 6.08

@@ -158,6 +158,17 @@ def test_rntn_without_a_tensor_is_a_plain_recursive_network() -> None:
     torch.testing.assert_close(found, encoder.cell(words[0].tanh().flatten()).tanh())
 
 
+def test_initial_values_of_rntn() -> None:
+    torch.manual_seed(0)
+    encoder = ENCODERS["rntn"](RNTNConfig(25, 25))
+    assert encoder.tensor.abs().max() <= 1 / 100
+    assert encoder.tensor.std().item() == pytest.approx(1 / 100 / 3**0.5, rel=0.05)
+    rest = encoder.cell.weight - torch.eye(25).repeat(1, 2)
+    assert rest.abs().max() <= 0.1
+    assert rest.std().item() == pytest.approx(0.1 / 3**0.5, rel=0.05)
+    assert not encoder.cell.bias.any()
+
+
 def test_parents_of_the_dropout_cell_are_those_of_the_treelstm() -> None:
     encoder = make("constituency_dropout", dropout=0.0).train()
     cell = make("level_tree", leaf="affine").cell

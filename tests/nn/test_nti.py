@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gumbeltree.config import load_recipe
 from gumbeltree.describe import count_parameters
+from gumbeltree.nn.encoders.nti import NTIEncoder
 from gumbeltree.peers import NTIConfig
 from tests.nn.equations import (
     check_autocast,
@@ -58,6 +59,15 @@ def test_padding_is_stored_but_not_trained() -> None:
     encoder = encoder_of("nti")
     assert "padding" in encoder.state_dict()
     assert "padding" not in dict(encoder.named_parameters())
+
+
+def test_initial_values() -> None:
+    torch.manual_seed(0)
+    encoder = NTIEncoder(NTIConfig(30, 30))
+    for name, x in (*encoder.named_parameters(), *encoder.named_buffers()):
+        assert x.abs().max() <= 0.1, name
+        # the deviation of U(-0.1, 0.1)
+        assert x.std().item() == pytest.approx(0.0577, rel=0.2), name
 
 
 def test_drops_in_training_only() -> None:

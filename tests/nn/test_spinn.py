@@ -69,6 +69,25 @@ def test_counts() -> None:
         assert sum(p.numel() for p in encoder.leaf.parameters()) == 181_800
 
 
+def test_initial_values() -> None:
+    torch.manual_seed(0)
+    e = SpinnEncoder(SpinnConfig(50, 40, tracker=30, parses=True))
+    narrow = {
+        "projection": e.leaf.linear.weight, "actions": e.action.weight,
+        "input of the tracker": e.tracker.weight_ih, "state of the tracker": e.tracker.weight_hh,
+    }  # fmt: skip
+    for name, x in narrow.items():
+        assert x.abs().max() <= 0.005, name
+        assert x.std().item() == pytest.approx(0.005 / 3**0.5, rel=0.2), name
+    # the composition is normal: 200 outputs of one child of 40 units, and of 30 of the tracker
+    assert e.cell.weight.std().item() == pytest.approx((4 / 240) ** 0.5, rel=0.05)
+    assert e.tracker.to_cell.std().item() == pytest.approx((4 / 230) ** 0.5, rel=0.05)
+    # of the gates i, f_l, f_r, g and o
+    assert e.cell.bias.view(5, 40).unique(dim=1).tolist() == [[0], [1], [1], [0], [0]]
+    for bias in (e.leaf.linear.bias, e.tracker.bias, e.action.bias):
+        assert not bias.any()
+
+
 def leaves_of(e: SpinnEncoder, x: Tensor, lengths: list[int]) -> list[Tensor]:
     """Project each word, then normalise with the statistics of all real words."""
     rows = torch.cat([x[b, :length] for b, length in enumerate(lengths)])

@@ -121,7 +121,7 @@ class Examples:
                 raise ValueError(
                     f"{shown(text)} has {len(order) + 1:,} words, but model.max_words is "
                     f"{max_words:,}; a truncated text has no gold tree: remove it, or train with "
-                    "--set max_words"
+                    f"--set max_words={len(order) + 1}"
                 )
             if len(order) + 1 != words:
                 raise ValueError(

@@ -331,7 +331,8 @@ class Parsed(BaseModel):
     cut: bool = Field(description="Whether the text was truncated.")
     trees: str = Field(
         description='"learned", or the kind of fixed trees: "left", "right", "balanced" or '
-        '"random". For fixed trees, scores, probabilities and spans carry no information.',
+        '"random". For fixed trees, scores, probabilities and spans carry no information; nor do '
+        "the scores and probabilities of encoders that score no merges, such as CYK.",
         examples=["learned"],
     )
     layers: list[LayerAnswer]
