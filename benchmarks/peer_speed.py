@@ -2,7 +2,8 @@
 
     python benchmarks/peer_speed.py peers.json [--device cuda]
 
-Each matched recipe differs from its base in the encoder alone. Steps go from word ids to updated
+Each matched recipe differs from its base in the encoder alone. RNTN and the byte mLSTM have no
+matched recipe; their own ones are timed with batches of the base. Steps go from word ids to updated
 weights, on random words with the sentence lengths of SNLI's development set, in bucketed batches of
 the recipe's size (a quarter of it on a CPU); given trees are random. All systems of a base take
 turns within each round, and `ratio` is the median over the rounds of a system's time divided by
@@ -11,6 +12,7 @@ and there are few different batches, because each needs a graph of its own.
 """
 
 import argparse
+import dataclasses
 import json
 import statistics
 import time
@@ -33,6 +35,8 @@ from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import CapturedStep, Step, why_not_captured
 
 BASES = ("snli-300d", "snli-100d", "sst2")
+OTHERS = {"sst2": ("rntn-sst2", "byte-mlstm-small-sst2")}
+"""Recipes of systems without a matched one, timed beside a base."""
 VOCABULARY = 5_000
 
 
@@ -63,7 +67,7 @@ def systems(base: str) -> list[str]:
 
 
 def split_of(recipe: Recipe, examples: int) -> Split:
-    """Return examples of random words with random trees."""
+    """Return examples of random words with random trees, whose nodes have random labels."""
     generator = np.random.default_rng(0)
     pair = recipe.model.head.kind == "pair"
     sides = [
@@ -73,12 +77,14 @@ def split_of(recipe: Recipe, examples: int) -> Split:
     lengths = np.stack(sides, axis=1)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     left = np.concatenate([np.arange(n - 1, 0, -1) for n in lengths.reshape(-1)])
+    classes = len(recipe.model.head.labels)
     return Split(
         generator.integers(2, VOCABULARY, starts[-1]).astype(np.uint32),
         starts.astype(np.int64),
         np.arange(lengths.size, dtype=np.int32).reshape(lengths.shape),
-        generator.integers(0, len(recipe.model.head.labels), examples),
+        generator.integers(0, classes, examples),
         (generator.random(len(left)) * left).astype(np.uint32),
+        generator.integers(0, classes, 2 * starts[-1] - lengths.size).astype(np.int16),
     )
 
 
@@ -89,7 +95,9 @@ def step_of(recipe: Recipe, split: Split, device: str) -> tuple[Step, str | None
     model = SentenceModel(recipe.model, whitespace_tokenizer(words, lower=False)).train()
     needs = model.encoder.needs | model.encoder.learns_from
     if "order" not in needs:
-        split = Split(split.words, split.starts, split.sentences, split.labels)
+        split = dataclasses.replace(split, orders=None)
+    if not model.head.node_targets:
+        split = dataclasses.replace(split, node_labels=None)
     fabric = start_fabric(device, recipe.training.precision)
     optimizer = new_optimizer(recipe.training, model, fabric.device)
     module, wrapped = fabric.setup(model, optimizer)
@@ -120,7 +128,7 @@ def measure(base: str, device: str, sizes: Sizes) -> list[dict[str, Any]]:
     batches = [x for x in shuffled(split, size, 0, 0) if len(x) == size][: sizes.batches]
     steps: dict[str, Callable[[int], None]] = {}
     about: dict[str, dict[str, Any]] = {}
-    for name in systems(base):
+    for name in (*systems(base), *OTHERS.get(base, ())):
         start = time.perf_counter()
         recipe = load_recipe(name)
         step, reason = step_of(recipe, split, device)
