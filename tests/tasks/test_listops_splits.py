@@ -147,7 +147,7 @@ def test_published_test_file_is_kept_out_of_training(few, tmp_path):
     assert not (tmp_path / "b/test.tsv").exists()
 
 
-def test_command_rejects_unknown_names_and_missing_files(tmp_path):
+def test_command_rejects_unknown_names_and_missing_files(few, tmp_path):
     out = ("--out", tmp_path / "a")
     assert "Did you mean 'listops'?" in run("data", "make", "listop", *out).refused()
     assert "--from" in run("data", "make", "logic", *out).refused()
