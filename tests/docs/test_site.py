@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 import tomllib
-from functools import partial
+from functools import cache, partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
@@ -176,9 +177,15 @@ RUN = sorted({c.page for c in commands() if beginning(c) is None})
 # --- the parser alone ---
 
 
+@cache
+def commands_of_the_app() -> Any:
+    """Return the group of all commands, which takes a while to make."""
+    return typer.main.get_command(app)
+
+
 def command_of(words: list[str]) -> Any:
     """Return the command that the words call."""
-    command: Any = typer.main.get_command(app)
+    command = commands_of_the_app()
     for word in words:
         if not hasattr(command, "commands"):
             break
@@ -190,15 +197,14 @@ def command_of(words: list[str]) -> Any:
 
 def parsed(words: list[str]) -> dict[str, Any]:
     """Return what the command line's own parser makes of the words; raise if it refuses them."""
-    group: Any = typer.main.get_command(app)
-    command = group
+    group = command = commands_of_the_app()
     for word in words:
         if not hasattr(command, "commands"):
             break
         command = command.commands[word]
     given: dict[str, Any] = {}
-    command.callback = lambda **values: given.update(values)
-    group.main(args=words, prog_name="gumbeltree", standalone_mode=False)
+    with mock.patch.object(command, "callback", lambda **values: given.update(values)):
+        group.main(args=words, prog_name="gumbeltree", standalone_mode=False)
     return given
 
 
