@@ -1,9 +1,8 @@
 """The documentation's code runs, and its figures are those that were measured."""
 
+import contextlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from gumbeltree.parts import CELLS
 from gumbeltree.sharded import Job, ShardFolder
 from gumbeltree.tasks.demo import generate
 from gumbeltree.text.lines import Line
+from tests.commands import run
 from tests.nn import test_cells
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,8 +31,8 @@ def blocks(page: Path) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the blocks find where they run: a demonstration, and a table of reviews."""
     folder = tmp_path_factory.mktemp("docs")
-    command = [sys.executable, "-m", "gumbeltree", "demo", "--quick"]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    with contextlib.chdir(folder):
+        assert run("demo", "--quick").code == 0
     rows = [f'"{e.texts[0]}",{"good" if e.label == "positive" else "bad"}' for e in generate(60, 1)]
     (folder / "reviews.csv").write_text("\n".join(["review,stars", *rows]), encoding="utf-8")
     job = Job("demo", "", 2, "texts.txt", 0, "", "", False, False, shard_rows=16)
