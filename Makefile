@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# pytest rewrites the assertions of plugins, too, and would do so again in every process
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test lint types browser unit slow wheel bench notebook docs clean
 
@@ -24,7 +26,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/gumbeltree demo --out demo
 
-test: lint types unit wheel
+# the unit tests use two cores, the others one each
+test: $(READY)
+	$(MAKE) --jobs 2 lint types wheel
+	$(MAKE) unit
 
 lint: $(READY)
 	$(BIN)/ruff check .
