@@ -213,11 +213,12 @@ def accuracy(each: Group, split: str) -> str:
 def minutes(each: Group) -> str:
     """Return the mean minutes to the best evaluation, an upper bound if all runs were shared."""
     mean = minutes_alone(each)
-    bound = ""
+    bound = place = ""
     if mean is None:
         mean = statistics.fmean(run["best_seconds"] for run in each.runs) / 60
         bound = "≤ "
-    return bound + (f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}")
+        place = " (CPU)" if all(run["machine"].startswith("CPU") for run in each.runs) else ""
+    return bound + (f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}") + place
 
 
 def minutes_alone(each: Group) -> float | None:

@@ -114,6 +114,7 @@ def run(seed, seconds, exclusive, recipe="snli-300d", digest="d", **more):
         **{"recipe": recipe, "set": [], "seed": seed, "dev_accuracy": 0.7 + 0.02 * seed},
         **{"best_epoch": 1.5, "best_seconds": seconds, "exclusive": exclusive, "code": []},
         **{"parameters": {"trained": 1234, "word_vectors": 56}, "data": {"digest": digest}},
+        "machine": "NVIDIA H200",
         **more,
     }
 
@@ -127,6 +128,9 @@ def test_cells_of_a_group(writer):
     # the mean of the exclusive runs
     assert writer.minutes(group) == "0.60"
     assert writer.minutes(group._replace(runs=members[:1])) == "≤ 1.0"
+    on_cpu = run(0, 60, False, machine="CPU, 1 threads")
+    assert writer.minutes(group._replace(runs=[on_cpu])) == "≤ 1.0 (CPU)"
+    assert writer.minutes(group._replace(runs=[on_cpu, members[0]])) == "≤ 1.0"
     assert writer.commits(group) == "`aaaaaaa`, others not recorded"
     # a later commit with the same source files is the same code
     again = code | {"commit": "b" * 40}
