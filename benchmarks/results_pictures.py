@@ -111,6 +111,9 @@ def draw_points(points: Sequence[Point], path: Path, ylabel: str) -> None:
                     x, statistics.fmean(values), spread, color=colour, alpha=0.4, lw=1, zorder=1
                 )
         axis.set(xscale="log", xlabel=name, ylabel=ylabel)
+        axis.xaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:,.9g}")
+        axis.xaxis.set_minor_formatter(plt.NullFormatter())
         axis.margins(0.12)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)

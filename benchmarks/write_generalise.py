@@ -61,7 +61,7 @@ RESTARTS = range(5, 20)
 STARTS = (1, 2, 3, 5)
 """Numbers of runs of which the best one on development pairs is kept."""
 ABLATION = ("test-200-300", "test-900-1000")
-"""Names of the files of plans/listops_ablation.toml, which no other run is tested on."""
+"""Names of the files of plans/listops_ablation.toml, which are of another seed than the tests."""
 FILES = ("generalise", "logic_search", "listops_ablation")
 """Files of runs."""
 LENGTHS = ("test_d20s", "test-200-300", "test-500-600", "test-900-1000")
