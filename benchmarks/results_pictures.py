@@ -13,15 +13,25 @@ from gumbeltree.plots import COLOURS, pyplot, save_picture
 
 
 def draw(
-    groups: Mapping[str, Any], path: Path, dashed: Collection[str] = (), title: str = ""
+    groups: Mapping[str, Any],
+    path: Path,
+    dashed: Collection[str] = (),
+    title: str = "",
+    *,
+    paces: Mapping[str, float | None],
 ) -> None:
-    """Draw the mean and range of each group over epochs, and its exclusive runs over minutes.
+    """Draw the mean and range of each group over epochs, and its mean over minutes.
 
-    The right panel appears if at least two groups have comparable times. It has one line per run:
-    some include kernel compilation, so a mean over time would mix different stages.
+    Args:
+        groups: runs with curves, by label.
+        path: picture to write.
+        dashed: labels of dashed lines.
+        title: title of the picture.
+        paces: minutes of an epoch alone on the GPU, by label; None if unknown. The panel over
+            minutes appears if at least two are known.
     """
     plt = pyplot()
-    timed = sum(bool(each.exclusive) for each in groups.values()) > 1
+    timed = sum(bool(paces[label]) for label in groups) > 1
     figure, axes = plt.subplots(
         1,
         1 + timed,
@@ -44,9 +54,8 @@ def draw(
         text = f"{label} ({count} seed{'' if count == 1 else 's'})"
         left.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.18, lw=0)
         left.plot(epochs, mean, label=text, linewidth=1.6, **style)
-        for run in each.exclusive if timed else ():
-            seconds, accuracy = run["curve"]["seconds"], run["curve"]["dev_accuracy"]
-            right.plot(np.divide(seconds, 60), np.multiply(accuracy, 100), linewidth=0.9, **style)
+        if timed and (pace := paces[label]):
+            right.plot(np.multiply(epochs, pace), mean, linewidth=1.6, **style)
     for axis, name in zip(axes[0], ("epochs", "minutes"), strict=False):
         axis.set_xlabel(name)
         axis.set_xlim(left=0)
@@ -58,7 +67,8 @@ def draw(
         bottom = max(map(min, zip(*lowest, strict=True)))
         left.set_ylim(bottom, top + 0.04 * (top - bottom) + 0.1)
     handles, labels = left.get_legend_handles_labels()
-    columns = max(1, min(len(labels), 4 if timed and len(labels) in (4, 7, 8) else 3))
+    widest = (4 if len(labels) in (4, 7, 8) else 3) if timed else 2
+    columns = max(1, min(len(labels), widest))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     if title:
         figure.suptitle(title)
@@ -92,14 +102,19 @@ KINDS = {
 def draw_points(points: Sequence[Point], path: Path, ylabel: str) -> None:
     """Draw mean accuracies over parameters and, if at least two have comparable times, minutes."""
     plt = pyplot()
+    from matplotlib.ticker import EngFormatter
+
     timed = [point for point in points if point.minutes]
-    panels = [("parameters without word vectors", [(x.parameters, x) for x in points])]
+    # 200k, 1M
+    counts: Any = EngFormatter(sep="")
+    panels = [("parameters without word vectors", counts, [(x.parameters, x) for x in points])]
     if len(timed) > 1:
-        panels.append(("minutes to the best accuracy", [(x.minutes, x) for x in timed]))
+        places = [(x.minutes, x) for x in timed]
+        panels.append(("minutes to the best accuracy", "{x:,.9g}", places))
     figure, axes = plt.subplots(
         len(panels), 1, figsize=(9, 5.2 * len(panels)), layout="constrained", squeeze=False
     )
-    for axis, (name, places) in zip(axes[:, 0], panels, strict=True):
+    for axis, (name, numbers, places) in zip(axes[:, 0], panels, strict=True):
         for x, point in places:
             values = point.accuracies
             _, style = KINDS[point.kind]
@@ -112,7 +127,7 @@ def draw_points(points: Sequence[Point], path: Path, ylabel: str) -> None:
                 )
         axis.set(xscale="log", xlabel=name, ylabel=ylabel)
         axis.xaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter("{x:,.9g}")
+        axis.xaxis.set_major_formatter(numbers)
         axis.xaxis.set_minor_formatter(plt.NullFormatter())
         axis.margins(0.12)
         axis.grid(alpha=0.3)
@@ -123,7 +138,7 @@ def draw_points(points: Sequence[Point], path: Path, ylabel: str) -> None:
     # labels are placed among points that no longer move
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    for axis, (_, places) in zip(axes[:, 0], panels, strict=True):
+    for axis, (*_, places) in zip(axes[:, 0], panels, strict=True):
         place_labels(axis, places)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_picture(figure, path)

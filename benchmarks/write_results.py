@@ -234,6 +234,13 @@ def minutes_alone(each: Group) -> float | None:
     return step * statistics.fmean(run["best_step"] for run in each.runs) / 60
 
 
+def minutes_of_epoch(each: Group) -> float | None:
+    """Return the minutes of an epoch alone on the GPU; None if unknown."""
+    mean = minutes_alone(each)
+    timed = each.exclusive or each.runs
+    return mean and mean / statistics.fmean(run["best_epoch"] for run in timed)
+
+
 @cache
 def step_times() -> dict[frozenset[str], float]:
     """Return the seconds of a step alone, by recipe and changes."""
@@ -540,14 +547,18 @@ def compared_curves(plain: dict[str, Group]) -> dict[str, Group]:
     return {x.recipe + (" (silver parses)" if silver(x) else ""): x for x in drawn}
 
 
+def draw_curves(drawn: dict[str, Group], *given: Any, **options: Any) -> None:
+    draw(drawn, *given, **options, paces={x: minutes_of_epoch(each) for x, each in drawn.items()})
+
+
 def draw_pictures(groups: Sequence[Group], folder: Path) -> None:
     plain = {each.recipe: each for each in groups if not each.set}
     trees = {x: each for x, each in plain.items() if x[:5] == "snli-" and "curve" in each.runs[0]}
-    draw(trees, folder / "convergence.png", trees.keys() - PAPER.keys())
+    draw_curves(trees, folder / "convergence.png", trees.keys() - PAPER.keys())
     batches = {f"batch {x.value('batch_size')}": x for x in select_ablations(groups)["batch_size"]}
-    draw(batches, folder / "batch-size-snli-100d.png", title="Batch size, snli-100d")
+    draw_curves(batches, folder / "batch-size-snli-100d.png", title="Batch size, snli-100d")
     if curves := compared_curves(plain):
-        draw(curves, folder / "convergence-systems.png", curves.keys() - PAPER.keys())
+        draw_curves(curves, folder / "convergence-systems.png", curves.keys() - PAPER.keys())
     for task, name in TASKS.items():
         split, drawn = points(lines(task, plain))
         if drawn:

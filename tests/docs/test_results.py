@@ -128,6 +128,8 @@ def test_cells_of_a_group(writer):
     # the mean of the exclusive runs
     assert writer.minutes(group) == "0.60"
     assert writer.minutes(group._replace(runs=members[:1])) == "≤ 1.0"
+    assert writer.minutes_of_epoch(group) == pytest.approx(0.6 / 1.5)
+    assert writer.minutes_of_epoch(group._replace(runs=members[:1])) is None
     on_cpu = run(0, 60, False, machine="CPU, 1 threads")
     assert writer.minutes(group._replace(runs=[on_cpu])) == "≤ 1.0 (CPU)"
     assert writer.minutes(group._replace(runs=[on_cpu, members[0]])) == "≤ 1.0"
