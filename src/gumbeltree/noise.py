@@ -48,14 +48,16 @@ class NoiseLayers:
         noise: noise `[B, T-1, T-1]`, or keys, int64 `[B, 2]`.
         sentences: order in which to read the sentences, int64 `[B]`; None for the given order.
         width: number of positions in the first layer, T - 1.
+        layers: number of layers, if not at most `width`.
     """
 
-    def __init__(self, noise: Tensor, sentences: Tensor | None, width: int) -> None:
+    def __init__(
+        self, noise: Tensor, sentences: Tensor | None, width: int, layers: int = 0
+    ) -> None:
         self.noise, self.sentences, self.width = noise, sentences, width
         if is_keys(noise):
             self.keys = noise if sentences is None else noise[sentences]
-            # there are at most as many layers as positions
-            self.size = max(1, min(width, BLOCK // max(1, len(noise) * width)))
+            self.size = max(1, min(layers or width, BLOCK // max(1, len(noise) * width)))
             self.made = -1, noise
             """First layer in memory, and the noise from that layer on."""
 

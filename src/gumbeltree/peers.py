@@ -13,7 +13,7 @@ from gumbeltree.config import (
 from gumbeltree.parts import CELLS, ESTIMATORS, LEAVES
 from gumbeltree.settings import Settings, kind_of, part, setting
 
-STACK_IMPLS = ("auto", "exact", "reference")
+STACK_IMPLS = ("auto", "fused", "exact", "reference")
 """Implementations of shift-reduce."""
 
 # encoders of sequences
@@ -175,7 +175,8 @@ class SpinnConfig(EncoderSettings):
     dropout: float = setting(0.0, low=0, high=1)
     """Dropout of the states of the words, after their batch normalisation."""
     impl: str = setting("auto", choices=STACK_IMPLS)
-    """Backward pass written by hand (auto, exact), or autograd, which is slower (reference)."""
+    """Backward pass written by hand, with Triton kernels inside CUDA graphs (auto, fused) or with
+    PyTorch operations (exact); or autograd, which is slower (reference)."""
     kind: str = kind_of("spinn")
 
 
@@ -194,7 +195,8 @@ class LatentSyntaxConfig(EncoderSettings):
     estimator: Any = part(ESTIMATORS, "reinforce")
     """Gradient estimator of the actions: reinforce or ppo."""
     impl: str = setting("auto", choices=STACK_IMPLS)
-    """Backward pass written by hand (auto, exact), or autograd, which is slower (reference)."""
+    """Backward pass written by hand, with Triton kernels inside CUDA graphs (auto, fused) or with
+    PyTorch operations (exact); or autograd, which is slower (reference)."""
     kind: str = kind_of("latent_syntax")
 
 

@@ -252,6 +252,27 @@ def beams() -> None:
     compiled(cell.drop_kernel, constants, stride="i32")
 
 
+def shift_reduce() -> None:
+    """Compile the kernels of shift-reduce, without a tracker and with one."""
+    from gumbeltree.ops.stack import fused, kernels
+
+    kinds = {"p_rows": "*i64", "p_next": "*i64", "NODES": "i32"}
+    state = {"D": D, "BD": fused.BD}
+    for d in (0, 61):
+        columns = fused.StackColumns(D, d)
+        of_inputs = {**state, "d": d, "FIRST": columns.first, "WIDE": columns.wide}
+        of_gradients = {**state, "d": d, "DP": columns.padded}
+        compiled(kernels.read_kernel, of_inputs, **kinds)
+        compiled(kernels.add_kernel, of_gradients, **kinds)
+    names = ("lengths", "stack", "size", "merged", "order", "rows", "view")
+    of_stacks = {f"p_{name}": "*i64" for name in names} | {"p_wanted": "*u8", "ORDER": "i32"}
+    compiled(kernels.advance_kernel, {"BS": fused.BS}, **of_stacks)
+    compiled(kernels.track_kernel, of_inputs, **kinds)
+    compiled(kernels.track_backward_kernel, of_gradients, **kinds)
+    compiled(kernels.compose_kernel, state, **kinds)
+    compiled(kernels.compose_backward_kernel, state, **kinds)
+
+
 def main() -> None:
     """Compile all kernels, every compile-time branch and tile at least once."""
     for kind, words in (("*i64", True), ("*i32", False)):
@@ -344,3 +365,4 @@ if __name__ == "__main__":
         main()
         gated()
         beams()
+        shift_reduce()

@@ -44,6 +44,8 @@ SETTINGS = {
     "spinn_plain": {"encoder": "spinn", "tracker": 0},
     "latent_syntax": {"leaf": "lstm"},
     "latent_tracker": {"encoder": "latent_syntax", "tracker": 3, "impl": "reference"},
+    "spinn_fused": {"encoder": "spinn", "tracker": 3, "impl": "fused"},
+    "latent_fused": {"encoder": "latent_syntax", "impl": "fused"},
 }
 """Settings of encoders, if not the defaults."""
 OTHERS = [name for name in ENCODERS if not issubclass(ENCODERS[name], TreeEncoder)]

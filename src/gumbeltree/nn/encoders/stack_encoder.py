@@ -19,6 +19,7 @@ from gumbeltree.ops.stack import (
     TrackerWeights,
     device_tables,
     follow,
+    fused,
     machine,
     stack_tables,
 )
@@ -144,19 +145,25 @@ class StackEncoder(Encoder):
             elif draw.noise is not None:
                 chooser = machine.sampled if is_keys(draw.noise) else machine.drawn
                 choose = chooser(self.action_scores, draw.noise, problem)
+            # whether nothing looks further than the next action
+            near = order is None and not keep.scores
+            near = near and (draw.noise is None or is_keys(draw.noise))
+            make: type[machine.Machine] = machine.Machine
+            if near and fused.why_no_machine(problem, self.config.impl) is None:
+                make = fused.FusedMachine
             if keep.scores:
                 K = layout.T - 1
                 scores = problem.leaves.new_full((layout.B, K, K), -torch.inf)
                 choose = machine.recording(choose, self.action_scores, scores, layout)
             with torch.no_grad():
-                result, order = machine.run(problem, choose)
+                result, order = machine.run(problem, choose, make)
         assert order is not None
         if result is None or weighed or torch.is_grad_enabled():
             tables = tables or self._tables(order, layout)
             if self.config.impl == "reference":
                 result = machine.run(problem, machine.along(order, problem)).result
             else:
-                result = follow(problem, tables)
+                result = follow(problem, tables, self.config.impl)
         dtype, D = self.cell.weight.dtype, self.config.hidden_dim
         root = result.states[layout.root_rows()][layout.rank]
         encoding = Encoding(root[:, :D].to(dtype), order)

@@ -36,6 +36,7 @@ class Machine:
         merged: number of merges so far, int64 `[B]`.
         nodes_before: number of nodes made before each merge, int64 `[T]`.
         tracked: [h; c] of the tracker `[B, 2d]`; None without a tracker.
+        order: merges so far, int64 `[B, T]`, otherwise -1; the last column is not a merge.
     """
 
     def __init__(self, problem: StackProblem) -> None:
@@ -45,6 +46,7 @@ class Machine:
         self.stack, self.size = zeros((layout.B, layout.steps)), zeros(layout.B)
         self.merged = zeros(layout.B)
         self.nodes_before = layout.start[1:] - layout.B
+        self.order = layout.lengths.new_full((layout.B, max(layout.T, layout.steps)), -1)
         self.tracked: Tensor | None = None
         if problem.tracker:
             d = problem.tracker.weight_hh.shape[1]
@@ -89,6 +91,25 @@ class Machine:
         i, f, g, o = activated(gates + F.linear(e, tracker.weight_hh)).chunk(4, dim=1)
         m = f * m + i * g
         self.tracked = torch.cat([o * m.tanh(), m], dim=1)
+
+    def advance(self, wanted: Tensor) -> None:
+        """Make one step of the first n sentences.
+
+        Args:
+            wanted: whether to REDUCE where both actions are possible, bool `[n]`.
+        """
+        n, layout = len(wanted), self.problem.layout
+        can_shift = self.can_shift(n)
+        reduces = self.can_reduce(n) & (wanted | ~can_shift)
+        rank = chosen(reduces, layout)
+        merge = self.merged[rank]
+        if layout.spare:
+            # the last column takes what is not written
+            merge = torch.where(reduces, merge, self.order.shape[1] - 1)
+        self.order[rank, merge] = self.size[rank] - 2
+        # finished sentences stay in a graph, and do nothing
+        self.shift(~reduces & can_shift)
+        self.reduce(reduces)
 
     def shift(self, where: Tensor) -> None:
         """Push the next word of some of the first n sentences, bool `[n]`."""
@@ -161,33 +182,23 @@ class StackRun(NamedTuple):
     """Merges, int64 `[B, T-1]`, -1 past the end of a sentence; in the caller's order."""
 
 
-def run(problem: StackProblem, choose: Chooser) -> StackRun:
+def run(problem: StackProblem, choose: Chooser, make: type[Machine] = Machine) -> StackRun:
     """Run all steps.
 
     Args:
         problem: sentences and weights.
         choose: chooses between SHIFT and REDUCE where both are possible.
+        make: class of the machine.
     """
-    machine, layout = Machine(problem), problem.layout
-    order = layout.lengths.new_full((layout.B, max(layout.T, layout.steps)), -1)
+    machine, layout = make(problem), problem.layout
     tracked = []
     for step, n in enumerate(step_counts(layout)):
         machine.track(n)
         if machine.tracked is not None:
             tracked.append(machine.tracked)
-        can_shift = machine.can_shift(n)
-        reduces = machine.can_reduce(n) & (choose(machine, step, n) | ~can_shift)
-        rank = chosen(reduces, layout)
-        merge = machine.merged[rank]
-        if layout.spare:
-            # the last column takes what is not written
-            merge = torch.where(reduces, merge, order.shape[1] - 1)
-        order[rank, merge] = machine.size[rank] - 2
-        # finished sentences stay in a graph, and do nothing
-        machine.shift(~reduces & can_shift)
-        machine.reduce(reduces)
+        machine.advance(choose(machine, step, n))
     found = StackResult(machine.states, torch.cat(tracked) if tracked else None)
-    return StackRun(found, order[layout.rank, :-1])
+    return StackRun(found, machine.order[layout.rank, :-1])
 
 
 def along(order: Tensor, problem: StackProblem) -> Chooser:
@@ -213,7 +224,8 @@ def greedy(policy: Scorer) -> Chooser:
 
 def sampled(policy: Scorer, keys: Tensor, problem: StackProblem) -> Chooser:
     """Draw each action from the softmax of the scores, with keys, int64 `[B, 2]`."""
-    noise = NoiseLayers(keys, problem.layout.sentence, 2)
+    steps = 2 * problem.layout.steps - 1
+    noise = NoiseLayers(keys, problem.layout.sentence, 2, steps)
 
     def choose(machine: Machine, step: int, n: int) -> Tensor:
         scores = policy(machine.view(n), machine.tracked) + noise(step, n, 2)

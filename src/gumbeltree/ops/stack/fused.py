@@ -1,0 +1,239 @@
+"""Shift-reduce in Triton kernels, for batches whose sentences take part in all steps."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function
+from torch.nn import functional as F
+
+from gumbeltree.device.triton_support import why_not
+from gumbeltree.ops.first_derivative import FirstDerivativeOnly
+from gumbeltree.ops.stack.machine import Machine
+from gumbeltree.ops.stack.problem import StackProblem, StackResult
+from gumbeltree.ops.stack.tables import NO_SECOND, NO_TOP, StackTables
+
+BD = 128
+"""Columns per program."""
+BS = 128
+"""Sentences per program."""
+
+
+def why_not_kernels(problem: StackProblem, impl: str) -> str | None:
+    """Return why `follow` cannot run, or None if it can."""
+    if impl not in ("auto", "fused"):
+        return f"impl={impl!r} uses PyTorch operations"
+    if not problem.layout.spare:
+        return "its kernels need a layout where all sentences take part in all steps"
+    if problem.tracker and problem.missing.requires_grad:
+        return "its kernels do not learn the vectors of missing nodes"
+    return why_not(problem.weight, by_name=impl == "fused")
+
+
+class StackColumns(NamedTuple):
+    """Columns of the inputs of a step: next word, last tracker state, left, right, tracker state.
+
+    The tracker reads the first four parts and the composition the last three, so that each product
+    has one operand. Without a tracker, there are only left and right.
+    """
+
+    D: int
+    """Width of the states."""
+    d: int
+    """Width of the tracker, 0 if there is none."""
+
+    @property
+    def padded(self) -> int:
+        """Width of a tracker state, padded: operands of tensor cores must be aligned."""
+        return -(-self.d // 8) * 8
+
+    @property
+    def first(self) -> int:
+        """First column of the left child."""
+        return self.D + self.padded if self.d else 0
+
+    @property
+    def view(self) -> slice:
+        """Columns that the tracker reads."""
+        return slice(0, self.first + 2 * self.D if self.d else 0)
+
+    @property
+    def read(self) -> slice:
+        """Columns that the composition reads."""
+        return slice(self.first, None)
+
+    @property
+    def wide(self) -> int:
+        """Number of columns."""
+        return self.first + 2 * self.D + self.padded
+
+
+def follow(problem: StackProblem, tables: StackTables) -> StackResult:
+    """Compose the nodes of given trees; see `thin.follow`.
+
+    Args:
+        problem: sentences and weights; `why_not_kernels` must return None.
+        tables: rows to read and write; see `device_tables`.
+    """
+    D, tracker = problem.missing.shape[1], problem.tracker
+    columns = StackColumns(D, tracker.weight_hh.shape[1] if tracker else 0)
+    weights = [problem.weight, problem.bias]
+    if tracker:
+        top, second, word = tracker.weight_ih.split(D, dim=1)
+        pad = (0, columns.padded - columns.d)
+        weights[0] = torch.cat([problem.weight, F.pad(tracker.to_cell, pad)], dim=1)
+        last = F.pad(tracker.weight_hh, pad)
+        weights += [torch.cat([word, last, second, top], dim=1), tracker.bias]
+    inputs = (problem.leaves, problem.missing)
+    states, tracked = _Fused.apply(problem, tables, columns, *inputs, *weights)
+    return StackResult(states, tracked if tracker else None)
+
+
+class _Fused(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        problem: StackProblem,
+        tables: StackTables,
+        columns: StackColumns,
+        leaves: Tensor,
+        missing: Tensor,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        from gumbeltree.ops.stack import kernels
+
+        states, B, (D, d) = problem.first_states(), problem.layout.B, columns
+        rows, after = tables.merges[:3].contiguous(), tables.view[2].contiguous()
+        M = rows.shape[1]
+        # padded columns stay zero
+        inputs = states.new_zeros((M, columns.wide))
+        gates = states.new_empty((M, 5 * D))
+        steps = M if d else 0
+        track, tracked = states.new_empty((steps, 4 * d)), states.new_empty((steps, 2 * d))
+        sizes = {"D": D, "FIRST": columns.first, "WIDE": columns.wide, "BD": BD}
+        weight, bias, *of_tracker = weights
+        # Triton launches on the current device, not on that of the tensors
+        with torch.cuda.device_of(states):
+            for t in range(M // B):
+                at = slice(t * B, (t + 1) * B)
+                kernels.read_kernel[_grid(B, max(D, d))](
+                    rows, after, states, tracked, inputs, t, B, M, d=d, **sizes
+                )
+                if d:
+                    of_view, of_bias = of_tracker
+                    torch.addmm(of_bias, inputs[at, columns.view], of_view.t(), out=track[at])
+                    kernels.track_kernel[_grid(B, d)](track, tracked, inputs, t, B, d=d, **sizes)
+                torch.addmm(bias, inputs[at, columns.read], weight.t(), out=gates[at])
+                kernels.compose_kernel[_grid(B, D)](rows, states, gates, t, B, M, D=D, BD=BD)
+        ctx.save_for_backward(states, gates, track, tracked, inputs, rows, after, *weights)
+        ctx.columns, ctx.counts = columns, (B, len(leaves), problem.layout.nodes)
+        return states, tracked
+
+    @staticmethod
+    def backward(ctx: Any, dstates: Tensor, dtracked: Tensor) -> tuple[Tensor | None, ...]:
+        tape = ctx.saved_tensors
+        with torch.no_grad():
+            gradients = _backward(
+                tape, ctx.columns, ctx.counts, dstates.clone(), dtracked.contiguous()
+            )
+        if torch.is_grad_enabled():
+            gradients = FirstDerivativeOnly.apply(
+                "fused", len(gradients), *gradients, *tape[7:], dstates, dtracked
+            )
+        return (None, None, None, *gradients)
+
+
+def _backward(
+    tape: tuple[Tensor, ...],
+    columns: StackColumns,
+    counts: tuple[int, int, int],
+    dstates: Tensor,
+    dtracked: Tensor,
+) -> tuple[Tensor, ...]:
+    """Return the gradients of leaves, missing nodes and weights; `dstates` is overwritten.
+
+    That of missing nodes is complete only if there is no tracker, which would read them. `counts`
+    are the sentences, the rows of words and those of all nodes.
+    """
+    from gumbeltree.ops.stack import kernels
+
+    B, words, nodes = counts
+    states, gates, track, tracked, inputs, rows, after, weight, _, *of_tracker = tape
+    (D, d), M = columns, rows.shape[1]
+    dgates, dtrack = torch.empty_like(gates), torch.empty_like(track)
+    dread = states.new_empty((B, 2 * D + columns.padded))
+    dview = states.new_zeros((B, columns.view.stop))
+    carried = states.new_zeros((B, d))
+    sizes = {"D": D, "BD": BD}
+    of_step = {"d": d, "DP": columns.padded, **sizes}
+    with torch.cuda.device_of(states):
+        for t in reversed(range(M // B)):
+            at = slice(t * B, (t + 1) * B)
+            kernels.compose_backward_kernel[_grid(B, D)](
+                rows, states, gates, dstates, dgates, t, B, M, nodes, **sizes
+            )
+            torch.mm(dgates[at], weight, out=dread)
+            if d:
+                kernels.track_backward_kernel[_grid(B, d)](
+                    track, tracked, dtracked, dread, dview, carried, dtrack, t, B, **of_step
+                )
+                torch.mm(dtrack[at], of_tracker[0], out=dview)
+            kernels.add_kernel[_grid(B, D)](
+                rows, after, dread, dview, dstates, t, B, M, nodes, **of_step
+            )
+    # weights in one product each
+    of_cell = dgates.t() @ inputs[:, columns.read], dgates.sum(0)
+    found = dstates[:words], dstates[nodes : nodes + 3, :D], *of_cell
+    if not d:
+        return found
+    return *found, dtrack.t() @ inputs[:, columns.view], dtrack.sum(0)
+
+
+def _grid(B: int, width: int) -> tuple[int, int]:
+    return B, -(-width // BD)
+
+
+def why_no_machine(problem: StackProblem, impl: str) -> str | None:
+    """Return why `FusedMachine` cannot run, or None if it can."""
+    return "it has no tracker" if problem.tracker else why_not_kernels(problem, impl)
+
+
+class FusedMachine(Machine):
+    """A machine without a tracker and without gradients, whose steps are kernels.
+
+    Only `view` and `advance` may be called.
+    """
+
+    def __init__(self, problem: StackProblem) -> None:
+        super().__init__(problem)
+        B, D, nodes = problem.layout.B, problem.missing.shape[1], problem.layout.nodes
+        first = torch.arange(B, device=self.size.device)
+        missing = (torch.full_like(first, nodes + x) for x in (NO_TOP, NO_SECOND))
+        self.now = torch.stack([*missing, first], dim=1)
+        """Rows of top node, second node and next word, int64 `[B, 3]`."""
+        self.merges = self.size.new_empty((3, B))
+        self.inputs, self.gates = (self.states.new_empty((B, x * D)) for x in (2, 5))
+
+    def view(self, n: int) -> Tensor:
+        """Return h of top node, second node and next word, `[B, 3D]`."""
+        return self.states.chunk(2, dim=1)[0][self.now].flatten(1)
+
+    def advance(self, wanted: Tensor) -> None:
+        """Make one step; see `Machine.advance`."""
+        from gumbeltree.ops.stack import kernels
+
+        problem, layout, D = self.problem, self.problem.layout, self.problem.missing.shape[1]
+        B, no_tracker = layout.B, self.states
+        with torch.cuda.device_of(self.states):
+            kernels.advance_kernel[(-(-B // BS),)](
+                wanted.view(torch.uint8), layout.lengths, self.stack, self.size, self.merged,
+                self.order, self.merges, self.now, B, layout.T, self.order.shape[1], BS=BS,
+            )  # fmt: skip
+            kernels.read_kernel[_grid(B, D)](
+                self.merges, self.merges, self.states, no_tracker, self.inputs, 0, B, B,
+                D=D, d=0, FIRST=0, WIDE=2 * D, BD=BD,
+            )  # fmt: skip
+            torch.addmm(problem.bias, self.inputs, problem.weight.t(), out=self.gates)
+            kernels.compose_kernel[_grid(B, D)](
+                self.merges, self.states, self.gates, 0, B, B, D=D, BD=BD
+            )
