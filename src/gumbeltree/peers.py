@@ -15,6 +15,8 @@ from gumbeltree.settings import Settings, kind_of, part, setting
 
 STACK_IMPLS = ("auto", "fused", "exact", "reference")
 """Implementations of shift-reduce."""
+CHART_IMPLS = ("auto", "fused", "exact")
+"""Implementations of the chart."""
 
 # encoders of sequences
 
@@ -208,6 +210,8 @@ class CYKConfig(EncoderSettings):
     """Increase of the inverse temperature per epoch; it begins with 1."""
     refresh: int = setting(500, low=1)
     """Steps between updates of the inverse temperature in training."""
+    impl: str = setting("auto", choices=CHART_IMPLS)
+    """Triton kernels, if they can run (auto, fused), or PyTorch operations (exact)."""
     kind: str = kind_of("cyk")
 
 

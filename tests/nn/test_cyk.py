@@ -23,8 +23,10 @@ D = 6
 LENGTHS = [5, 1, 7, 2, 5, 1, 3]
 
 
-def cyk(beta: float = 3.0) -> CYKEncoder:
-    encoder = encoder_of("cyk", std=1.0)
+def cyk(beta: float = 3.0, impl: str = "exact") -> CYKEncoder:
+    if impl == "fused":
+        pytest.importorskip("triton")
+    encoder = encoder_of("cyk", std=1.0, impl=impl)
     encoder.beta.fill_(beta)
     return encoder
 
@@ -73,15 +75,18 @@ def brackets(splits: dict, a: int, n: int) -> str:
     return f"( {brackets(splits, a, k)} {brackets(splits, a + k, n - k)} )"
 
 
-@pytest.mark.parametrize("blocks", ["single", "large", "whole"])
+@pytest.mark.parametrize("blocks", ["single", "large", "whole", "kernels"])
 def test_batch_equals_plain_loops_with_all_gradients(monkeypatch, blocks):
     if blocks == "single":
         monkeypatch.setattr(chart, "BLOCK", 1)
     if blocks == "whole":
         # as on a GPU
         divided = chart._blocks
-        monkeypatch.setattr(chart, "_blocks", lambda active, n, _: divided(active, n, True))
-    e = cyk()
+        monkeypatch.setattr(chart, "_blocks", lambda plan, n, _: divided(plan, n, True))
+    e = cyk(impl="fused" if blocks == "kernels" else "exact")
+    if blocks == "kernels":
+        # they are all there is
+        monkeypatch.delattr(chart, "_Candidates")
     words, lengths = words_of(LENGTHS)
     words.requires_grad_()
     encoding = e(words, lengths, details=True)
@@ -102,9 +107,12 @@ def test_batch_equals_plain_loops_with_all_gradients(monkeypatch, blocks):
     check_same([encoding.vector, nodes], [torch.stack(vectors), wanted], inputs)
 
 
-@pytest.mark.parametrize("limit", [1, 7 * 7 * D * 2, 5 * 5 * D * 4])
-def test_large_batches_are_divided(monkeypatch, limit):
-    e, (words, lengths) = cyk(), words_of(LENGTHS)
+@pytest.mark.parametrize(
+    ("limit", "impl"),
+    [(1, "exact"), (7 * 7 * D * 2, "exact"), (7 * 7 * D * 2, "fused"), (5 * 5 * D * 4, "exact")],
+)
+def test_large_batches_are_divided(monkeypatch, limit, impl):
+    e, (words, lengths) = cyk(impl=impl), words_of(LENGTHS)
     words.requires_grad_()
     whole = e(words, lengths)
     monkeypatch.setattr(chart, "LIMIT", limit)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
+import torch
 import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
@@ -273,6 +274,17 @@ def shift_reduce() -> None:
     compiled(kernels.compose_backward_kernel, state, **kinds)
 
 
+def charts() -> None:
+    """Compile the kernels of charts."""
+    from gumbeltree.ops import chart
+    from gumbeltree.ops.chart import kernels
+
+    sizes = chart._sizes(torch.empty(D))
+    warps = int(sizes.pop("num_warps"))
+    compiled(kernels.fill_kernel, sizes, warps, n="i32", p_split="*i64")
+    compiled(kernels.fill_backward_kernel, sizes, warps, n="i32")
+
+
 def main() -> None:
     """Compile all kernels, every compile-time branch and tile at least once."""
     for kind, words in (("*i64", True), ("*i32", False)):
@@ -366,3 +378,4 @@ if __name__ == "__main__":
         gated()
         beams()
         shift_reduce()
+        charts()

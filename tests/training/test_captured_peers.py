@@ -193,6 +193,22 @@ def test_divided_charts_do_not_wait(monkeypatch):
     test_a_captured_step_does_not_wait_for_the_device("cyk", 1)
 
 
+def test_kernels_of_charts_do_not_wait():
+    """A captured batch, whose shorter sentences have all spans of the longest."""
+    split = split_of(1, (3, 1, 2))
+    model, other = (model_of("cyk", impl=impl).double() for impl in ("fused", "exact"))
+    eager, captured = batches_of(split, np.arange(3))
+    expected = other.encode_batch(eager.sentences, Draw()).vector
+    with no_waiting():
+        found = model.encode_batch(captured.sentences, Draw()).vector
+        found.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
+        if q.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-8, atol=1e-8, msg=name)
+
+
 def test_random_orders_do_not_wait():
     batch = with_trees(split_of(1, LENGTHS)).batch(np.arange(8))
     with no_waiting():

@@ -73,10 +73,10 @@ class CYKEncoder(Encoder):
         inputs = h, c, self.cell.weight, self.cell.bias, self.query, self.beta, layout.active
         lengths = layout.own_lengths()
         if torch.is_grad_enabled() and too_large(h) and not keep.nodes:
-            vector, split = roots(*inputs, layout.lengths)
+            vector, split = roots(*inputs, layout.lengths, self.config.impl)
             vector = vector[layout.rank]
         else:
-            found = chart(*inputs)
+            found = chart(*inputs, self.config.impl)
             vector, split = found.h[lengths - 1, lengths - 1, layout.rank], found.split
         order, place = best_trees(split, layout)
         nodes, scores, mask = None, None, None

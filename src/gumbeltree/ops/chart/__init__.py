@@ -5,6 +5,8 @@ state of the span is the mean of its candidates, weighted by a softmax of their 
 multiplied by the weights once, so there are O(T^2) products for O(T^3) candidates. The backward
 pass recomputes the candidates of one length at a time, so that memory is O(T^2) as well. Large
 batches are divided: `roots` keeps the charts of some sentences at a time, and computes them twice.
+
+On a GPU, Triton kernels (`kernels`) go through the splits of a span without storing candidates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
+from gumbeltree.device.triton_support import why_not
 from gumbeltree.layout import Layout
 
 TINY = 1e-8
@@ -46,6 +49,7 @@ def chart(
     query: Tensor,
     beta: Tensor,
     active: Sequence[int],
+    impl: str = "auto",
 ) -> Chart:
     """Compute the chart of each sentence.
 
@@ -57,9 +61,11 @@ def chart(
         query: candidates are scored by its cosine with their hidden state, `[D]`.
         beta: factor of the cosines, `[]`; it has no gradient.
         active: number of sentences that have a word at each of the T positions.
+        impl: "auto" and "fused" use kernels if they can run, "fused" even in Triton's interpreter;
+            "exact" uses PyTorch operations.
     """
-    weights = _prepared(weight, bias, query)
-    return Chart(*_Chart.apply(h, c, *weights, beta, tuple(active)))
+    weights, plan = _prepared(weight, bias, query), _Plan.of(weight, active, impl)
+    return Chart(*_Chart.apply(h, c, *weights, beta, plan))
 
 
 def too_large(h: Tensor) -> bool:
@@ -76,6 +82,7 @@ def roots(
     beta: Tensor,
     active: Sequence[int],
     lengths: Tensor,
+    impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Return the hidden states of whole sentences and all best splits, in limited memory.
 
@@ -88,13 +95,28 @@ def roots(
         beta: factor of the cosines.
         active: number of sentences at each position.
         lengths: words per sentence, longest first, int64 `[B]`.
+        impl: see `chart`.
 
     Returns:
         Hidden states `[B, D]`, and `Chart.split`.
     """
-    weights = _prepared(weight, bias, query)
-    vector, split = _Roots.apply(h, c, *weights, beta, tuple(active), lengths - 1)
+    weights, plan = _prepared(weight, bias, query), _Plan.of(weight, active, impl)
+    vector, split = _Roots.apply(h, c, *weights, beta, plan, lengths - 1)
     return vector, split
+
+
+class _Plan(NamedTuple):
+    """How to compute charts."""
+
+    active: tuple[int, ...]
+    """Number of sentences at each position."""
+    kernels: bool
+    """Whether to use kernels."""
+
+    @classmethod
+    def of(cls, weight: Tensor, active: Sequence[int], impl: str) -> "_Plan":
+        can = impl != "exact" and why_not(weight, by_name=impl == "fused") is None
+        return cls(tuple(active), can)
 
 
 def _prepared(weight: Tensor, bias: Tensor, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,12 +139,12 @@ class _Chart(Function):
         bias: Tensor,
         query: Tensor,
         beta: Tensor,
-        active: tuple[int, ...],
+        plan: _Plan,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the fields of a `Chart`."""
-        found, ctx.parts = _filled(h, c, weight, bias, query, beta, active)
+        found, ctx.parts = _filled(h, c, weight, bias, query, beta, plan)
         ctx.save_for_backward(found.h, weight, query, beta)
-        ctx.active = active
+        ctx.plan = plan
         ctx.mark_non_differentiable(found.split)
         return found
 
@@ -133,7 +155,7 @@ class _Chart(Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None]:
         """Return the gradients of `h`, `c`, `weight`, `bias` and `query`."""
         H, weight, query, beta = ctx.saved_tensors
-        found = _gradients(H, ctx.parts, weight, query, beta, ctx.active, dH, dC)
+        found = _gradients(H, ctx.parts, weight, query, beta, ctx.plan, dH, dC)
         return *found, None, None
 
 
@@ -149,20 +171,20 @@ class _Roots(Function):
         bias: Tensor,
         query: Tensor,
         beta: Tensor,
-        active: tuple[int, ...],
+        plan: _Plan,
         last: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return the states `[B, D]` and the best splits `[T, T, B]`; `last` is the last word."""
         T, B, _ = h.shape
         split = torch.zeros((T, T, B), dtype=torch.int64, device=h.device)
         vector = torch.empty_like(h[0])
-        for some, own in _shares(active, h):
-            words = h[: len(own), some], c[: len(own), some]
+        for some, own in _shares(plan, h):
+            words = h[: len(own.active), some], c[: len(own.active), some]
             found, _ = _filled(*words, weight, bias, query, beta, own)
             vector[some] = found.h[_root(last[some])]
-            split[: len(own), : len(own), some] = found.split
+            split[: len(own.active), : len(own.active), some] = found.split
         ctx.save_for_backward(h, c, weight, bias, query, beta, last)
-        ctx.active = active
+        ctx.plan = plan
         ctx.mark_non_differentiable(split)
         return vector, split
 
@@ -174,28 +196,28 @@ class _Roots(Function):
         """Return the gradients of `h`, `c`, `weight`, `bias` and `query`."""
         h, c, weight, bias, query, beta, last = ctx.saved_tensors
         dh, dc, *totals = (torch.zeros_like(x) for x in (h, c, weight, bias, query))
-        for some, own in _shares(ctx.active, h):
-            words = h[: len(own), some], c[: len(own), some]
+        for some, own in _shares(ctx.plan, h):
+            words = h[: len(own.active), some], c[: len(own.active), some]
             found, parts = _filled(*words, weight, bias, query, beta, own)
             dH = torch.zeros_like(found.h)
             dH[_root(last[some])] = dvector[some]
             dC = torch.zeros((), dtype=h.dtype, device=h.device).expand_as(dH)
             gradients = _gradients(found.h, parts, weight, query, beta, own, dH, dC)
-            dh[: len(own), some], dc[: len(own), some] = gradients[:2]
+            dh[: len(own.active), some], dc[: len(own.active), some] = gradients[:2]
             for total, gradient in zip(totals, gradients[2:], strict=True):
                 total += gradient
         return dh, dc, totals[0], totals[1], totals[2], None, None, None
 
 
-def _shares(active: Sequence[int], h: Tensor) -> Iterator[tuple[slice, tuple[int, ...]]]:
-    """Yield the sentences to compute together, and how many of them have each word."""
-    (_, B, D), first = h.shape, 0
+def _shares(plan: _Plan, h: Tensor) -> Iterator[tuple[slice, _Plan]]:
+    """Yield the sentences to compute together, and their own plan."""
+    (_, B, D), first, active = h.shape, 0, plan.active
     while first < B:
         # the longest of them comes first
         T = sum(n > first for n in active)
         most = max(1, LIMIT // (T * T * D))
         some = slice(first, min(B, first + most))
-        yield some, tuple(min(n, some.stop) - first for n in active[:T])
+        yield some, plan._replace(active=tuple(min(n, some.stop) - first for n in active[:T]))
         first = some.stop
 
 
@@ -211,7 +233,7 @@ def _filled(
     bias: Tensor,
     query: Tensor,
     beta: Tensor,
-    active: Sequence[int],
+    plan: _Plan,
 ) -> "tuple[Chart, _Parts]":
     """Return a chart and the parts of its candidates."""
     T, B, D = h.shape
@@ -220,7 +242,9 @@ def _filled(
     split = torch.zeros((T, T, B), dtype=torch.int64, device=h.device)
     parts = _Parts(T, B, H)
     for n in range(1, T + 1):
-        for ends, b in _blocks(active, n, h.is_cuda):
+        if plan.kernels and n > 1:
+            _fill(parts, n, plan.active[n - 1], query, beta, (H, C, split))
+        for ends, b in _blocks(plan, n, h.is_cuda):
             found = _Candidates(parts, n, ends, b, query, beta)
             H[n - 1, ends, :b], C[n - 1, ends, :b] = found.mean(found.h), found.mean(found.c)
             split[n - 1, ends, :b] = found.weights.argmax(-1) + 1
@@ -236,7 +260,7 @@ def _gradients(
     weight: Tensor,
     query: Tensor,
     beta: Tensor,
-    active: Sequence[int],
+    plan: _Plan,
     dH: Tensor,
     dC: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -245,6 +269,8 @@ def _gradients(
     gradients = _Parts(T, B, H)
     dleft, dright = torch.zeros_like(weight).split(D, dim=1)
     dbias, dquery = weight.new_zeros(5 * D), torch.zeros_like(query)
+    # of kernels, by last word and sentence
+    each_dquery = query.new_zeros((T, B, D) if plan.kernels else (0, D))
     for n in range(T, 0, -1):
         dh, dc = dH[n - 1, n - 1 :], dC[n - 1, n - 1 :]
         if n < T:
@@ -256,23 +282,75 @@ def _gradients(
             dleft.addmm_(left.t(), states)
             dright.addmm_(right.t(), states)
             dbias += left.sum(0)
-        for ends, b in _blocks(active, n, H.is_cuda):
+        if plan.kernels and n > 1:
+            own_gradients = dh.contiguous(), dc.contiguous()
+            _fill_backward(
+                parts, n, plan.active[n - 1], query, beta, own_gradients, gradients, each_dquery
+            )
+        for ends, b in _blocks(plan, n, H.is_cuda):
             found = _Candidates(parts, n, ends, b, query, beta)
             own = slice(ends.start - n + 1, ends.stop - n + 1)
             dquery += found.backward(dh[own, :b], dc[own, :b], gradients)
+    dquery += each_dquery.flatten(0, -2).sum(0)
     return dh, dc, torch.cat([dleft, dright], dim=1), dbias, dquery
 
 
-def _blocks(active: Sequence[int], n: int, whole: bool) -> Iterator[tuple[slice, int]]:
+def _fill(
+    parts: "_Parts",
+    n: int,
+    b: int,
+    query: Tensor,
+    beta: Tensor,
+    charts: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    """Compute the spans of n words in the first b sentences with a kernel."""
+    from gumbeltree.ops.chart import kernels
+
+    # Triton launches on the current device, not on that of the tensors
+    with torch.cuda.device_of(query):
+        kernels.fill_kernel[parts.T - n + 1, b](
+            *parts.all(), query, beta, *charts, n, parts.T, parts.B, **_sizes(query)
+        )
+
+
+def _fill_backward(
+    parts: "_Parts",
+    n: int,
+    b: int,
+    query: Tensor,
+    beta: Tensor,
+    given: tuple[Tensor, Tensor],
+    gradients: "_Parts",
+    dquery: Tensor,
+) -> None:
+    """Add the gradients of the parts of spans of n words, `given` those of h and c."""
+    from gumbeltree.ops.chart import kernels
+
+    with torch.cuda.device_of(query):
+        kernels.fill_backward_kernel[parts.T - n + 1, b](
+            *parts.all(), query, beta, *given, *gradients.all(), dquery,
+            n, parts.T, parts.B, **_sizes(query),
+        )  # fmt: skip
+
+
+def _sizes(query: Tensor) -> dict[str, float]:
+    """Return the constants of both kernels; a warp has up to 128 columns."""
+    D = len(query)
+    block = 1 << (D - 1).bit_length()
+    return {"TINY": TINY, "D": D, "BD": block, "num_warps": max(1, block // 128)}
+
+
+def _blocks(plan: _Plan, n: int, whole: bool) -> Iterator[tuple[slice, int]]:
     """Yield the last words of spans to compute together, and the number of sentences.
 
     Args:
-        active: number of sentences that have a word at each position.
+        plan: with kernels, there is nothing else to compute.
         n: number of words per span; single words are not computed.
         whole: whether to compute all spans at once, including some past the end of a sentence.
     """
-    first, T = n - 1, len(active)
-    while n > 1 and first < T:
+    active, first = plan.active, n - 1
+    T = len(active)
+    while n > 1 and first < T and not plan.kernels:
         b, last = active[first], T if whole else first + 1
         most = max(1, BLOCK // (b * (n - 1)))
         while last < T and active[last] == b and last - first < most:
@@ -295,9 +373,13 @@ class _Parts:
 
     def __init__(self, T: int, B: int, like: Tensor) -> None:
         shape, D = (T, B, T - 1), like.shape[-1]
-        self.T = T
+        self.T, self.B = T, B
         self.left, self.right = (like.new_zeros((*shape, 5 * D)) for _ in range(2))
         self.c_left, self.c_right = (like.new_zeros((*shape, D)) for _ in range(2))
+
+    def all(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return all parts: gates on the left and on the right, and cell states."""
+        return self.left, self.right, self.c_left, self.c_right
 
     def store(self, n: int, left: Tensor, right: Tensor, c: Tensor) -> None:
         """Store the products `[T-n+1, B, 5D]` and cell states `[T, B, D]` of spans of n words."""
