@@ -83,7 +83,7 @@ class NSEEncoder(Encoder):
 
 def _step(lstm: LSTMLeaf, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Return h and c after one more input `[n, E]`, each `[n, D]`."""
-    gates = F.linear(x, lstm.weight_ih, lstm.bias) + F.linear(h, lstm.weight_hh)
-    i, f, g, o = gates.chunk(4, dim=-1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
+    # one kernel for all gates on a GPU; autocast would narrow the states as well
+    with torch.autocast(x.device.type, enabled=False):
+        weights = lstm.weight_ih, lstm.weight_hh, lstm.bias, torch.zeros_like(lstm.bias)
+        return torch.lstm_cell(x.to(c.dtype), (h, c), *weights)
