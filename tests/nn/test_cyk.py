@@ -107,12 +107,18 @@ def test_batch_equals_plain_loops_with_all_gradients(monkeypatch, blocks):
     check_same([encoding.vector, nodes], [torch.stack(vectors), wanted], inputs)
 
 
-@pytest.mark.parametrize(
-    ("limit", "impl"),
-    [(1, "exact"), (7 * 7 * D * 2, "exact"), (7 * 7 * D * 2, "fused"), (5 * 5 * D * 4, "exact")],
-)
-def test_large_batches_are_divided(monkeypatch, limit, impl):
-    e, (words, lengths) = cyk(impl=impl), words_of(LENGTHS)
+def test_kernels_divide_large_batches(monkeypatch):
+    e, (words, lengths) = cyk(impl="fused"), words_of([4, 1, 2])
+    words.requires_grad_()
+    whole = e(words, lengths).vector
+    monkeypatch.setattr(chart, "LIMIT", 1)
+    inputs = {"words": words, **dict(e.named_parameters())}
+    check_same([e(words, lengths).vector], [whole], inputs)
+
+
+@pytest.mark.parametrize("limit", [1, 7 * 7 * D * 2, 5 * 5 * D * 4])
+def test_large_batches_are_divided(monkeypatch, limit):
+    e, (words, lengths) = cyk(), words_of(LENGTHS)
     words.requires_grad_()
     whole = e(words, lengths)
     monkeypatch.setattr(chart, "LIMIT", limit)

@@ -161,6 +161,8 @@ ROWS = (np.array([0, 1, 2, 3, 4]), np.array([5, 3]), np.array([6, 7, 0]))
 @pytest.mark.parametrize("columns", [1, 2])
 @pytest.mark.parametrize("kind", PEERS)
 def test_a_captured_step_does_not_wait_for_the_device(kind, columns):
+    if kind.endswith("_fused") and columns == 2:
+        pytest.skip("slow in the interpreter, and pairs are two sentences")
     head = ("single", "pair")[columns - 1]
     split = data_of(kind, columns, LENGTHS)
     fabric, config = Fabric(accelerator="cpu", devices=1), TrainingConfig(seed=3, clip=1.0)
