@@ -109,6 +109,13 @@ def test_batch_equals_plain_loops_with_all_gradients(monkeypatch, blocks):
     check_same([encoding.vector, nodes], [torch.stack(vectors), wanted], inputs)
 
 
+def test_kernels_take_the_first_split_of_nothing_but_nan():
+    e, (words, lengths) = cyk(impl="fused"), words_of([4, 1, 2])
+    with torch.no_grad():
+        e.query.fill_(torch.nan)
+    assert e(words, lengths).order.tolist() == [[2, 1, 0], [-1, -1, -1], [0, -1, -1]]
+
+
 def test_kernels_divide_large_batches(monkeypatch):
     e, (words, lengths) = cyk(impl="fused"), words_of([4, 1, 2])
     words.requires_grad_()

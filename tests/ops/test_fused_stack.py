@@ -15,6 +15,7 @@ from gumbeltree.nn.cells.treelstm import TreeLSTMCell
 from gumbeltree.nn.spans import spans_of
 from gumbeltree.ops.stack import (
     StackProblem,
+    StackTables,
     TrackerWeights,
     device_tables,
     follow,
@@ -42,7 +43,8 @@ def problem_of(lengths: list[int], D: int, d: int, dtype: torch.dtype) -> StackP
     layout = Layout(B * T, *places, [B] * T, spare=True)
 
     def weight(*shape: int) -> Tensor:
-        return torch.randn(shape, dtype=torch.float64).to(DEVICE, dtype).requires_grad_()
+        x = torch.randn(shape, dtype=torch.float64) / max(1, shape[-1] / 8) ** 0.5
+        return x.to(DEVICE, dtype).requires_grad_()
 
     tracker = TrackerWeights(
         weight(4 * d, 3 * D), weight(4 * d, d), weight(4 * d), weight(5 * D, d)
@@ -105,14 +107,34 @@ def test_kernels_are_used_only_where_they_can_run() -> None:
         assert "CUDA" in str(fused.why_not_kernels(problem, "auto"))
 
 
-def test_second_derivatives_are_refused() -> None:
+def small() -> tuple[StackProblem, StackTables]:
     problem = problem_of([3], 3, 0, torch.float64 if INTERPRETED else torch.float32)
     order = torch.tensor([[0, 0, -1, -1]], device=DEVICE)
-    tables = device_tables(*spans_of(order), problem.layout, False)
+    return problem, device_tables(*spans_of(order), problem.layout, False)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_second_derivatives_are_refused(frozen: bool) -> None:
+    problem, tables = small()
+    if frozen:
+        weights = problem.weight.detach(), problem.bias.detach(), problem.missing.detach()
+        problem = problem._replace(weight=weights[0], bias=weights[1], missing=weights[2])
     states = follow(problem, tables, "fused").states
-    (gradient,) = torch.autograd.grad(states.square().sum(), problem.leaves, create_graph=True)
+    (gradient,) = torch.autograd.grad(states.sum(), problem.leaves, create_graph=True)
     with pytest.raises(RuntimeError, match="second derivatives"):
         gradient.sum().backward()
+
+
+def test_gradients_can_arrive_transposed() -> None:
+    problem, tables = small()
+    found = []
+    for impl in ("exact", "fused"):
+        states = follow(problem, tables, impl).states
+        factors = torch.arange(states.numel(), device=DEVICE).view(states.shape[::-1])
+        total = (states.t() * factors).sum()
+        found.append(torch.autograd.grad(total, [problem.leaves, problem.weight]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, [1], [2]], ids=str)

@@ -1,8 +1,8 @@
 """Triton kernels of charts: all splits of the spans of one length, forward and backward.
 
 Program (i, b) handles one span of sentence b, of n words beginning with word i, and goes through
-its splits, so that candidates are never stored. Spans of one length have no parts in common: there
-are no atomic additions, and results are deterministic.
+its splits, so that candidates are never stored. Spans of one length have no parts in common, so
+each number is changed by one program per launch, and results are deterministic.
 
 Legend, with the gates i, f_l, f_r, o, u:
 
@@ -53,7 +53,8 @@ def fill_kernel(
     left, right = split_at(n, T, B)
     b_query, beta = tl.load(p_query + o_d, mask=m, other=0.0), tl.load(p_beta)
     b_h, b_c = b_query * 0, b_query * 0
-    best, highest, total = 0, beta * 0 - float("inf"), beta * 0
+    # with NaN, no split is better than the first
+    best, highest, total = 1, beta * 0 - float("inf"), beta * 0
     k = 0
     while k < n - 1:
         _, _, _, b_o, _, _, _, b_own, b_tanh = candidate(
@@ -154,5 +155,5 @@ def add_gates(p, b_i, b_fl, b_fr, b_o, b_u, m, D: tl.constexpr):
 
 @triton.jit
 def add(p, b_x, m):
-    """Add to the numbers at p, which no other program changes."""
-    tl.store(p, tl.load(p, mask=m, other=0.0) + b_x, mask=m)
+    """Add to the numbers at p, which no other program changes; atomically, to wait for no load."""
+    tl.atomic_add(p, b_x, mask=m, sem="relaxed")

@@ -125,26 +125,28 @@ class _Fused(Function):
                     kernels.track_kernel[_grid(B, d)](track, tracked, inputs, t, B, d=d, **sizes)
                 torch.addmm(bias, inputs[at, columns.read], weight.t(), out=gates[at])
                 kernels.compose_kernel[_grid(B, D)](rows, states, gates, t, B, M, D=D, BD=BD)
-        ctx.save_for_backward(states, gates, track, tracked, inputs, rows, after, *weights)
+        kept = states, gates, track, tracked, inputs, rows, after
+        ctx.save_for_backward(leaves, missing, *kept, *weights)
         ctx.columns, ctx.counts = columns, (B, len(leaves), problem.layout.nodes)
         return states, tracked
 
     @staticmethod
     def backward(ctx: Any, dstates: Tensor, dtracked: Tensor) -> tuple[Tensor | None, ...]:
-        tape = ctx.saved_tensors
+        leaves, missing, *tape = ctx.saved_tensors
         with torch.no_grad():
-            gradients = _backward(
-                tape, ctx.columns, ctx.counts, dstates.clone(), dtracked.contiguous()
-            )
+            # kernels assume contiguous rows
+            own = dstates.clone(memory_format=torch.contiguous_format), dtracked.contiguous()
+            gradients = _backward(tape, ctx.columns, ctx.counts, *own)
         if torch.is_grad_enabled():
+            inputs = leaves, missing, *tape[7:]
             gradients = FirstDerivativeOnly.apply(
-                "fused", len(gradients), *gradients, *tape[7:], dstates, dtracked
+                "fused", len(gradients), *gradients, *inputs, dstates, dtracked
             )
         return (None, None, None, *gradients)
 
 
 def _backward(
-    tape: tuple[Tensor, ...],
+    tape: list[Tensor],
     columns: StackColumns,
     counts: tuple[int, int, int],
     dstates: Tensor,

@@ -1,8 +1,8 @@
 """Triton kernels of shift-reduce: the parts of a step between its products.
 
 Program (i, j) handles BD columns of sentence i. Sentences share no rows of states but those that
-stand for missing nodes, which are read and never written, and one that is written and never read.
-So there are no atomic additions, and results are deterministic.
+stand for missing nodes, to whose gradients only zeros are added, and one that is written and never
+read. So there are no atomic additions, and results are deterministic.
 
 Legend, with B sentences, state width D and tracker width d, both at step or merge `t`:
 
@@ -27,7 +27,7 @@ import triton.language as tl
 from gumbeltree.device.kernel_math import sigmoid, tanh
 
 
-@triton.jit(do_not_specialize=["B", "T"])
+@triton.jit(do_not_specialize=["B", "T", "ORDER"])
 def advance_kernel(
     p_wanted, p_lengths, p_stack, p_size, p_merged, p_order, p_rows, p_view, B, T, ORDER,
     BS: tl.constexpr,
