@@ -177,8 +177,8 @@ class SpinnConfig(EncoderSettings):
     dropout: float = setting(0.0, low=0, high=1)
     """Dropout of the states of the words, after their batch normalisation."""
     impl: str = setting("auto", choices=STACK_IMPLS)
-    """Backward pass written by hand, with Triton kernels inside CUDA graphs (auto, fused) or with
-    PyTorch operations (exact); or autograd, which is slower (reference)."""
+    """Backward pass written by hand, with PyTorch operations (auto, exact) or, inside CUDA graphs,
+    with Triton kernels (fused); or autograd, which is slower (reference)."""
     kind: str = kind_of("spinn")
 
 
@@ -197,8 +197,8 @@ class LatentSyntaxConfig(EncoderSettings):
     estimator: Any = part(ESTIMATORS, "reinforce")
     """Gradient estimator of the actions: reinforce or ppo."""
     impl: str = setting("auto", choices=STACK_IMPLS)
-    """Backward pass written by hand, with Triton kernels inside CUDA graphs (auto, fused) or with
-    PyTorch operations (exact); or autograd, which is slower (reference)."""
+    """Backward pass written by hand, with PyTorch operations (auto, exact) or, inside CUDA graphs,
+    with Triton kernels (fused); or autograd, which is slower (reference)."""
     kind: str = kind_of("latent_syntax")
 
 
@@ -211,7 +211,7 @@ class CYKConfig(EncoderSettings):
     refresh: int = setting(500, low=1)
     """Steps between updates of the inverse temperature in training."""
     impl: str = setting("auto", choices=CHART_IMPLS)
-    """Triton kernels, if they can run (auto, fused), or PyTorch operations (exact)."""
+    """PyTorch operations (auto, exact), or Triton kernels if they can run (fused)."""
     kind: str = kind_of("cyk")
 
 

@@ -6,7 +6,7 @@ multiplied by the weights once, so there are O(T^2) products for O(T^3) candidat
 pass recomputes the candidates of one length at a time, so that memory is O(T^2) as well. Large
 batches are divided: `roots` keeps the charts of some sentences at a time, and computes them twice.
 
-On a GPU, Triton kernels (`kernels`) go through the splits of a span without storing candidates.
+Optional Triton kernels (`kernels`) go through the splits of a span without storing candidates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,8 +61,7 @@ def chart(
         query: candidates are scored by its cosine with their hidden state, `[D]`.
         beta: factor of the cosines, `[]`; it has no gradient.
         active: number of sentences that have a word at each of the T positions.
-        impl: "auto" and "fused" use kernels if they can run, "fused" even in Triton's interpreter;
-            "exact" uses PyTorch operations.
+        impl: "fused" uses kernels if they can run; "auto" and "exact" use PyTorch operations.
     """
     weights, plan = _prepared(weight, bias, query), _Plan.of(weight, active, impl)
     return Chart(*_Chart.apply(h, c, *weights, beta, plan))
@@ -115,7 +114,7 @@ class _Plan(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, active: Sequence[int], impl: str) -> "_Plan":
-        can = impl != "exact" and why_not(weight, by_name=impl == "fused") is None
+        can = impl == "fused" and why_not(weight, by_name=True) is None
         return cls(tuple(active), can)
 
 

@@ -48,8 +48,7 @@ def follow(problem: StackProblem, tables: StackTables, impl: str = "auto") -> St
     Args:
         problem: sentences and weights.
         tables: rows to read and write.
-        impl: "auto" and "fused" use kernels if they can run, "fused" even in Triton's interpreter;
-            any other value uses `thin`.
+        impl: "fused" uses kernels if they can run; any other value uses `thin`.
     """
     if fused.why_not_kernels(problem, impl) is None:
         return fused.follow(problem, tables)
