@@ -276,10 +276,9 @@ def shift_reduce() -> None:
 
 def charts() -> None:
     """Compile the kernels of charts."""
-    from gumbeltree.ops import chart
-    from gumbeltree.ops.chart import kernels
+    from gumbeltree.ops.chart import fused, kernels
 
-    sizes = chart._sizes(torch.empty(D))
+    sizes = fused.sizes(torch.empty(D))
     warps = int(sizes.pop("num_warps"))
     compiled(kernels.fill_kernel, sizes, warps, n="i32", p_split="*i64")
     compiled(kernels.fill_backward_kernel, sizes, warps, n="i32")

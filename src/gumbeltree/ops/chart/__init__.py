@@ -18,9 +18,9 @@ from torch.autograd.function import Function, once_differentiable
 
 from gumbeltree.device.triton_support import why_not
 from gumbeltree.layout import Layout
+from gumbeltree.ops.chart import fused
+from gumbeltree.ops.chart.fused import TINY
 
-TINY = 1e-8
-"""Lower limit of the norms in a cosine, as in `torch.nn.functional.cosine_similarity`."""
 BLOCK = 2**11
 """Number of candidates that a CPU computes at once, so that they fit in its cache."""
 LIMIT = 2**25
@@ -242,7 +242,7 @@ def _filled(
     parts = _Parts(T, B, H)
     for n in range(1, T + 1):
         if plan.kernels and n > 1:
-            _fill(parts, n, plan.active[n - 1], query, beta, (H, C, split))
+            fused.fill(parts.all(), query, beta, (H, C, split), n, plan.active[n - 1])
         for ends, b in _blocks(plan, n, h.is_cuda):
             found = _Candidates(parts, n, ends, b, query, beta)
             H[n - 1, ends, :b], C[n - 1, ends, :b] = found.mean(found.h), found.mean(found.c)
@@ -282,61 +282,14 @@ def _gradients(
             dright.addmm_(right.t(), states)
             dbias += left.sum(0)
         if plan.kernels and n > 1:
-            own_gradients = dh.contiguous(), dc.contiguous()
-            _fill_backward(
-                parts, n, plan.active[n - 1], query, beta, own_gradients, gradients, each_dquery
-            )
+            sums = *gradients.all(), each_dquery
+            fused.fill_backward(parts.all(), query, beta, (dh, dc), sums, n, plan.active[n - 1])
         for ends, b in _blocks(plan, n, H.is_cuda):
             found = _Candidates(parts, n, ends, b, query, beta)
             own = slice(ends.start - n + 1, ends.stop - n + 1)
             dquery += found.backward(dh[own, :b], dc[own, :b], gradients)
     dquery += each_dquery.flatten(0, -2).sum(0)
     return dh, dc, torch.cat([dleft, dright], dim=1), dbias, dquery
-
-
-def _fill(
-    parts: "_Parts",
-    n: int,
-    b: int,
-    query: Tensor,
-    beta: Tensor,
-    charts: tuple[Tensor, Tensor, Tensor],
-) -> None:
-    """Compute the spans of n words in the first b sentences with a kernel."""
-    from gumbeltree.ops.chart import kernels
-
-    # Triton launches on the current device, not on that of the tensors
-    with torch.cuda.device_of(query):
-        kernels.fill_kernel[parts.T - n + 1, b](
-            *parts.all(), query, beta, *charts, n, parts.T, parts.B, **_sizes(query)
-        )
-
-
-def _fill_backward(
-    parts: "_Parts",
-    n: int,
-    b: int,
-    query: Tensor,
-    beta: Tensor,
-    given: tuple[Tensor, Tensor],
-    gradients: "_Parts",
-    dquery: Tensor,
-) -> None:
-    """Add the gradients of the parts of spans of n words, `given` those of h and c."""
-    from gumbeltree.ops.chart import kernels
-
-    with torch.cuda.device_of(query):
-        kernels.fill_backward_kernel[parts.T - n + 1, b](
-            *parts.all(), query, beta, *given, *gradients.all(), dquery,
-            n, parts.T, parts.B, **_sizes(query),
-        )  # fmt: skip
-
-
-def _sizes(query: Tensor) -> dict[str, float]:
-    """Return the constants of both kernels; a warp has up to 128 columns."""
-    D = len(query)
-    block = 1 << (D - 1).bit_length()
-    return {"TINY": TINY, "D": D, "BD": block, "num_warps": max(1, block // 128)}
 
 
 def _blocks(plan: _Plan, n: int, whole: bool) -> Iterator[tuple[slice, int]]:
@@ -372,7 +325,7 @@ class _Parts:
 
     def __init__(self, T: int, B: int, like: Tensor) -> None:
         shape, D = (T, B, T - 1), like.shape[-1]
-        self.T, self.B = T, B
+        self.T = T
         self.left, self.right = (like.new_zeros((*shape, 5 * D)) for _ in range(2))
         self.c_left, self.c_right = (like.new_zeros((*shape, D)) for _ in range(2))
 

@@ -42,6 +42,20 @@ def candidate(p_left, p_right, p_c_left, p_c_right, left, right, o_d, m, D: tl.c
     return b_i, b_fl, b_fr, b_o, b_u, b_cl, b_cr, b_c, tanh(b_c)
 
 
+@triton.jit
+def scored(
+    p_left, p_right, p_c_left, p_c_right, left, right, b_query, beta, o_d, m, TINY: tl.constexpr,
+    D: tl.constexpr,
+):  # fmt: skip
+    """Return h, c and the score of a candidate."""
+    _, _, _, b_o, _, _, _, b_c, b_tanh = candidate(
+        p_left, p_right, p_c_left, p_c_right, left, right, o_d, m, D
+    )
+    b_h = b_o * b_tanh
+    norm = tl.maximum(tl.sqrt(tl.sum(b_h * b_h, axis=0)), TINY)
+    return b_h, b_c, beta * (tl.sum(b_h * b_query, axis=0) / norm)
+
+
 @triton.jit(do_not_specialize=["n", "T", "B"])
 def fill_kernel(
     p_left, p_right, p_c_left, p_c_right, p_query, p_beta, p_h, p_c, p_split, n, T, B,
@@ -57,12 +71,10 @@ def fill_kernel(
     best, highest, total = 1, beta * 0 - float("inf"), beta * 0
     k = 0
     while k < n - 1:
-        _, _, _, b_o, _, _, _, b_own, b_tanh = candidate(
-            p_left, p_right, p_c_left, p_c_right, left + k, right + k, o_d, m, D
-        )
-        b_one = b_o * b_tanh
-        norm = tl.maximum(tl.sqrt(tl.sum(b_one * b_one, axis=0)), TINY)
-        score = beta * (tl.sum(b_one * b_query, axis=0) / norm)
+        b_one, b_own, score = scored(
+            p_left, p_right, p_c_left, p_c_right, left + k, right + k, b_query, beta, o_d, m, TINY,
+            D,
+        )  # fmt: skip
         best = tl.where(score > highest, k + 1, best)
         higher = tl.maximum(score, highest)
         # the sums so far are relative to the highest score so far
@@ -98,12 +110,10 @@ def fill_backward_kernel(
     highest, total, mean = beta * 0 - float("inf"), beta * 0, beta * 0
     k = 0
     while k < n - 1:
-        _, _, _, b_o, _, _, _, b_own, b_tanh = candidate(
-            p_left, p_right, p_c_left, p_c_right, left + k, right + k, o_d, m, D
-        )
-        b_one = b_o * b_tanh
-        norm = tl.maximum(tl.sqrt(tl.sum(b_one * b_one, axis=0)), TINY)
-        score = beta * (tl.sum(b_one * b_query, axis=0) / norm)
+        b_one, b_own, score = scored(
+            p_left, p_right, p_c_left, p_c_right, left + k, right + k, b_query, beta, o_d, m, TINY,
+            D,
+        )  # fmt: skip
         higher = tl.maximum(score, highest)
         before, weight = tl.exp(highest - higher), tl.exp(score - higher)
         dweight = tl.sum(b_one * b_dh + b_own * b_dc, axis=0)
