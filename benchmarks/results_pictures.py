@@ -99,16 +99,22 @@ KINDS = {
 """Text in the legend and style of each kind of point."""
 
 
+def comparable(points: Sequence[Point]) -> list[Point]:
+    """Return the points with comparable times; none unless there are other systems, too."""
+    timed = [point for point in points if point.minutes]
+    return timed if len({point.kind == "tree" for point in timed}) == 2 else []
+
+
 def draw_points(points: Sequence[Point], path: Path, ylabel: str) -> None:
-    """Draw mean accuracies over parameters and, if at least two have comparable times, minutes."""
+    """Draw mean accuracies over parameters and, if these can be compared, minutes."""
     plt = pyplot()
     from matplotlib.ticker import EngFormatter
 
-    timed = [point for point in points if point.minutes]
+    timed = comparable(points)
     # 200k, 1M
     counts: Any = EngFormatter(sep="")
     panels = [("parameters without word vectors", counts, [(x.parameters, x) for x in points])]
-    if len(timed) > 1:
+    if timed:
         places = [(x.minutes, x) for x in timed]
         panels.append(("minutes to the best accuracy", "{x:,.9g}", places))
     figure, axes = plt.subplots(

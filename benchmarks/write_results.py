@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from collect_runs import RUNS, changes, packaged, read_runs, settings
 from peer_speed import systems
-from results_pictures import Point, draw, draw_points
+from results_pictures import Point, comparable, draw, draw_points
 from scipy.special import stdtrit
 
 from gumbeltree.atomic import replace_file
@@ -48,12 +48,11 @@ SNLI_PAIRS = 549_367
 OFFICIAL = "snli_1.0_test"
 """Name of SNLI's test file, on which runs with other parses are also evaluated."""
 OFFICIAL_PARSES = "official parses of the test file"
+FROM_FIVE = "two classes read from five"
 COMPARISON = "comparison-"
 """Beginning of the names of pictures."""
-CAPTION = (
-    "Bars show one standard deviation over seeds. The lower panel has only recipes timed alone on\n"
-    "the GPU."
-)
+CAPTION = "Bars show one standard deviation over seeds."
+TIMED = "The lower panel has only recipes timed alone on\nthe GPU."
 NONE = "No runs of other systems are recorded yet."
 
 ABLATIONS = {
@@ -165,7 +164,7 @@ def lines(task: str, plain: dict[str, Group]) -> Iterator[Line]:
             each = plain.get(recipe)
             both = each and with_accuracy(each, lambda run, x: run.get(f"{x}_binary_accuracy"))
             # after a recipe for two classes
-            found.insert(name in recipe_names(), (recipe, both, "two classes read from five"))
+            found.insert(name in recipe_names(), (recipe, both, FROM_FIVE))
         if not found and about.get("test"):
             found.append(("", None, ""))
         for number, line in enumerate(found):
@@ -475,8 +474,10 @@ def tables(groups: Sequence[Group]) -> dict[str, str]:
     parts = {f"accuracy {task}": accuracy_table(found) for task, found in by_task.items()}
     parts |= {f"cost {task}": cost_table(found) for task, found in by_task.items()}
     for task, name in TASKS.items():
-        image = f"![accuracy on {name} over parameters and minutes](images/{COMPARISON}{task}.png)"
-        parts[f"picture {task}"] = f"{image}\n\n{CAPTION}" if points(by_task[task])[1] else NONE
+        _, drawn = points(by_task[task])
+        image = f"![accuracy on {name} over parameters](images/{COMPARISON}{task}.png)"
+        caption = f"{CAPTION} {TIMED}" if comparable(drawn) else CAPTION
+        parts[f"picture {task}"] = f"{image}\n\n{caption}" if drawn else NONE
     image = "![development accuracy on SNLI by encoder](images/convergence-systems.png)"
     return parts | {
         "differences": difference_table(plain),
@@ -529,7 +530,9 @@ def points(found: Iterable[Line]) -> tuple[str, list[Point]]:
         return split, []
     return split, [
         Point(
-            re.sub("-(sst[25]|matched)", "", line.recipe) + (" (silver)" if silver(each) else ""),
+            re.sub("-(sst[25]|matched)", "", line.recipe)
+            + (" (silver)" if silver(each) else "")
+            + (" (of five classes)" if line.note == FROM_FIVE else ""),
             "tree" if not line.other else "matched" if "-matched" in line.recipe else "authors",
             each.runs[0]["parameters"]["trained"],
             minutes_alone(each),

@@ -369,6 +369,15 @@ def test_pictures_are_drawn_from_curves(writer, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} > names
 
 
+def test_minutes_are_drawn_if_other_systems_have_them():
+    pictures = importlib.import_module("results_pictures")
+    trees = [pictures.Point("tree", "tree", 1, 1.0, [70.0]) for _ in range(2)]
+    untimed = pictures.Point("nse", "authors", 1, None, [70.0])
+    timed = untimed._replace(minutes=2.0)
+    assert pictures.comparable([*trees, untimed]) == []
+    assert pictures.comparable([*trees, untimed, timed]) == [*trees, timed]
+
+
 def test_labels_of_points_do_not_overlap(tmp_path):
     pictures = importlib.import_module("results_pictures")
     plt = pictures.pyplot()
