@@ -211,7 +211,7 @@ class CYKConfig(EncoderSettings):
     refresh: int = setting(500, low=1)
     """Steps between updates of the inverse temperature in training."""
     impl: str = setting("auto", choices=CHART_IMPLS)
-    """PyTorch operations (auto, exact), or Triton kernels if they can run (fused)."""
+    """PyTorch operations (auto, exact), or Triton kernels (fused)."""
     kind: str = kind_of("cyk")
 
 

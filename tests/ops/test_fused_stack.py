@@ -123,6 +123,13 @@ def test_second_derivatives_are_refused(frozen: bool) -> None:
         gradient.sum().backward()
 
 
+def test_kernels_asked_for_by_name_are_not_replaced() -> None:
+    problem, tables = small()
+    problem = problem._replace(weight=problem.weight.half())
+    with pytest.raises(NotImplementedError, match=r"got torch.float16; use impl='auto' or 'exact'"):
+        follow(problem, tables, "fused")
+
+
 def test_gradients_can_arrive_transposed() -> None:
     problem, tables = small()
     found = []

@@ -60,6 +60,14 @@ def why_not(weight: Tensor, by_name: bool = False) -> str | None:
     return None
 
 
+def check_kernels(weight: Tensor) -> None:
+    """Raise an error if kernels that were asked for by name cannot run."""
+    if (reason := why_not(weight, by_name=True)) is not None:
+        raise NotImplementedError(
+            f"impl='fused' is not available here: {reason}; use impl='auto' or 'exact'"
+        )
+
+
 def precision_of(device: str) -> str:
     """Return PyTorch's current precision of matrix products: ieee, tf32 or bf16."""
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from gumbeltree.device.triton_support import why_not
+from gumbeltree.device.triton_support import check_kernels
 from gumbeltree.layout import Layout
 from gumbeltree.ops.chart import fused
 from gumbeltree.ops.chart.fused import TINY
@@ -61,7 +61,7 @@ def chart(
         query: candidates are scored by its cosine with their hidden state, `[D]`.
         beta: factor of the cosines, `[]`; it has no gradient.
         active: number of sentences that have a word at each of the T positions.
-        impl: "fused" uses kernels if they can run; "auto" and "exact" use PyTorch operations.
+        impl: "fused" uses kernels, "auto" and "exact" PyTorch operations.
     """
     weights, plan = _prepared(weight, bias, query), _Plan.of(weight, active, impl)
     return Chart(*_Chart.apply(h, c, *weights, beta, plan))
@@ -114,8 +114,9 @@ class _Plan(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, active: Sequence[int], impl: str) -> "_Plan":
-        can = impl == "fused" and why_not(weight, by_name=True) is None
-        return cls(tuple(active), can)
+        if impl == "fused":
+            check_kernels(weight)
+        return cls(tuple(active), impl == "fused")
 
 
 def _prepared(weight: Tensor, bias: Tensor, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -27,6 +27,7 @@ Inside a CUDA graph, where the host does not know the lengths, all sentences tak
 `transitions` converts between merge orders and sequences of actions.
 """
 
+from gumbeltree.device.triton_support import check_kernels
 from gumbeltree.ops.stack import fused, thin
 from gumbeltree.ops.stack.problem import StackProblem, StackResult, TrackerWeights
 from gumbeltree.ops.stack.tables import StackTables, device_tables, stack_tables
@@ -48,8 +49,10 @@ def follow(problem: StackProblem, tables: StackTables, impl: str = "auto") -> St
     Args:
         problem: sentences and weights.
         tables: rows to read and write.
-        impl: "fused" uses kernels if they can run; any other value uses `thin`.
+        impl: "fused" uses kernels inside a graph; any other value uses `thin`.
     """
+    if impl == "fused":
+        check_kernels(problem.weight)
     if fused.why_not_kernels(problem, impl) is None:
         return fused.follow(problem, tables)
     return thin.follow(problem, tables)
