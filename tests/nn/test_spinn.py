@@ -361,8 +361,13 @@ def test_pairs_train_on_their_parses(tmp_path, parses) -> None:
     model = gumbeltree.load(tmp_path / "run")
     if parses:
         assert len(model.parse("A dog sleeps.")) == 4
-        written(tmp_path, {k: v for k, v in PAIR.items() if "parse" not in k})
+        bare = {k: v for k, v in PAIR.items() if "parse" not in k}
+        written(tmp_path, bare)
         with pytest.raises(ValueError, match="snli data have none"):
+            prepare(recipe, tmp_path)
+        written(tmp_path, PAIR, bare | {"sentence2": "Nobody knows."})
+        message = r"train: 2 texts of 4 have no gold tree, such as '.*'; .*`gumbeltree data parse`"
+        with pytest.raises(ValueError, match=message):
             prepare(recipe, tmp_path)
 
 

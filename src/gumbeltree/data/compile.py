@@ -26,7 +26,7 @@ from gumbeltree.tasks.checks import split_tags
 from gumbeltree.tasks.table import split as divide
 from gumbeltree.tasks.task import Task
 from gumbeltree.text.batches import chunks
-from gumbeltree.text.files import Report, counted
+from gumbeltree.text.files import Report, counted, shown
 from gumbeltree.text.ids import TextReader
 from gumbeltree.text.missing_vectors import add_parts, borrow, parts
 from gumbeltree.text.tokenizer import (
@@ -88,6 +88,13 @@ def prepare(
                 f"{name}: the encoder needs gold trees, but these {task.name} data have none; use "
                 "data with trees, such as listops, logic or SNLI with its parses, which "
                 "`gumbeltree data parse` can add, or another encoder"
+            )
+        missing = [x for x, i in part.sentences.items() if i not in part.orders]
+        if trees[name] and missing:
+            raise ValueError(
+                f"{name}: {counted(len(missing), 'text')} of {len(part.sentences):,} have no gold "
+                f"tree, such as {shown(missing[0])}; remove these examples, or parse the file with "
+                "`gumbeltree data parse`"
             )
         if trees[name] and task.nodes and not part.nodes:
             raise ValueError(
