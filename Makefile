@@ -17,10 +17,11 @@ help:
 	@echo "make docs    build the documentation; then open site/index.html in a browser"
 	@echo "make clean   remove environments and build outputs"
 
+# modules are compiled when they are first imported, which most never are
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"gumbeltree needs Python 3.11 or newer, found {v[0]}.{v[1]}; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
 demo: $(READY)
