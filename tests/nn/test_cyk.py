@@ -121,8 +121,16 @@ def test_kernels_divide_large_batches(monkeypatch):
     words.requires_grad_()
     whole = e(words, lengths).vector
     monkeypatch.setattr(chart, "LIMIT", 1)
+    # kernels are all there is
+    monkeypatch.delattr(chart, "_Candidates")
     inputs = {"words": words, **dict(e.named_parameters())}
     check_same([e(words, lengths).vector], [whole], inputs)
+
+
+def test_kernels_asked_for_by_name_are_not_replaced():
+    e, (words, lengths) = cyk(impl="fused").half(), words_of([2, 1])
+    with pytest.raises(NotImplementedError, match=r"got torch.float16; use impl='auto' or 'exact'"):
+        e(words.half(), lengths)
 
 
 @pytest.mark.gpu
@@ -208,8 +216,9 @@ def test_company_and_padding_have_no_effect():
     check_company(cyk(), LENGTHS)
 
 
-def test_zero_states_have_finite_gradients():
-    e = cyk()
+@pytest.mark.parametrize("impl", ["exact", "fused"])
+def test_zero_states_have_finite_gradients(impl):
+    e = cyk(impl=impl)
     for p in e.parameters():
         torch.nn.init.zeros_(p)
     words, lengths = words_of([4, 2])

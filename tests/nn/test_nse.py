@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gumbeltree.config import HeadConfig, ModelConfig, load_recipe
 from gumbeltree.describe import count_parameters
@@ -15,6 +16,7 @@ from tests.nn.equations import (
     encoder_of,
     lstm,
     step,
+    words_of,
 )
 
 both = pytest.mark.parametrize("compose", [True, False])
@@ -50,6 +52,20 @@ def test_equals_plain_loops(compose: bool) -> None:
 def test_company_and_padding_have_no_effect(compose: bool) -> None:
     check_company(nse(compose=compose))
     check_autocast(nse(compose=compose))
+
+
+def test_autocast_narrows_all_products() -> None:
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if func.overloadpacket.__name__ in ("mm", "addmm", "bmm"):
+                kinds.add(args[-1].dtype)
+            return func(*args, **(kwargs or {}))
+
+    kinds: set[torch.dtype] = set()
+    words, lengths = words_of(width=5)
+    with torch.autocast("cpu", torch.bfloat16), Products():
+        nse().float()(words.float(), lengths)
+    assert kinds == {torch.bfloat16}
 
 
 def test_a_single_word_replaces_its_slot_by_the_state() -> None:

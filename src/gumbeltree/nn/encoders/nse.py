@@ -61,6 +61,7 @@ class NSEEncoder(Encoder):
             # the half of the product that does not depend on the memory
             fed = F.linear(read, self.compose.weight[:, :D], self.compose.bias)
         h = c = words.new_zeros((layout.B, D))
+        no_bias = torch.zeros_like(self.writer.bias)
         states = []
         steps = [x.split(list(layout.active)) for x in (read, fed)]
         for n, o, part in zip(layout.active, *steps, strict=True):
@@ -73,7 +74,7 @@ class NSEEncoder(Encoder):
                 composed = torch.cat([o, m], dim=-1)
             else:
                 composed = part + F.linear(m, self.compose.weight[:, D:])
-            h, c = _step(self.writer, self.dropout(composed), h[:n], c[:n])
+            h, c = _step(self.writer, no_bias, self.dropout(composed), h[:n], c[:n])
             # (1 - z) M + z h
             memory = memory.lerp(h[:, None], z[..., None])
             states.append(h)
@@ -81,9 +82,15 @@ class NSEEncoder(Encoder):
         return Encoding(torch.cat(states)[last[layout.rank]])
 
 
-def _step(lstm: LSTMLeaf, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def _step(
+    lstm: LSTMLeaf, no_bias: Tensor, x: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return h and c after one more input `[n, E]`, each `[n, D]`."""
-    # one kernel for all gates on a GPU; autocast would narrow the states as well
-    with torch.autocast(x.device.type, enabled=False):
-        weights = lstm.weight_ih, lstm.weight_hh, lstm.bias, torch.zeros_like(lstm.bias)
-        return torch.lstm_cell(x.to(c.dtype), (h, c), *weights)
+    if not torch.is_autocast_enabled(x.device.type):
+        # on a GPU, one kernel for all gates, which needs two biases
+        return torch.lstm_cell(x, (h, c), lstm.weight_ih, lstm.weight_hh, lstm.bias, no_bias)
+    # torch's cell would narrow the states as well as the products
+    gates = F.linear(x, lstm.weight_ih, lstm.bias) + F.linear(h, lstm.weight_hh)
+    i, f, g, o = gates.to(c.dtype).chunk(4, dim=-1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c

@@ -51,7 +51,7 @@ def follow(problem: StackProblem, tables: StackTables, impl: str = "auto") -> St
         tables: rows to read and write.
         impl: "fused" uses kernels inside a graph; any other value uses `thin`.
     """
-    if impl == "fused":
+    if impl == "fused" and problem.layout.spare:
         check_kernels(problem.weight)
     if fused.why_not_kernels(problem, impl) is None:
         return fused.follow(problem, tables)
