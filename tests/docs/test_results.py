@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,7 +122,7 @@ def run(seed, seconds, exclusive, recipe="snli-300d", digest="d", **more):
 
 def test_cells_of_a_group(writer):
     code = {"commit": "a" * 40, "clean": True, "source": "1" * 40}
-    members = [run(0, 60, False), run(1, 30, True, code=[code]), run(2, 42, True)]
+    members = [run(0, 60, False, best_epoch=9), run(1, 30, True, code=[code]), run(2, 42, True)]
     (group,) = writer.group(members)
     assert writer.accuracy(group, "dev") == "72.00 ± 2.00"
     assert writer.accuracy(group, "test") == ""
@@ -367,6 +368,32 @@ def test_pictures_are_drawn_from_curves(writer, tmp_path):
     writer.draw_pictures(writer.group(members), tmp_path)
     names = {"comparison-snli.png", "comparison-sst2.png", "convergence-systems.png"}
     assert {path.name for path in tmp_path.iterdir()} > names
+
+
+def test_curves_are_drawn_over_minutes_where_these_are_known(monkeypatch, tmp_path):
+    pictures = importlib.import_module("results_pictures")
+    drawn = []
+    monkeypatch.setattr(pictures, "save_picture", lambda figure, _: drawn.append(figure))
+    curve = {"epoch": [1, 2, 3], "dev_accuracy": [0.5, 0.6, 0.7]}
+    groups = {name: SimpleNamespace(runs=[{"curve": curve}]) for name in "abc"}
+    pictures.draw(groups, tmp_path / "x.png", paces={"a": 2.0, "b": None, "c": 0.5})
+    pictures.draw(groups, tmp_path / "x.png", paces={"a": 2.0, "b": None, "c": None})
+    epochs, minutes = ([line.get_xdata() for line in axis.lines] for axis in drawn[0].axes)
+    assert [axis.get_xlabel() for axis in drawn[0].axes] == ["epochs", "minutes"]
+    grid = epochs[0]
+    assert (grid[0], grid[-1], len(epochs)) == (1, 3, 3)
+    assert [x.tolist() for x in minutes] == [(2 * grid).tolist(), (0.5 * grid).tolist()]
+    assert [axis.get_xlabel() for axis in drawn[1].axes] == ["epochs"]
+
+
+def test_points_name_what_their_accuracy_depends_on(writer):
+    more = {"test_accuracy": 0.5, "test_binary_accuracy": 0.9, "dev_binary_accuracy": 0.8}
+    members = [run(0, 1, True, "rntn-sst5", **more), run(0, 1, True, "sst2", **more)]
+    plain = {each.recipe: each for each in writer.group(members)}
+    split, found = writer.points(writer.lines("sst2", plain))
+    assert split == "test"
+    assert [point.label for point in found] == ["rntn (of five classes)", "sst2"]
+    assert [point.accuracies for point in found] == [[90.0], [50.0]]
 
 
 def test_minutes_are_drawn_if_other_systems_have_them():
