@@ -1,11 +1,13 @@
-"""Write the figures of `gumbeltree bench` into README.md and docs/benchmarks.md.
+"""Write the figures of `gumbeltree bench` and `peer_speed.py` into the documentation.
 
     gumbeltree bench --device cpu --json benchmarks/results/cpu.json
     gumbeltree bench --device cuda --json benchmarks/results/cuda.json
+    python benchmarks/peer_speed.py benchmarks/results/peers_cpu.json
+    python benchmarks/peer_speed.py benchmarks/results/peers_cuda.json --device cuda
     python benchmarks/write_speed.py
 
 The text between `<!-- cuda -->` and `<!-- end of cuda -->` of README.md and between
-`<!-- results: NAME -->` and `<!-- end -->` of docs/benchmarks.md is replaced.
+`<!-- results: NAME -->` and `<!-- end -->` of docs/benchmarks.md and docs/peers.md is replaced.
 """
 
 import json
@@ -141,17 +143,44 @@ def cuda_tables(report: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def pages() -> dict[Path, str]:
-    """Return both pages with their figures replaced."""
-    cpu, cuda = (
-        json.loads((RESULTS / name).read_text(encoding="utf-8"))
-        for name in ("cpu.json", "cuda.json")
+def peer_table(cpu: dict[str, Any], cuda: dict[str, Any]) -> str:
+    """Return the steps of all systems, those of a base by their ratio on the GPU."""
+    on_gpu = {row["recipe"]: row for row in cuda["rows"]}
+    bases = list(dict.fromkeys(row["base"] for row in cpu["rows"]))
+
+    def place(row: dict[str, Any]) -> tuple[float, ...]:
+        gpu = on_gpu.get(row["recipe"])
+        # the base comes first, systems that were not timed on the GPU last
+        ratio = -1.0 if row["recipe"] == row["base"] else gpu["ratio"] if gpu else float("inf")
+        return bases.index(row["base"]), ratio, row["ratio"]
+
+    def cells(row: dict[str, Any] | None) -> tuple[str, str]:
+        return (milliseconds(row["seconds"]), f"{row['ratio']:.2f}") if row else ("", "")
+
+    return table(
+        ("recipe", "parameters", "CPU step", "ratio", "GPU step", "ratio"),
+        [
+            (
+                *(f"`{row['recipe']}`", f"{row['parameters']:,}"),
+                *(*cells(row), *cells(on_gpu.get(row["recipe"]))),
+            )
+            for row in sorted(cpu["rows"], key=place)
+        ],
     )
-    readme, page = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
+
+
+def pages() -> dict[Path, str]:
+    """Return the pages with their figures replaced."""
+    cpu, cuda, *of_peers = (
+        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("cpu", "cuda", "peers_cpu", "peers_cuda")
+    )
+    readme, page, peers = (ROOT / x for x in ("README.md", "docs/benchmarks.md", "docs/peers.md"))
     text = f"\n{summary(cuda)}\n\n"
     return {
         readme: MARKS.sub(lambda _: text, readme.read_text(encoding="utf-8")),
         page: fill(page.read_text(encoding="utf-8"), cpu_tables(cpu) | cuda_tables(cuda)),
+        peers: fill(peers.read_text(encoding="utf-8"), {"speed": peer_table(*of_peers)}),
     }
 
 
