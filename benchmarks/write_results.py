@@ -28,6 +28,7 @@ from scipy.special import stdtrit
 
 from gumbeltree.atomic import replace_file
 from gumbeltree.config import load_recipe, recipe_names, with_settings
+from gumbeltree.describe import count_parameters
 
 DOCS = Path(__file__).parent.parent / "docs"
 PLAN = Path(__file__).parent / "plans" / "paper.toml"
@@ -366,14 +367,16 @@ def cost_table(found: Iterable[Line]) -> str:
     header = ("recipe", "published parameters", "parameters", "paper, hours", "epochs", "minutes")
     rows = []
     for line in found:
-        each = None if line.note else line.group
-        theirs = line.published("parameters"), line.published("hours")
-        if not line.recipe or not (each or any(theirs)):
+        each = line.group
+        if not line.recipe or line.note:
             continue
-        ours = (*figures(each)[-3:], parameters(each)) if each else [""] * 4
-        epochs, took, code, size = ours
-        name = titled(each) if each else label(line.recipe)
-        rows.append((name, theirs[0], size, theirs[1], epochs, took, code))
+        name, times = label(line.recipe), ("", "", "")
+        # those of the word vectors depend on the data
+        size = f"{count_parameters(load_recipe(line.recipe).model)['total']:,}"
+        if each:
+            name, size, times = titled(each), parameters(each), figures(each)[-3:]
+        theirs = line.published("parameters"), line.published("hours")
+        rows.append((name, theirs[0], size, theirs[1], *times))
     return table((*header, "code"), rows) if rows else NONE
 
 

@@ -231,7 +231,7 @@ def test_systems_without_runs_have_empty_cells(collector, writer):
     (lstm,) = rows(found["accuracy snli"], "lstm")
     source = "[Bowman et al. 2016](https://arxiv.org/abs/1603.06021)"
     assert lstm == [f"300D LSTM ({source})", "80.6", "`lstm`"]
-    assert rows(found["cost snli"], "lstm") == [["`lstm`", "3.0M", "4 †"]]
+    assert rows(found["cost snli"], "lstm") == [["`lstm`", "3.0M", "3,010,195", "4 †"]]
     for name in ("differences", "figure 3", *(f"picture {task}" for task in writer.TASKS)):
         assert found[name] == writer.NONE
     # pretrained on other text, so there is no recipe
