@@ -19,6 +19,7 @@ from gumbeltree.evaluation import evaluate, split_of
 from gumbeltree.nn.encoders.gumbel_tree import GumbelTreeEncoder
 from gumbeltree.nn.encoders.spinn import SpinnEncoder
 from gumbeltree.nn.evaluation_mode import in_evaluation_mode
+from gumbeltree.ops import stack
 from gumbeltree.ops.stack.transitions import to_transitions
 from gumbeltree.peers import SpinnConfig
 from gumbeltree.tasks.task import Example
@@ -67,6 +68,15 @@ def test_counts() -> None:
             encoder = SpinnEncoder(SpinnConfig(tracker=tracker, parses=parses))
         assert sum(p.numel() for p in encoder.parameters()) == count
         assert sum(p.numel() for p in encoder.leaf.parameters()) == 181_800
+
+
+def test_outside_graphs_there_are_no_kernels_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(stack, "check_kernels")
+    given, lengths = {"order": orders()}, torch.tensor(LENGTHS)
+    e, fused = made("tracked").eval(), made("tracked", "fused").eval()
+    fused.load_state_dict(e.state_dict())
+    found = fused(words(), lengths, **given).vector
+    torch.testing.assert_close(found, e(words(), lengths, **given).vector)
 
 
 def test_initial_values() -> None:
