@@ -198,7 +198,7 @@ class LatentSyntaxConfig(EncoderSettings):
     """Gradient estimator of the actions: reinforce or ppo."""
     impl: str = setting("auto", choices=STACK_IMPLS)
     """Backward pass written by hand, with PyTorch operations (auto, exact) or, inside CUDA graphs,
-    with Triton kernels (fused); or autograd, which is slower (reference)."""
+    with Triton kernels (fused; not with a tracker); or autograd, which is slower (reference)."""
     kind: str = kind_of("latent_syntax")
 
 

@@ -89,8 +89,9 @@ def prepare(
                 "data with trees, such as listops, logic or SNLI with its parses, which "
                 "`gumbeltree data parse` can add, or another encoder"
             )
-        missing = [x for x, i in part.sentences.items() if i not in part.orders]
-        if trees[name] and missing:
+        if trees[name] and (
+            missing := [x for x, i in part.sentences.items() if i not in part.orders]
+        ):
             raise ValueError(
                 f"{name}: {counted(len(missing), 'text')} of {len(part.sentences):,} have no gold "
                 f"tree, such as {shown(missing[0])}; remove these examples, or parse the file with "
