@@ -8,7 +8,9 @@ weights, on random words with the sentence lengths of SNLI's development set, in
 the recipe's size (a quarter of it on a CPU); given trees are random. All systems of a base take
 turns within each round, and `ratio` is the median over the rounds of a system's time divided by
 that of the base in the same round. Steps are captured as CUDA graphs where an encoder allows it,
-and there are few different batches, because each needs a graph of its own.
+and there are few different batches, because each needs a graph of its own. On a GPU, systems with
+kernels of their own are also timed without them: `exact` has the time with PyTorch operations, and
+its ratio to the time with kernels.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import torch
 
 from gumbeltree.bench.cases import snli_lengths
 from gumbeltree.bench.report import environment, format_time
-from gumbeltree.config import Recipe, load_recipe, recipe_names
+from gumbeltree.config import Recipe, load_recipe, recipe_names, with_settings
 from gumbeltree.data.split import Split, shuffled
 from gumbeltree.describe import count_parameters
 from gumbeltree.model import SentenceModel
@@ -37,6 +39,9 @@ from gumbeltree.training.step import CapturedStep, Step, why_not_captured
 BASES = ("snli-300d", "snli-100d", "sst2")
 OTHERS = {"sst2": ("rntn-sst2", "byte-mlstm-small-sst2")}
 """Recipes of systems without a matched one, timed beside a base."""
+EXACT = "encoder.impl=exact"
+WITH_KERNELS = ("spinn", "latent_syntax", "cyk")
+"""Encoders, other than the bases, that have kernels of their own."""
 VOCABULARY = 5_000
 
 
@@ -128,9 +133,14 @@ def measure(base: str, device: str, sizes: Sizes) -> list[dict[str, Any]]:
     batches = [x for x in shuffled(split, size, 0, 0) if len(x) == size][: sizes.batches]
     steps: dict[str, Callable[[int], None]] = {}
     about: dict[str, dict[str, Any]] = {}
-    for name in (*systems(base), *OTHERS.get(base, ())):
+    names = [*systems(base), *OTHERS.get(base, ())]
+    if device == "cuda":
+        kinds = {name: load_recipe(name).model.encoder.kind for name in names}
+        names += [f"{name} {EXACT}" for name in names if kinds[name] in WITH_KERNELS]
+    for name in names:
         start = time.perf_counter()
-        recipe = load_recipe(name)
+        known, *changes = name.split(" ")
+        recipe = with_settings(load_recipe(known), changes)
         step, reason = step_of(recipe, split, device)
         about[name] = {
             "recipe": name,
@@ -154,11 +164,19 @@ def measure(base: str, device: str, sizes: Sizes) -> list[dict[str, Any]]:
         print(f"{name} is ready after {took}{eager}", flush=True)
     wait: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
     seconds = turns(steps, sizes.rounds, wait)
+
+    def beside(name: str, other: str) -> dict[str, float]:
+        own = seconds[name]
+        ratio = statistics.median(a / b for a, b in zip(own, seconds[other], strict=True))
+        print(f"{name}: {format_time(statistics.median(own))}, {ratio:.2f} of {other}", flush=True)
+        return {"seconds": statistics.median(own), "ratio": ratio}
+
     rows = []
-    for name, own in seconds.items():
-        ratio = statistics.median(a / b for a, b in zip(own, seconds[base], strict=True))
-        rows.append({**about[name], "seconds": statistics.median(own), "ratio": ratio})
-        print(f"{name}: {format_time(rows[-1]['seconds'])}, {ratio:.2f} of {base}", flush=True)
+    for name in names:
+        if not name.endswith(EXACT):
+            rows.append({**about[name], **beside(name, base)})
+            if f"{name} {EXACT}" in seconds:
+                rows[-1]["exact"] = beside(f"{name} {EXACT}", name)
     return rows
 
 

@@ -157,12 +157,18 @@ def peer_table(cpu: dict[str, Any], cuda: dict[str, Any]) -> str:
     def cells(row: dict[str, Any] | None) -> tuple[str, str]:
         return (milliseconds(row["seconds"]), f"{row['ratio']:.2f}") if row else ("", "")
 
+    def without_kernels(row: dict[str, Any] | None) -> str:
+        if not row or "exact" not in row:
+            return ""
+        return f"{milliseconds(row['exact']['seconds'])} ({row['exact']['ratio']:.1f}x)"
+
     return table(
-        ("recipe", "parameters", "CPU step", "ratio", "GPU step", "ratio"),
+        ("recipe", "parameters", "CPU step", "ratio", "GPU step", "ratio", "without kernels"),
         [
             (
                 *(f"`{row['recipe']}`", f"{row['parameters']:,}"),
                 *(*cells(row), *cells(on_gpu.get(row["recipe"]))),
+                without_kernels(on_gpu.get(row["recipe"])),
             )
             for row in sorted(cpu["rows"], key=place)
         ],

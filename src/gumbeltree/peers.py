@@ -177,8 +177,9 @@ class SpinnConfig(EncoderSettings):
     dropout: float = setting(0.0, low=0, high=1)
     """Dropout of the states of the words, after their batch normalisation."""
     impl: str = setting("auto", choices=STACK_IMPLS)
-    """Backward pass written by hand, with PyTorch operations (auto, exact) or, inside CUDA graphs,
-    with Triton kernels (fused); or autograd, which is slower (reference)."""
+    """Backward pass written by hand, with PyTorch operations (exact) or, inside CUDA graphs, with
+    Triton kernels (fused), or autograd, which is slower (reference); auto: fused where it can run,
+    else exact."""
     kind: str = kind_of("spinn")
 
 
@@ -197,8 +198,9 @@ class LatentSyntaxConfig(EncoderSettings):
     estimator: Any = part(ESTIMATORS, "reinforce")
     """Gradient estimator of the actions: reinforce or ppo."""
     impl: str = setting("auto", choices=STACK_IMPLS)
-    """Backward pass written by hand, with PyTorch operations (auto, exact) or, inside CUDA graphs,
-    with Triton kernels (fused; not with a tracker); or autograd, which is slower (reference)."""
+    """Backward pass written by hand, with PyTorch operations (exact) or, inside CUDA graphs, with
+    Triton kernels (fused; not with a tracker), or autograd, which is slower (reference); auto:
+    fused where it can run, else exact."""
     kind: str = kind_of("latent_syntax")
 
 
@@ -211,7 +213,7 @@ class CYKConfig(EncoderSettings):
     refresh: int = setting(500, low=1)
     """Steps between updates of the inverse temperature in training."""
     impl: str = setting("auto", choices=CHART_IMPLS)
-    """PyTorch operations (auto, exact), or Triton kernels (fused)."""
+    """PyTorch operations (exact) or Triton kernels (fused); auto: fused where it can run."""
     kind: str = kind_of("cyk")
 
 

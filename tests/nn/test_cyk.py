@@ -133,6 +133,14 @@ def test_kernels_asked_for_by_name_are_not_replaced():
         e(words.half(), lengths)
 
 
+def test_auto_uses_kernels_where_they_can_run(monkeypatch):
+    weight = torch.zeros(1)
+    assert not chart._Plan.of(weight, [1], "auto").kernels
+    monkeypatch.setattr(chart, "why_not", lambda weight: None)
+    assert chart._Plan.of(weight, [1], "auto").kernels
+    assert not chart._Plan.of(weight, [1], "exact").kernels
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("width", [6, 100, 300])
 def test_gpu_kernels_equal_operations(width):

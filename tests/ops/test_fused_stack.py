@@ -102,7 +102,20 @@ def test_kernels_are_used_only_where_they_can_run() -> None:
     known = Layout(*(getattr(problem.layout, x) for x in ("cap", "start", "lengths")),
                    problem.layout.sentence, problem.layout.rank, [len(LENGTHS)] * 9)  # fmt: skip
     assert "all steps" in str(fused.why_not_kernels(problem._replace(layout=known), "fused"))
-    assert "auto" in str(fused.why_not_kernels(problem, "auto"))
+    # the interpreter runs kernels only by name
+    assert (fused.why_not_kernels(problem, "auto") is None) == (not INTERPRETED)
+    half = problem._replace(weight=problem.weight.half())
+    assert fused.why_not_kernels(half, "auto") is not None
+
+
+def test_auto_uses_kernels_where_they_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, tables = small()
+    for reason in (None, "none here"):
+        monkeypatch.setattr(fused, "why_not", lambda weight, by_name, reason=reason: reason)
+        called: list[str] = []
+        monkeypatch.setattr(fused, "follow", lambda *_: called.append("kernels"))  # noqa: B023
+        follow(problem, tables, "auto")
+        assert called == (["kernels"] if reason is None else [])
 
 
 def small() -> tuple[StackProblem, StackTables]:

@@ -6,7 +6,7 @@ multiplied by the weights once, so there are O(T^2) products for O(T^3) candidat
 pass recomputes the candidates of one length at a time, so that memory is O(T^2) as well. Large
 batches are divided: `roots` keeps the charts of some sentences at a time, and computes them twice.
 
-Optional Triton kernels (`kernels`) go through the splits of a span without storing candidates.
+On a GPU, Triton kernels (`kernels`) go through the splits of a span without storing candidates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from gumbeltree.device.triton_support import check_kernels
+from gumbeltree.device.triton_support import check_kernels, why_not
 from gumbeltree.layout import Layout
 from gumbeltree.ops.chart import fused
 from gumbeltree.ops.chart.fused import TINY
@@ -61,7 +61,7 @@ def chart(
         query: candidates are scored by its cosine with their hidden state, `[D]`.
         beta: factor of the cosines, `[]`; it has no gradient.
         active: number of sentences that have a word at each of the T positions.
-        impl: "fused" uses kernels, "auto" and "exact" PyTorch operations.
+        impl: "fused" uses kernels, "exact" PyTorch operations, "auto" kernels where they can run.
     """
     weights, plan = _prepared(weight, bias, query), _Plan.of(weight, active, impl)
     return Chart(*_Chart.apply(h, c, *weights, beta, plan))
@@ -116,7 +116,8 @@ class _Plan(NamedTuple):
     def of(cls, weight: Tensor, active: Sequence[int], impl: str) -> "_Plan":
         if impl == "fused":
             check_kernels(weight)
-        return cls(tuple(active), impl == "fused")
+        kernels = impl == "fused" or (impl == "auto" and why_not(weight) is None)
+        return cls(tuple(active), kernels)
 
 
 def _prepared(weight: Tensor, bias: Tensor, query: Tensor) -> tuple[Tensor, Tensor, Tensor]:

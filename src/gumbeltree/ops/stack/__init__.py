@@ -49,7 +49,8 @@ def follow(problem: StackProblem, tables: StackTables, impl: str = "auto") -> St
     Args:
         problem: sentences and weights.
         tables: rows to read and write.
-        impl: "fused" uses kernels inside a graph; any other value uses `thin`.
+        impl: "auto" uses kernels inside a graph where they can run, "fused" raises an error where
+            they cannot; any other value uses `thin`.
     """
     if impl == "fused" and problem.layout.spare:
         check_kernels(problem.weight)

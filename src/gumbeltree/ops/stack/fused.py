@@ -21,13 +21,13 @@ BS = 128
 
 def why_not_kernels(problem: StackProblem, impl: str) -> str | None:
     """Return why `follow` cannot run, or None if it can."""
-    if impl != "fused":
+    if impl not in {"auto", "fused"}:
         return f"impl={impl!r} uses PyTorch operations"
     if not problem.layout.spare:
         return "its kernels need a layout where all sentences take part in all steps"
     if problem.tracker and problem.missing.requires_grad:
         return "its kernels do not learn the vectors of missing nodes"
-    return why_not(problem.weight, by_name=True)
+    return why_not(problem.weight, by_name=impl == "fused")
 
 
 class StackColumns(NamedTuple):
