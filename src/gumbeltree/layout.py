@@ -257,6 +257,16 @@ class Layout:
         position = (torch.searchsorted(self.start, row, right=True) - 1).clamp(max=self.T - 1)
         return position, (row - self.start[position]).clamp(max=self.B - 1)
 
+    def rows_before(self) -> Tensor:
+        """Return the row of the word before each word but the first ones, int64 `[rows - B]`."""
+        position, rank = (x[self.B :] for x in self.row_places())
+        return self.start[position - 1] + rank
+
+    def last_rows(self) -> Tensor:
+        """Return the row of the last word of each of the caller's sentences, int64 `[B]`."""
+        last = self.start[self.lengths - 1] + torch.arange(self.B, device=self.start.device)
+        return last[self.rank]
+
     def word_places(self) -> Tensor:
         """Return the index of each row in a flattened padded batch `[B * T]`, int64 `[rows]`."""
         position, rank = self.row_places()

@@ -1,6 +1,5 @@
 """Baseline encoders without a tree: a bag of words and an LSTM."""
 
-import torch
 from torch import nn
 
 from gumbeltree.config import BagConfig, LSTMConfig, LSTMLeafConfig
@@ -58,8 +57,7 @@ class LSTMEncoder(Encoder):
         """Return the last state of each sentence `[B, D]`."""
         layout = sentences.layout
         states = self.leaf(sentences.words, layout, self.config.impl)
-        last = layout.start[layout.lengths - 1] + torch.arange(layout.B, device=states.device)
-        return Encoding(states[last, : self.config.hidden_dim][layout.rank])
+        return Encoding(states[layout.last_rows(), : self.config.hidden_dim])
 
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why `encode` cannot be captured, or None; the LSTM must use Triton kernels."""

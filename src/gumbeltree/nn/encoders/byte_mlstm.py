@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.ops.mlstm import mlstm
 from gumbeltree.peers import ByteMLSTMConfig
 from gumbeltree.states import Draw, Encoding, Keep
 
@@ -57,21 +58,11 @@ class ByteMLSTMEncoder(Encoder):
         symbols, layout = text.words, text.layout
         # there are only 256 different inputs
         vectors = self.symbols.weight
-        factors = F.linear(vectors, self.input_factor())[symbols].split(layout.active)
-        inputs = F.linear(vectors, self.inputs(), self.bias)[symbols].split(layout.active)
-        state_factor, states = self.state_factor(), self.states()
-        h = c = vectors.new_zeros(layout.B, self.config.hidden_dim)
-        ended, hidden = [], []
-        for n, factor, x in zip(layout.active, factors, inputs, strict=True):
-            hidden.append(h[:n])
-            # the shortest sentences come last
-            ended.append(c[n:])
-            m = factor * F.linear(h[:n], state_factor)
-            i, f, o, u = (x + F.linear(m, states)).chunk(4, dim=1)
-            c = f.sigmoid() * c[:n] + i.sigmoid() * u.tanh()
-            h = o.sigmoid() * c.tanh()
-        vector = torch.cat([c, *reversed(ended)])[layout.rank]
-        losses = {"bytes": self._loss(text, torch.cat(hidden[1:]))} if self.training else {}
+        factors = F.linear(vectors, self.input_factor())[symbols]
+        inputs = F.linear(vectors, self.inputs(), self.bias)[symbols]
+        h, c = mlstm(factors, inputs, self.state_factor(), self.states(), layout)
+        vector = c[layout.last_rows()]
+        losses = {"bytes": self._loss(text, h)} if self.training else {}
         return Encoding(vector.detach() if self.config.probe else vector, losses=losses)
 
     def _loss(self, text: Sentences, hidden: Tensor) -> Tensor:
@@ -79,12 +70,13 @@ class ByteMLSTMEncoder(Encoder):
 
         Args:
             text: bytes `[N]`.
-            hidden: states from which they are predicted, `[N - B, D]`.
+            hidden: states after each byte `[N, D]`.
         """
         layout = text.layout
-        found = F.cross_entropy(self.next_byte(hidden), text.words[layout.B :], reduction="none")
-        rank = torch.cat([layout.rank.new_tensor(range(n)) for n in layout.active[1:]])
-        total = found.new_zeros(layout.B).index_add(0, rank, found)
+        _, rank = layout.row_places()
+        logits = self.next_byte(hidden[layout.rows_before()])
+        found = F.cross_entropy(logits, text.words[layout.B :], reduction="none")
+        total = found.new_zeros(layout.B).index_add(0, rank[layout.B :], found)
         return (total / (layout.lengths - 1))[layout.rank]
 
 

@@ -78,8 +78,7 @@ class NSEEncoder(Encoder):
             # (1 - z) M + z h
             memory = memory.lerp(h[:, None], z[..., None])
             states.append(h)
-        last = layout.start[layout.lengths - 1] + torch.arange(layout.B, device=words.device)
-        return Encoding(torch.cat(states)[last[layout.rank]])
+        return Encoding(torch.cat(states)[layout.last_rows()])
 
 
 def _step(
