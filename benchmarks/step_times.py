@@ -1,21 +1,29 @@
 """Time the steps of every row of a plan alone on the machine.
 
-    python benchmarks/step_times.py times.json PLAN.toml... [--seconds 10]
+    python benchmarks/step_times.py times.json PLAN.toml... [--seconds 2] [--jobs 15]
 
 The rows of `train_all.py` train side by side, so their times are only upper bounds. This script
-trains seed 0 of each row for a short time with nothing beside it, and records the mean time of a
-step between evaluations, including these. `write_results.py` multiplies this time, from
-results/step_times.json, by the number of steps to the best evaluation. Compilation and graph
-capture, which come before the first evaluation, are stated apart in `first`. Every row needs a
-prepared file. Rows that are already in the file are not timed again.
+trains seed 0 of each row for a short time, and records the mean time of a step and that of an
+evaluation. `seconds` is the time of a step with its share of the evaluations that the recipe asks
+for; `write_results.py` multiplies it, from results/step_times.json, by the number of steps to the
+best evaluation. Compilation and most captures of graphs come before and are not included. Every
+row needs a prepared file. Rows that are already in the file are not timed again.
+
+`--jobs` rows at a time read their data, compile and warm up side by side. They are then timed one
+after the other, while all others wait.
 """
 
 import argparse
 import contextlib
 import json
+import math
+import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -28,59 +36,140 @@ from gumbeltree.data.prepared import load_prepared
 from gumbeltree.training.display import Display
 from gumbeltree.training.loop import train
 
-EVALUATIONS = 3
-"""Evaluations that a time needs: steps are measured from the first one on."""
+GAP = 100
+"""Most steps between two evaluations of a measurement."""
 
 
 class EnoughStepsError(Exception):
     """The row has been timed."""
 
 
-class Records(Display):
-    """Keeps the metrics of all evaluations and shows nothing."""
+class Timer(Display):
+    """Times steps and evaluations of a training run that it is the display of.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: least time to measure.
+        warm: least time before.
+        hold: called before the measurement; returns when nothing else uses the machine.
+    """
+
+    def __init__(self, seconds: float, warm: float, hold: Callable[[], object]) -> None:
         super().__init__(quiet=True)
-        self.found: list[dict[str, Any]] = []
+        self.seconds, self.hold = seconds, hold
+        self.begin, self.warm = time.perf_counter(), warm
+        self.measuring = False
+        self.last, self.evaluations = 0, 0
+        self.timed = 0
+        """Steps after each evaluation that are timed: rounding varies the gap by one."""
+        self.started = self.paused = 0.0
+        self.steps, self.stepping, self.rest, self.evaluating = 0, 0.0, 0, 0.0
 
     def evaluated(self, record: dict[str, Any]) -> None:
-        self.found.append(record)
+        """Note the time of an evaluation, whose values have been read from the device."""
+        now, step = time.perf_counter(), record["step"]
+        if self.measuring and self.paused:
+            self.evaluations += 1
+            self.rest += step - self.last - self.timed
+            self.evaluating += now - self.paused
+            if self.evaluations > 1 and now - self.begin > self.seconds:
+                raise EnoughStepsError
+        elif not self.measuring and self.last and now - self.begin > self.warm:
+            self.timed = step - self.last - 2
+            self.hold()
+            self.measuring, self.begin = True, time.perf_counter()
+        self.started, self.paused, self.last = time.perf_counter(), 0.0, step
+
+    def on_step(self, step: int) -> None:
+        """Note the time of all steps since the last evaluation but those just before the next."""
+        if self.measuring and step == self.last + self.timed:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self.paused = time.perf_counter()
+            self.steps += self.timed
+            self.stepping += self.paused - self.started
+
+    def means(self) -> tuple[float, float]:
+        """Return the mean seconds of a step and of an evaluation."""
+        step = self.stepping / self.steps
+        return step, (self.evaluating - self.rest * step) / self.evaluations
 
 
-def measure(run: Run, seconds: float, device: str) -> dict[str, Any]:
-    """Return the mean seconds of a step, and those until the first evaluation."""
+def measure(
+    run: Run, seconds: float, warm: float, device: str, hold: Callable[[], object]
+) -> dict[str, float]:
+    """Return the seconds of a step with its share of evaluations, and those of each alone."""
     if "--prepared" not in run.train:
         raise ValueError(f"row {run.row} has no --prepared file; prepare its data first")
     data = load_prepared(Path(run.train[run.train.index("--prepared") + 1]))
     name, *changes = run.row.split(" ")
     recipe = with_settings(load_recipe(name), changes)
-    records = Records()
-    begin = time.perf_counter()
-
-    def on_step(step: int) -> None:
-        if len(records.found) >= EVALUATIONS and time.perf_counter() - begin > seconds:
-            raise EnoughStepsError
-
+    config = recipe.training
+    batches = math.ceil(len(data.splits["train"]) / config.batch_size)
+    evaluations = min(batches // 4, max(config.evaluations, math.ceil(batches / GAP)))
+    if evaluations < 1:
+        raise ValueError(f"row {run.row} has {batches} batches; timing it needs four or more")
+    timer = Timer(seconds, warm, hold)
+    often = replace(
+        config, evaluations=evaluations, evaluation_steps=1, epochs=1000, stop_after=0,
+        stop_halvings=0,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as out, contextlib.suppress(EnoughStepsError):
-        train(recipe, data, f"{out}/run", device=device, display=records, test=False,
-              on_step=on_step)  # fmt: skip
-    if len(records.found) < 2:
-        raise ValueError(f"row {run.row} has fewer than two evaluations; nothing to measure")
-    first, last = records.found[0], records.found[-1]
-    steps = last["step"] - first["step"]
-    return {
-        "seconds": (last["seconds"] - first["seconds"]) / steps,
-        "steps": steps,
-        "first": first["seconds"],
-    }
+        train(replace(recipe, training=often), data, f"{out}/run", device=device, display=timer,
+              test=False, on_step=timer.on_step)  # fmt: skip
+    step, evaluation = timer.means()
+    apart = max(config.evaluation_steps, batches / config.evaluations)
+    return {"seconds": step + evaluation / apart, "step": step, "evaluation": evaluation}
 
 
-def main() -> None:
-    """Time the rows of all plans; write what is known after each row."""
+def answer(pipe: Connection, run: Run, seconds: float, warm: float, device: str) -> None:
+    """Measure a row in a process of its own: say when it is ready, wait, and send the times."""
+
+    def hold() -> None:
+        pipe.send(None)
+        pipe.recv()
+
+    try:
+        pipe.send(measure(run, seconds, warm, device, hold))
+    except (OSError, ValueError) as error:
+        pipe.send(str(error))
+
+
+def time_together(runs: Sequence[Run], *given: Any) -> dict[str, dict[str, float] | str]:
+    """Return the times of rows, or an error message; they start together, and take turns then."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for run in runs:
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=answer, args=(theirs, run, *given), daemon=True))
+        processes[-1].start()
+        theirs.close()
+        pipes.append(ours)
+
+    def receive(pipe: Connection) -> Any:
+        try:
+            return pipe.recv()
+        except EOFError:
+            return "the process ended without an answer; see its messages above"
+
+    found = {}
+    # None if ready, an error otherwise
+    for run, pipe, first in [(*x, receive(x[1])) for x in zip(runs, pipes, strict=True)]:
+        if first is None:
+            pipe.send(None)
+        found[run.row] = receive(pipe) if first is None else first
+    for process in processes:
+        process.join()
+    return found
+
+
+def main() -> int:
+    """Time the rows of all plans; write what is known after each group."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("json", type=Path, help="JSON file for all times")
     parser.add_argument("plans", nargs="+", type=Path, metavar="PLAN.toml")
-    parser.add_argument("--seconds", type=float, default=10.0, help="least time of a row")
+    parser.add_argument("--seconds", type=float, default=2.0, help="least time of a row")
+    parser.add_argument("--warm", type=float, default=5.0, help="least time before")
+    parser.add_argument("--jobs", type=int, default=1, help="rows that warm up side by side")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
     runs = {run.row: run for plan in given.plans for run in reversed(read_plan(plan, Path()))}
@@ -92,16 +181,23 @@ def main() -> None:
         if before | {"rows": {}} != found:
             parser.error(f"{given.json} has times of another machine or code; write to a new file")
         found = before
-    for name, run in runs.items():
-        if name not in found["rows"]:
-            row = measure(run, given.seconds, given.device)
-            found["rows"][name] = row
-            given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-            print(f"{name}: {format_time(row['seconds'])} a step", flush=True)
+    failed = False
+    waiting = [run for name, run in runs.items() if name not in found["rows"]]
+    for first in range(0, len(waiting), given.jobs):
+        group = waiting[first : first + given.jobs]
+        for name, row in time_together(group, given.seconds, given.warm, given.device).items():
+            if isinstance(row, str):
+                failed = True
+                print(f"{name}: {row}", flush=True)
+            else:
+                found["rows"][name] = row
+                print(f"{name}: {format_time(row['seconds'])} a step", flush=True)
+        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
     try:
-        main()
+        sys.exit(main())
     except (OSError, ValueError) as problem:
         sys.exit(f"step_times: error: {problem}")

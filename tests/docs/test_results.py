@@ -1,7 +1,9 @@
 """Finished runs are collected, and docs/results.md is written from them."""
 
 import importlib
+import itertools
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -170,7 +172,8 @@ def test_shared_runs_take_the_time_of_a_step_alone(writer, tmp_path, monkeypatch
 
 def test_steps_of_a_row_are_timed(tmp_path, monkeypatch):
     timer = importlib.import_module("step_times")
-    save_prepared(prepare(small()), tmp_path / "demo.safetensors")
+    data = prepare(small())
+    save_prepared(data, tmp_path / "demo.safetensors")
     plan = tmp_path / "plan.toml"
     changes = json.dumps(SMALL)
     options = json.dumps(["--prepared", str(tmp_path / "demo.safetensors")])
@@ -179,19 +182,51 @@ def test_steps_of_a_row_are_timed(tmp_path, monkeypatch):
         encoding="utf-8",
     )
     out = tmp_path / "times.json"
-    monkeypatch.setattr(sys, "argv", ["step_times", str(out), str(plan), "--seconds", "0"])
-    timer.main()
+    command = ["step_times", str(out), str(plan), "--seconds=0", "--warm=0", "--device=cpu"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert timer.main() == 0
     (row,) = json.loads(out.read_text(encoding="utf-8"))["rows"].values()
-    assert row["seconds"] > 0
-    assert row["first"] > 0
-    # from the first evaluation to the third
-    assert row["steps"] == 5
+    # batches of 20, three evaluations an epoch
+    apart = math.ceil(len(data.splits["train"]) / 20) / 3
+    assert row["step"] > 0
+    assert row["seconds"] == pytest.approx(row["step"] + row["evaluation"] / apart)
     before = out.read_bytes()
-    timer.main()
+    assert timer.main() == 0
     assert out.read_bytes() == before
+    plan.write_text(f'[[row]]\nrecipe = "text"\noptions = {options}\n', encoding="utf-8")
+    assert timer.main() == 1
     out.write_text(json.dumps(json.loads(before) | {"machine": "another"}), encoding="utf-8")
     with pytest.raises(SystemExit):
         timer.main()
+
+
+def test_times_of_steps_and_evaluations_are_told_apart(monkeypatch):
+    timer_module, now, waited = importlib.import_module("step_times"), [0.0], []
+    monkeypatch.setattr(timer_module.time, "perf_counter", lambda: now[0])
+
+    def hold():
+        now[0] += 500
+        waited.append(step)
+
+    timer, step = timer_module.Timer(seconds=30, warm=40, hold=hold), 0
+
+    def run():
+        nonlocal step
+        # rounding varies the number of steps between evaluations by one
+        for gap in itertools.cycle((5, 6)):
+            for number in range(gap):
+                # the first steps also compile
+                now[0] += 2 if step > 10 else 9
+                step += 1
+                if number == gap - 1:
+                    now[0] += 7
+                    timer.evaluated({"step": step})
+                timer.on_step(step)
+
+    with pytest.raises(timer_module.EnoughStepsError):
+        run()
+    assert waited == [11]
+    assert timer.means() == pytest.approx((2, 7))
 
 
 def test_evaluations_on_further_files_are_collected(collector, runs, tmp_path):
