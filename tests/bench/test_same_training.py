@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -24,36 +25,62 @@ def script() -> Iterator[ModuleType]:
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> list[str]:
+def plan(tmp_path: Path) -> Path:
     changes = json.dumps([*SMALL, "evaluations=2"])
-    row = '[[row]]\nrecipe = "{}"\nset = {}\noptions = {}\n'
-    text = row.format("demo", changes, "[]") + row.format("sst2", "[]", '["--data", "none"]')
-    (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
-    (tmp_path / "old").mkdir()
+    rows = f'[[row]]\nrecipe = "demo"\nset = {changes}\n[[row]]\nrecipe = "sst2"\n'
+    (tmp_path / "plan.toml").write_text(rows, encoding="utf-8")
+    return tmp_path / "plan.toml"
+
+
+def test_metrics_of_another_version_have_no_times(
+    script: ModuleType, plan: Path, tmp_path: Path
+) -> None:
     package = Path(gumbeltree.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__", "pretrained")
-    shutil.copytree(package, tmp_path / "old" / "gumbeltree", ignore=ignored)
-    sources = [str(tmp_path / "old"), str(package.parent)]
-    return [str(tmp_path / "same.json"), *sources, str(tmp_path / "plan.toml"), "--device=cpu"]
+    old = shutil.copytree(package, tmp_path / "old" / "gumbeltree", ignore=ignored).parent
+    # a version of its own, which the message of its error shows
+    (old / "gumbeltree" / "signals.py").write_text("raise OSError('the other version')\n")
+    demo, _ = script.read_plan(plan, tmp_path)
+    assert script.metrics_of(demo, old, 1, ["--device=cpu"]) == "OSError: the other version"
+    found = script.metrics_of(demo, package.parent, 1, ["--device=cpu"])
+    assert [row["epoch"] for row in found] == [0.5714, 1.0]
+    assert not any("seconds" in row for row in found)
 
 
-def test_sources_with_the_same_training_and_rows_that_fail(
+def test_rows_are_trained_once_with_both_versions(
     script: ModuleType,
-    given: list[str],
+    plan: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["same_training", *given])
-    assert script.main() == 1
-    (pair,) = json.loads(Path(given[0]).read_text(encoding="utf-8"))
+    trained: list[tuple[str, str]] = []
+
+    def metrics_of(run: Any, source: Path, epochs: int, options: list[str]) -> Any:
+        trained.append((run.row.split()[0], source.name))
+        return [{"step": 5, "dev_loss": 0.1}] if trained[-1] != ("sst2", "old") else "no data"
+
+    for name in ("old", "new"):
+        (tmp_path / name / "gumbeltree").mkdir(parents=True)
+        (tmp_path / name / "gumbeltree" / "a.py").write_text(name)
+    monkeypatch.setattr(script, "metrics_of", metrics_of)
+    out = tmp_path / "same.json"
+    sources = [str(tmp_path / name) for name in ("old", "new")]
+    command = ["same_training", str(out), *sources, str(plan), "--device=cpu"]
+    for _ in range(2):
+        # one row has no answer
+        monkeypatch.setattr(sys, "argv", command)
+        assert script.main() == 1
+        assert sorted(trained) == [(x, y) for x in ("demo", "sst2") for y in ("new", "old")]
+    (pair,) = json.loads(out.read_text(encoding="utf-8"))
     assert pair["old"] != pair["new"]
-    failed, same = sorted(pair["rows"].values(), key=lambda row: row["same"])
-    assert same["evaluations"] == 2
-    assert "none" in failed["error"]["old"]
-    assert capsys.readouterr().out.count(": same") == 1
-    # nothing is trained again
-    monkeypatch.setattr(script, "metrics_of", None)
-    assert script.main() == 1
+    assert [row["same"] for row in pair["rows"].values()] == [True, False]
+    assert pair["rows"]["sst2"]["error"] == {"old": "no data"}
+    assert capsys.readouterr().out.count(": same\n") == 1
+    monkeypatch.setattr(sys, "argv", [*command, "--rows", "nothing"])
+    with pytest.raises(SystemExit):
+        script.main()
+    assert "unknown row 'nothing'" in capsys.readouterr().err
 
 
 def test_the_first_difference_is_named(script: ModuleType) -> None:

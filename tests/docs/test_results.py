@@ -193,8 +193,9 @@ def test_steps_of_a_row_are_timed(tmp_path, monkeypatch):
     before = out.read_bytes()
     assert timer.main() == 0
     assert out.read_bytes() == before
-    plan.write_text(f'[[row]]\nrecipe = "text"\noptions = {options}\n', encoding="utf-8")
-    assert timer.main() == 1
+    text = timer.Run("text", tmp_path, ["train", "text"], [])
+    with pytest.raises(ValueError, match="row text has no --prepared file"):
+        timer.measure(text, 0, 0, "cpu", lambda: None)
     out.write_text(json.dumps(json.loads(before) | {"machine": "another"}), encoding="utf-8")
     with pytest.raises(SystemExit):
         timer.main()
