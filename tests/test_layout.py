@@ -232,12 +232,12 @@ def test_batches_are_restored_from_their_numbers(drawn, rounded):
     )
     for name in ("lengths", "sentence", "rank"):
         assert torch.equal(getattr(layout, name), getattr(plain, name)), name
-    assert (layout.B, layout.T, layout.cap) == bounds
+    assert (layout.B, layout.T, layout.cap, layout.symbols) == bounds
     lengths = plain.own_lengths().numpy()
     assert bounds == Bounds.of(lengths, rounded)
     longest, words = int(lengths.max()), int(lengths.sum())
     wide = (rounded_T(longest), rounded_cap(words)) if rounded else (max(2, longest), words)
-    assert bounds == (len(lengths), *wide)
+    assert bounds == (len(lengths), *wide, 0)
 
 
 def test_rounding_of_shapes():

@@ -34,7 +34,7 @@ class CapturedEncoder:
 
     def __init__(self, model: Any) -> None:
         self.graphs = Graphs(model.embedding.weight.device)
-        self.places = places(model)
+        self.places, self.symbols = places(model), model.word_symbols()
         self.lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
@@ -47,13 +47,14 @@ class CapturedEncoder:
 
     def __call__(self, model: Any, ids: Sequence[Sequence[int]], keep: Keep = VECTORS) -> Encoding:
         """Return the encodings of sentences given as word ids."""
-        bounds, numbers = placed(ids)
+        bounds, numbers = placed(ids, self.symbols)
 
         def function(numbers: Tensor) -> Encoding:
-            B, T, cap = bounds
+            B, T, cap, symbols = bounds
             words, lengths, sentence, rank, start = unpack_numbers(numbers, cap, B, B, B, T + 1)
             tables = find_rows(cap, start, lengths)
-            layout = Layout(cap, start, lengths, sentence, rank, tables=tables)
+            places = cap, start, lengths, sentence, rank
+            layout = Layout(*places, tables=tables, symbols=symbols)
             encoding: Encoding = model.encode_batch(Sentences(words, layout), Draw(), keep)
             return encoding
 
@@ -64,10 +65,18 @@ class CapturedEncoder:
             return found.map(Tensor.clone)
 
 
-def placed(ids: Sequence[Sequence[int]]) -> tuple[Bounds, NDArray[np.int64]]:
-    """Return the bounds of sentences, and their ids and layout in one array."""
+def placed(
+    ids: Sequence[Sequence[int]], symbols: NDArray[np.int64] | None = None
+) -> tuple[Bounds, NDArray[np.int64]]:
+    """Return the bounds of sentences, and their ids and layout in one array.
+
+    Args:
+        ids: word ids of each sentence.
+        symbols: number of symbols of each word in the vocabulary; see `DeviceSplit`.
+    """
     lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-    bounds = Bounds.of(lengths)
+    most = 0 if symbols is None else max(int(symbols[list(each)].sum()) for each in ids)
+    bounds = Bounds.of(lengths, symbols=most)
     arrangement = Arrangement.of(lengths, bounds.T)
     rows = np.zeros(bounds.cap, dtype=np.int64)
     rows[: int(lengths.sum())] = arrangement.rows(*concatenate_ids(ids, arrangement))

@@ -120,7 +120,7 @@ class Evaluator:
         self.on_device: DeviceSplit | None = None
         captured = self.device.type == "cuda" and model.why_not_captured(sample=False) is None
         if captured:
-            self.on_device = DeviceSplit(part, self.device)
+            self.on_device = DeviceSplit(part, self.device, model.word_symbols())
             # one graph per batch: with fewer, each would be evicted before it is reused
             self.graphs = Graphs(self.device, max_graphs=len(self.batches))
             self.placed = [self.on_device.place(rows, rounded=False) for rows in self.batches]

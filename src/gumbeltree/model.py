@@ -180,6 +180,16 @@ class SentenceModel(TextModel, nn.Module):
         order = None if log_prob is None else encoding.order
         return ModelOutput(output, log_prob, entropy, losses, order)
 
+    def word_symbols(self) -> NDArray[np.int64] | None:
+        """Return the number of symbols of each word, `[V]`, if the encoder joins words to a text.
+
+        Graphs for captured batches fix an upper bound on the length of the texts.
+        """
+        if self.spelling is None or not self.encoder.joins_words:
+            return None
+        counts: NDArray[np.int64] = (self.spelling > 0).sum(1).cpu().numpy()
+        return counts
+
     def why_not_captured(self, sample: bool) -> str | None:
         """Return why the forward pass cannot be captured as a CUDA graph, or None if it can.
 

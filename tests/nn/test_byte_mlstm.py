@@ -1,5 +1,7 @@
 """Test the language model over bytes against its equations, sentence by sentence."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,15 @@ from torch import Tensor, nn
 
 import gumbeltree
 from gumbeltree import Sentences
+from gumbeltree.captured import placed
 from gumbeltree.data.compile import needs_vectors
+from gumbeltree.data.device_split import DeviceSplit
+from gumbeltree.data.split import Split
 from gumbeltree.describe import count_parameters
 from gumbeltree.evaluation import evaluate
 from gumbeltree.model import SentenceModel
 from gumbeltree.nn.encoders.byte_mlstm import ByteMLSTMEncoder
+from gumbeltree.ops.mlstm import mlstm
 from gumbeltree.peers import ByteMLSTMConfig
 from gumbeltree.states import VECTORS, Draw
 from gumbeltree.text.spelling import byte_table
@@ -87,6 +93,35 @@ def test_company_has_no_effect() -> None:
     ids = batch.words
     sentences = batch.with_words(torch.randn(len(ids), 1).double(), bytes=model.spelling[ids])
     torch.testing.assert_close(model.encoder.encode(sentences, Draw(), VECTORS).vector, vectors)
+
+
+@pytest.mark.parametrize("kind", ["split", "texts"])
+def test_bounds_of_captured_batches_hold_the_bytes(kind: str) -> None:
+    model = model_of()
+    ids = [model.tokenizer.encode(text).ids for text in TEXTS]
+    lengths = [len(bytes_of(text)) - 2 for text in TEXTS]
+    # `<unk>` has a space only
+    assert [int(model.word_symbols()[each].sum()) for each in ids] == lengths
+    if kind == "texts":
+        bounds, _ = placed(ids, model.word_symbols())
+    else:
+        starts = np.cumsum([0, *map(len, ids)])
+        split = Split(
+            np.concatenate(ids), starts, np.arange(len(ids))[:, None], np.zeros(len(ids), np.int64)
+        )
+        data = DeviceSplit(split, torch.device("cpu"), model.word_symbols())
+        rows = np.arange(len(ids))
+        assert data.place(rows, rounded=False)[0].symbols == max(lengths)
+        bounds, numbers = data.place(rows)
+        batch = data.read(torch.from_numpy(numbers), bounds).sentences
+        assert batch.layout.symbols == bounds.symbols
+        # the batch reads no more bytes than that
+        with mock.patch("gumbeltree.nn.encoders.byte_mlstm.mlstm", side_effect=mlstm) as spy:
+            found = model.encode_batch(batch, Draw()).vector
+        steps = spy.call_args.args[-1].steps
+        assert max(lengths) + 2 <= steps <= bounds.symbols + 2
+        torch.testing.assert_close(found, model.encode_batch(batch_of(model)).vector)
+    assert bounds.symbols == -(-max(lengths) // 16) * 16
 
 
 def test_count_of_the_preset() -> None:

@@ -35,6 +35,7 @@ from tests.models import tiny_model
 from tests.training.test_step import FEW_SPARE_ROWS, sgd, split_of, with_trees
 
 SETTINGS = {
+    "byte_mlstm": {"byte_dim": 3, "probe": False},
     "constituency_dropout": {"dropout": 0.0},
     "gated_attention": {"character_dim": 6},
     "level_tree": {"leaf": "bilstm"},
@@ -55,7 +56,6 @@ OTHERS = [name for name in ENCODERS if not issubclass(ENCODERS[name], TreeEncode
 VARIANTS = [name for name in SETTINGS if name not in ENCODERS]
 PEERS = [name for name in OTHERS if vars(ENCODERS[name]).get("capturable") and name != "lstm"]
 PEERS += VARIANTS
-EAGER = [name for name in OTHERS if not vars(ENCODERS[name]).get("capturable")]
 
 WAITING = {
     "_local_scalar_dense",
@@ -251,15 +251,27 @@ def test_weights_that_are_used_twice_have_no_overlap(monkeypatch):
     assert batch.sentences.layout.overlap is not None
 
 
-@pytest.mark.parametrize("kind", EAGER)
-def test_other_encoders_do_wait(kind):
-    # the errors above can be raised
-    split = with_trees(split_of(1, LENGTHS))
-    _, batch = batches_of(split, ROWS[0])
-    model = model_of(kind)
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda sentences: sentences.layout.active,
+        lambda sentences: sentences.words[sentences.words > 0],
+        lambda sentences: sentences.words.tolist(),
+        lambda sentences: sentences.layout.lengths.max().item(),
+    ],
+)
+def test_waiting_is_seen(read):
+    _, batch = batches_of(split_of(1, LENGTHS), ROWS[0])
     errors = (Waited, RuntimeError)
-    with pytest.raises(errors, match=r"inside a captured|nonzero|transfer"), no_waiting():
-        model(batch.sentences, Draw())
+    with (
+        pytest.raises(errors, match=r"inside a captured|nonzero|mask|transfer|scalar"),
+        no_waiting(),
+    ):
+        read(batch.sentences)
+
+
+def test_all_encoders_are_captured():
+    assert [x for x in OTHERS if not vars(ENCODERS[x]).get("capturable")] == []
 
 
 @pytest.mark.parametrize("kind", PEERS)

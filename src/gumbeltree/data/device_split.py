@@ -12,11 +12,24 @@ from gumbeltree.layout import Arrangement, Bounds, Layout, Sentences, pack_numbe
 
 
 class DeviceSplit:
-    """Words, targets and, if there are any, trees and classes of nodes of a split on a device."""
+    """Words, targets and, if there are any, trees and classes of nodes of a split on a device.
 
-    def __init__(self, split: Split, device: torch.device) -> None:
+    Args:
+        split: examples.
+        device: where batches are read.
+        symbols: number of symbols of each word in the vocabulary, int64 `[V]`, for encoders that
+            read a sentence as one text.
+    """
+
+    def __init__(
+        self, split: Split, device: torch.device, symbols: NDArray[np.int64] | None = None
+    ) -> None:
         self.split = split
         self.lengths = np.diff(split.starts)
+        self.symbols = np.zeros_like(self.lengths)
+        if symbols is not None:
+            before = np.concatenate([[0], np.cumsum(symbols[split.words])])
+            self.symbols = np.diff(before[split.starts])
         self.words = torch.from_numpy(split.words.astype(np.int32)).to(device)
         self.targets = torch.from_numpy(split.labels).to(device)
         self.orders: Tensor | None = None
@@ -38,7 +51,7 @@ class DeviceSplit:
         """
         sentences = self.split.sentences[rows].T.reshape(-1)  # [columns * examples]
         lengths = self.lengths[sentences]
-        bounds = Bounds.of(lengths, rounded)
+        bounds = Bounds.of(lengths, rounded, int(self.symbols[sentences].max(initial=0)))
         arrangement = Arrangement.of(lengths, bounds.T)
         firsts = self.split.starts[sentences[arrangement.sentence]]
         # a sentence has one merge fewer than words
@@ -47,12 +60,14 @@ class DeviceSplit:
 
     def read(self, numbers: Tensor, bounds: Bounds, overlap: Overlap | None = None) -> Batch:
         """Return the batch that `place` described, without synchronising with the device."""
-        B, T, cap = bounds
+        B, T, cap, symbols = bounds
         own, merges, firsts, lengths, sentence, rank, start = unpack_numbers(
             numbers, *[B] * 6, T + 1
         )
         tables = find_rows(cap, start, lengths, self.words, firsts)
-        layout = Layout(cap, start, lengths, sentence, rank, tables=tables, overlap=overlap)
+        layout = Layout(
+            cap, start, lengths, sentence, rank, tables=tables, overlap=overlap, symbols=symbols
+        )
         examples = B // self.split.sentences.shape[1]
         order = self._order(merges, layout)
         # a sentence has one node fewer than twice its words

@@ -22,7 +22,7 @@ def mlstm(
         inputs: W_x x + b of the symbols, with gates i, f, o, u, `[N, 4D]`.
         state_factor: W_mh `[D, D]`.
         states: W_h `[4D, D]`.
-        layout: layout of the symbols, whose lengths the host knows.
+        layout: layout of the symbols; inside a graph, one with T rows per sentence.
 
     Returns:
         h and c after each symbol, `[N, D]` each.

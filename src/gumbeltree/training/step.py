@@ -223,7 +223,7 @@ class CapturedStep(Step):
     ) -> None:
         super().__init__(fabric, model, model, optimizer, split, config)
         device = fabric.device
-        self.on_device = DeviceSplit(split, device)
+        self.on_device = DeviceSplit(split, device, model.word_symbols())
         self.graphs = Graphs(device, at_once=True)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.examples = torch.arange(len(split), device=device)

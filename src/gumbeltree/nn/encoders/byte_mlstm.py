@@ -37,6 +37,8 @@ class ByteMLSTMEncoder(Encoder):
     Config = ByteMLSTMConfig
     reads_vectors = False
     spelling = "bytes"
+    joins_words = True
+    capturable = True
 
     def __init__(self, config: ByteMLSTMConfig) -> None:
         super().__init__(config)
@@ -73,11 +75,10 @@ class ByteMLSTMEncoder(Encoder):
             hidden: states after each byte `[N, D]`.
         """
         layout = text.layout
-        _, rank = layout.row_places()
         logits = self.next_byte(hidden[layout.rows_before()])
         found = F.cross_entropy(logits, text.words[layout.B :], reduction="none")
-        total = found.new_zeros(layout.B).index_add(0, rank[layout.B :], found)
-        return (total / (layout.lengths - 1))[layout.rank]
+        total = layout.unpack(F.pad(found, (layout.B, 0))).sum(1)
+        return total / (layout.own_lengths() - 1)
 
 
 class _Normed(nn.Module):
@@ -95,10 +96,15 @@ class _Normed(nn.Module):
 
 
 def _joined(words: Tensor, layout: Layout) -> Sentences:
-    """Join the bytes of the words `[N, K]` of each sentence, after a newline and a space."""
-    text = F.pad(layout.unpack(words[: layout.N].long()).flatten(1), (2, 0), value=ord(" "))
+    """Join the bytes of the words `[cap, K]` of each sentence, after a newline and a space."""
+    text = F.pad(layout.unpack(words[: layout.rows].long()).flatten(1), (2, 0), value=ord(" "))
     text[:, 0] = ord("\n")
     inside = text > 0
+    width = text.shape[1]
+    if layout.symbols:
+        width = min(width, layout.symbols + 2)
     # move the zeros to the end
-    text = text.gather(1, (~inside).long().argsort(dim=1, stable=True))
-    return Sentences.padded(text, inside.sum(1))
+    places = torch.where(inside, inside.cumsum(1) - 1, width)
+    text = text.new_zeros(len(text), width + 1).scatter(1, places, text)[:, :width]
+    arrange = Sentences.padded if layout.known else Sentences.full
+    return arrange(text, inside.sum(1))
