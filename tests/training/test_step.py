@@ -14,13 +14,12 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gumbeltree import layout as layout_module
-from gumbeltree.config import ModelConfig, TrainingConfig
+from gumbeltree.config import TrainingConfig
 from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split
 from gumbeltree.device.graphs import Graphs
-from gumbeltree.model import SentenceModel
+from gumbeltree.nn.encoders.baselines import LSTMEncoder
 from gumbeltree.parts import HEADS
-from gumbeltree.peers import ByteMLSTMConfig
 from gumbeltree.registry import own
 from gumbeltree.training.optimizers import (
     AdaGrad,
@@ -584,8 +583,9 @@ def test_why_not_captured():
     model = tiny_model(impl="exact")
     assert "cpu" in reason(model, "cpu")
     assert "'exact'" in reason(model)
-    config = ModelConfig(ByteMLSTMConfig(5, 5), model.config.head)
-    assert "ByteMLSTMEncoder" in reason(SentenceModel(config, model.tokenizer))
+    # an inherited value does not count
+    model.encoder.__class__ = type("Undeclared", (LSTMEncoder,), {})
+    assert "Undeclared does not declare itself" in reason(model)
     if not torch.cuda.is_available():
         assert reason(tiny_model(impl="fused")) is None
     with torch.autograd.set_detect_anomaly(True):
