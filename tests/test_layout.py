@@ -232,7 +232,7 @@ def test_batches_are_restored_from_their_numbers(drawn, rounded):
     )
     for name in ("lengths", "sentence", "rank"):
         assert torch.equal(getattr(layout, name), getattr(plain, name)), name
-    assert (layout.B, layout.T, layout.cap, layout.symbols) == bounds
+    assert (layout.B, layout.T, layout.cap, layout.most_symbols) == bounds
     lengths = plain.own_lengths().numpy()
     assert bounds == Bounds.of(lengths, rounded)
     longest, words = int(lengths.max()), int(lengths.sum())

@@ -34,7 +34,7 @@ class CapturedEncoder:
 
     def __init__(self, model: Any) -> None:
         self.graphs = Graphs(model.embedding.weight.device)
-        self.places, self.symbols = places(model), model.word_symbols()
+        self.places, self.word_symbols = places(model), model.word_symbols()
         self.lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
@@ -47,14 +47,14 @@ class CapturedEncoder:
 
     def __call__(self, model: Any, ids: Sequence[Sequence[int]], keep: Keep = VECTORS) -> Encoding:
         """Return the encodings of sentences given as word ids."""
-        bounds, numbers = placed(ids, self.symbols)
+        bounds, numbers = placed(ids, self.word_symbols)
 
         def function(numbers: Tensor) -> Encoding:
-            B, T, cap, symbols = bounds
+            B, T, cap, most_symbols = bounds
             words, lengths, sentence, rank, start = unpack_numbers(numbers, cap, B, B, B, T + 1)
             tables = find_rows(cap, start, lengths)
             places = cap, start, lengths, sentence, rank
-            layout = Layout(*places, tables=tables, symbols=symbols)
+            layout = Layout(*places, tables=tables, most_symbols=most_symbols)
             encoding: Encoding = model.encode_batch(Sentences(words, layout), Draw(), keep)
             return encoding
 
@@ -66,20 +66,23 @@ class CapturedEncoder:
 
 
 def placed(
-    ids: Sequence[Sequence[int]], symbols: NDArray[np.int64] | None = None
+    ids: Sequence[Sequence[int]], word_symbols: NDArray[np.int64] | None = None
 ) -> tuple[Bounds, NDArray[np.int64]]:
     """Return the bounds of sentences, and their ids and layout in one array.
 
     Args:
         ids: word ids of each sentence.
-        symbols: number of symbols of each word in the vocabulary; see `DeviceSplit`.
+        word_symbols: number of symbols of each word in the vocabulary; see `DeviceSplit`.
     """
     lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-    most = 0 if symbols is None else max(int(symbols[list(each)].sum()) for each in ids)
-    bounds = Bounds.of(lengths, symbols=most)
-    arrangement = Arrangement.of(lengths, bounds.T)
+    arrangement = Arrangement.of(lengths, Bounds.of(lengths).T)
+    words, firsts = concatenate_ids(ids, arrangement)
+    most_symbols = 0
+    if word_symbols is not None:
+        most_symbols = int(np.add.reduceat(word_symbols[words], firsts).max())
+    bounds = Bounds.of(lengths, most_symbols=most_symbols)
     rows = np.zeros(bounds.cap, dtype=np.int64)
-    rows[: int(lengths.sum())] = arrangement.rows(*concatenate_ids(ids, arrangement))
+    rows[: len(words)] = arrangement.rows(words, firsts)
     return bounds, pack_numbers(rows, *arrangement)
 
 

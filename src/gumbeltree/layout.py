@@ -37,22 +37,25 @@ class Bounds(NamedTuple):
     """Upper bound on the number of words per sentence."""
     cap: int
     """Upper bound on the number of words in the batch."""
-    symbols: int = 0
+    most_symbols: int = 0
     """Upper bound on the number of symbols per sentence, if the encoder reads them as one text."""
 
     @classmethod
-    def of(cls, lengths: NDArray[np.int64], rounded: bool = True, symbols: int = 0) -> "Bounds":
+    def of(
+        cls, lengths: NDArray[np.int64], rounded: bool = True, most_symbols: int = 0
+    ) -> "Bounds":
         """Return the bounds for lengths `[B]`; rounding lets batches of similar size share them.
 
         Args:
             lengths: words of each sentence.
             rounded: whether to round.
-            symbols: maximum number of symbols of a sentence, if the encoder joins words.
+            most_symbols: maximum number of symbols of a sentence, if the encoder joins words.
         """
         longest, words = int(lengths.max(initial=1)), int(lengths.sum())
         if not rounded:
-            return cls(len(lengths), max(2, longest), words, symbols)
-        return cls(len(lengths), rounded_T(longest), rounded_cap(words), -(-symbols // 16) * 16)
+            return cls(len(lengths), max(2, longest), words, most_symbols)
+        most_symbols = -(-most_symbols // 16) * 16
+        return cls(len(lengths), rounded_T(longest), rounded_cap(words), most_symbols)
 
 
 def rounded_T(T: int) -> int:
@@ -124,7 +127,7 @@ class Layout:
         overlap: A second stream for work whose result is not needed immediately. A caller that
             passes one must wait for it before reading any gradient.
         spare: Whether some rows may not be words; see `full`.
-        symbols: Upper bound on the number of symbols of a sentence; 0 if unknown.
+        most_symbols: Upper bound on the number of symbols of a sentence; 0 if unknown.
 
     Attributes:
         B: Number of sentences.
@@ -142,12 +145,12 @@ class Layout:
         tables: RowTables | None = None,
         overlap: Overlap | None = None,
         spare: bool = False,
-        symbols: int = 0,
+        most_symbols: int = 0,
     ) -> None:
         self.B, self.T, self.cap = len(lengths), len(start) - 1, cap
         self.start, self.lengths, self.sentence, self.rank = start, lengths, sentence, rank
         self._active, self.overlap, self.spare = active, overlap, spare or active is None
-        self.symbols = symbols
+        self.most_symbols = most_symbols
         if tables is not None:
             self.tables = tables
 
@@ -406,11 +409,9 @@ class Sentences:
             words: Padded words `[B, T, ...]`; padding must be finite.
             lengths: Length of each sentence, in 1..T, int64 `[B]`.
         """
-        B, T = words.shape[:2]
         ordered, sentence = lengths.sort(descending=True, stable=True)
-        start = torch.arange(0, (T + 1) * B, B, device=words.device)
         places = ordered, sentence, sentence.argsort()
-        layout = Layout(B * T, start, *places, [B] * T, spare=True)
+        layout = Layout(0, lengths.new_zeros(words.shape[1] + 1), *places).full()
         return cls(words[sentence].transpose(0, 1).flatten(0, 1), layout)
 
     def with_order(self, order: Tensor) -> "Sentences":

@@ -122,7 +122,7 @@ class SentenceModel(TextModel, nn.Module):
             places = sentences.layout.word_places().argsort()
             vectors = self.embedding(ids[places]).index_select(0, places.argsort())
         else:
-            vectors = lookup(self.embedding, ids)
+            vectors = lookup(weight, ids)
         extras = {} if self.spelling is None else {self.encoder.spelling: self.spelling[ids]}
         return sentences.with_words(self.dropout(vectors), **extras)
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 import gumbeltree
 from gumbeltree import Sentences
-from gumbeltree.captured import placed
 from gumbeltree.data.compile import needs_vectors
 from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split
@@ -95,33 +94,65 @@ def test_company_has_no_effect() -> None:
     torch.testing.assert_close(model.encoder.encode(sentences, Draw(), VECTORS).vector, vectors)
 
 
-@pytest.mark.parametrize("kind", ["split", "texts"])
-def test_bounds_of_captured_batches_hold_the_bytes(kind: str) -> None:
-    model = model_of()
+@pytest.mark.parametrize("way", ["rounded", "exact", "texts"])
+def test_captured_batches_run_up_to_a_bound_on_the_bytes(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of().eval()
     ids = [model.tokenizer.encode(text).ids for text in TEXTS]
     lengths = [len(bytes_of(text)) - 2 for text in TEXTS]
     # `<unk>` has a space only
     assert [int(model.word_symbols()[each].sum()) for each in ids] == lengths
-    if kind == "texts":
-        bounds, _ = placed(ids, model.word_symbols())
-    else:
-        starts = np.cumsum([0, *map(len, ids)])
-        split = Split(
-            np.concatenate(ids), starts, np.arange(len(ids))[:, None], np.zeros(len(ids), np.int64)
-        )
-        data = DeviceSplit(split, torch.device("cpu"), model.word_symbols())
-        rows = np.arange(len(ids))
-        assert data.place(rows, rounded=False)[0].symbols == max(lengths)
-        bounds, numbers = data.place(rows)
-        batch = data.read(torch.from_numpy(numbers), bounds).sentences
-        assert batch.layout.symbols == bounds.symbols
-        # the batch reads no more bytes than that
-        with mock.patch("gumbeltree.nn.encoders.byte_mlstm.mlstm", side_effect=mlstm) as spy:
+    most = max(lengths) if way == "exact" else -(-max(lengths) // 16) * 16
+    expected = model.encode_batch(batch_of(model)).vector
+    with mock.patch("gumbeltree.nn.encoders.byte_mlstm.mlstm", side_effect=mlstm) as spy:
+        if way == "texts":
+            monkeypatch.setattr(SentenceModel, "_is_captured", lambda model: True)
+            found = model.encode_ids(ids).vector
+        else:
+            starts, rows = np.cumsum([0, *map(len, ids)]), np.arange(len(ids))
+            split = Split(np.concatenate(ids), starts, rows[:, None], np.zeros_like(rows))
+            data = DeviceSplit(split, torch.device("cpu"), model.word_symbols())
+            bounds, numbers = data.place(rows, rounded=way == "rounded")
+            batch = data.read(torch.from_numpy(numbers), bounds).sentences
             found = model.encode_batch(batch, Draw()).vector
-        steps = spy.call_args.args[-1].steps
-        assert max(lengths) + 2 <= steps <= bounds.symbols + 2
-        torch.testing.assert_close(found, model.encode_batch(batch_of(model)).vector)
-    assert bounds.symbols == -(-max(lengths) // 16) * 16
+    # a newline and a space before the words
+    assert spy.call_args.args[-1].steps == most + 2
+    torch.testing.assert_close(found, expected)
+
+
+def gradients(model: SentenceModel, ids: list[list[int]]) -> dict[str, Tensor]:
+    model.zero_grad()
+    losses = model.encoder(model.embed(Sentences.of(ids))).losses["bytes"]
+    losses.float().sum().backward()
+    return {name: p.grad.clone() for name, p in model.encoder.named_parameters()}
+
+
+@pytest.fixture
+def wide() -> tuple[SentenceModel, list[list[int]]]:
+    """Return a model and a batch whose gradients are sums of many terms."""
+    rng = np.random.default_rng(0)
+    model = tiny_model("single", encoder="byte_mlstm", byte_dim=8, hidden_dim=64, embedding_dim=1)
+    return model.train(), rng.integers(0, len(model.spelling), (32, 30)).tolist()
+
+
+def test_gradients_have_the_same_bits_with_two_threads(wide) -> None:
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(2)
+    try:
+        first, *others = (gradients(*wide) for _ in range(8))
+    finally:
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+    assert all(torch.equal(x[name], first[name]) for x in others for name in first)
+
+
+def test_autocast_sums_gradients_in_float32(wide) -> None:
+    expected = gradients(*wide)
+    with torch.autocast("cpu"):
+        found = gradients(*wide)
+    for name, x in expected.items():
+        assert float((found[name] - x).norm() / x.norm()) < 0.03, name
 
 
 def test_count_of_the_preset() -> None:

@@ -17,19 +17,23 @@ class DeviceSplit:
     Args:
         split: examples.
         device: where batches are read.
-        symbols: number of symbols of each word in the vocabulary, int64 `[V]`, for encoders that
-            read a sentence as one text.
+        word_symbols: number of symbols of each word in the vocabulary, int64 `[V]`, for encoders
+            that read a sentence as one text.
+
+    Attributes:
+        lengths: number of words of each sentence.
+        text_lengths: number of symbols of each sentence, or None.
     """
 
     def __init__(
-        self, split: Split, device: torch.device, symbols: NDArray[np.int64] | None = None
+        self, split: Split, device: torch.device, word_symbols: NDArray[np.int64] | None = None
     ) -> None:
         self.split = split
         self.lengths = np.diff(split.starts)
-        self.symbols = np.zeros_like(self.lengths)
-        if symbols is not None:
-            before = np.concatenate([[0], np.cumsum(symbols[split.words])])
-            self.symbols = np.diff(before[split.starts])
+        self.text_lengths: NDArray[np.int64] | None = None
+        if word_symbols is not None:
+            before = np.concatenate([[0], np.cumsum(word_symbols[split.words])])
+            self.text_lengths = np.diff(before[split.starts])
         self.words = torch.from_numpy(split.words.astype(np.int32)).to(device)
         self.targets = torch.from_numpy(split.labels).to(device)
         self.orders: Tensor | None = None
@@ -51,7 +55,9 @@ class DeviceSplit:
         """
         sentences = self.split.sentences[rows].T.reshape(-1)  # [columns * examples]
         lengths = self.lengths[sentences]
-        bounds = Bounds.of(lengths, rounded, int(self.symbols[sentences].max(initial=0)))
+        texts = self.text_lengths
+        most_symbols = 0 if texts is None else int(texts[sentences].max(initial=0))
+        bounds = Bounds.of(lengths, rounded, most_symbols)
         arrangement = Arrangement.of(lengths, bounds.T)
         firsts = self.split.starts[sentences[arrangement.sentence]]
         # a sentence has one merge fewer than words
@@ -60,14 +66,13 @@ class DeviceSplit:
 
     def read(self, numbers: Tensor, bounds: Bounds, overlap: Overlap | None = None) -> Batch:
         """Return the batch that `place` described, without synchronising with the device."""
-        B, T, cap, symbols = bounds
+        B, T, cap, most_symbols = bounds
         own, merges, firsts, lengths, sentence, rank, start = unpack_numbers(
             numbers, *[B] * 6, T + 1
         )
         tables = find_rows(cap, start, lengths, self.words, firsts)
-        layout = Layout(
-            cap, start, lengths, sentence, rank, tables=tables, overlap=overlap, symbols=symbols
-        )
+        places = cap, start, lengths, sentence, rank
+        layout = Layout(*places, tables=tables, overlap=overlap, most_symbols=most_symbols)
         examples = B // self.split.sentences.shape[1]
         order = self._order(merges, layout)
         # a sentence has one node fewer than twice its words

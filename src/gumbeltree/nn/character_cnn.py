@@ -32,7 +32,7 @@ class CharacterCNN(nn.Module):
     def forward(self, characters: Tensor) -> Tensor:
         """Return vectors `[N, dim]` for characters `[N, K]`, 0 past the end of a word."""
         inside = (characters > 0)[:, None]  # [N, 1, K]
-        vectors = lookup(self.embedding, characters.long()).transpose(1, 2) * inside
+        vectors = lookup(self.embedding.weight, characters.long()).transpose(1, 2) * inside
         # the ReLU makes 0 the least value, and the value of words without characters
         found = [(layer(vectors) * inside).relu().amax(-1) for layer in self.convolutions]
         return torch.cat(found, dim=-1)

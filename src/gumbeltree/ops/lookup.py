@@ -8,7 +8,7 @@ of zeros and ones adds them in a fixed order.
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import Function
 from torch.nn import functional as F
 
@@ -22,15 +22,13 @@ TF32_BITS = -(1 << 13)
 """Mask of the bits of a float32 number that TF32 keeps."""
 
 
-def lookup(table: nn.Embedding, rows: Tensor) -> Tensor:
-    """Return the rows of a table, `[*rows.shape, E]`, for their numbers of any shape."""
-    weight = table.weight
-    learns = weight.is_cuda and weight.requires_grad and torch.is_grad_enabled()
-    if learns and len(weight) <= LONGEST and rows.numel() >= MANY * len(weight):
-        found: Tensor = Lookup.apply(weight, rows.flatten())
-        return found.view(*rows.shape, weight.shape[1])
-    vectors: Tensor = table(rows)
-    return vectors
+def lookup(table: Tensor, rows: Tensor) -> Tensor:
+    """Return the rows of a table `[V, E]`, `[*rows.shape, E]`, for their numbers of any shape."""
+    learns = table.is_cuda and table.requires_grad and torch.is_grad_enabled()
+    if learns and len(table) <= LONGEST and rows.numel() >= MANY * len(table):
+        found: Tensor = Lookup.apply(table, rows.flatten())
+        return found.view(*rows.shape, table.shape[1])
+    return F.embedding(rows, table)
 
 
 class Lookup(Function):

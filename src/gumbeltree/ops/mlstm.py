@@ -27,10 +27,9 @@ def mlstm(
     Returns:
         h and c after each symbol, `[N, D]` each.
     """
-    dtype = state_factor.dtype
-    found: tuple[Tensor, Tensor] = _MLSTM.apply(
-        factors.to(dtype), inputs.to(dtype), state_factor, states, layout
-    )
+    given = factors.to(state_factor.dtype), inputs.to(state_factor.dtype), state_factor, states
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    found: tuple[Tensor, Tensor] = _MLSTM.apply(*given, layout, learns)
     return found
 
 
@@ -43,36 +42,45 @@ class _MLSTM(Function):
         state_factor: Tensor,
         states: Tensor,
         layout: Layout,
+        learns: bool,
     ) -> tuple[Tensor, Tensor]:
-        (N, D), active = factors.shape, list(layout.active)
-        h, c, mixed, m = factors.new_empty((4, N, D)).unbind()
+        N, D = factors.shape
+        h, c = factors.new_empty((2, N, D)).unbind()
+        # without gradients, all steps share the rows of one
+        kept = N if learns else layout.B
+        mixed, m = factors.new_empty((2, kept, D)).unbind()
+        gates = inputs.clone() if learns else inputs.new_empty((kept, 4 * D))
         # the first symbols see a zero state
         mixed[: layout.B] = m[: layout.B] = 0
-        gates = inputs.clone()
-        tapes = zip(*(x.split(active) for x in (h, c, mixed, m, gates, factors)), strict=True)
         from_state, from_m = state_factor.t(), states.t()
         last_h = last_c = None
-        for now_h, now_c, now_mixed, now_m, now_gates, factor in tapes:
+        for first, n in zip(layout.starts, layout.active, strict=False):
+            rows = slice(first, first + n)
+            tape = rows if learns else slice(n)
+            now_h, now_c, now_gates = h[rows], c[rows], gates[tape]
+            if not learns:
+                now_gates.copy_(inputs[rows])
             if last_h is not None:
-                torch.mm(last_h[: len(now_h)], from_state, out=now_mixed)  # W_mh h
-                torch.mul(factor, now_mixed, out=now_m)
-                now_gates.addmm_(now_m, from_m)
+                torch.mm(last_h[:n], from_state, out=mixed[tape])  # W_mh h
+                torch.mul(factors[rows], mixed[tape], out=m[tape])
+                now_gates.addmm_(m[tape], from_m)
             ifo, u = now_gates.split([3 * D, D], dim=1)
             i, f, o = ifo.sigmoid_().chunk(3, dim=1)
             torch.mul(i, u.tanh_(), out=now_c)
             if last_c is not None:
-                now_c.addcmul_(f, last_c[: len(now_c)])
+                now_c.addcmul_(f, last_c[:n])
             torch.mul(o, now_c.tanh(), out=now_h)
             last_h, last_c = now_h, now_c
-        ctx.save_for_backward(h, c, mixed, m, gates, factors, state_factor, states)
-        ctx.layout = layout
+        if learns:
+            ctx.save_for_backward(h, c, mixed, m, gates, factors, state_factor, states)
+            ctx.layout = layout
         return h, c
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dh: Tensor, dc: Tensor) -> tuple[Tensor | None, ...]:
         h, c, mixed, m, gates, factors, state_factor, states = ctx.saved_tensors
-        layout, active, before = ctx.layout, list(ctx.layout.active), ctx.layout.rows_before()
+        layout, before = ctx.layout, ctx.layout.rows_before()
         last_c = torch.cat([torch.zeros_like(c[: layout.B]), c[before]])
         i, f, o, u = gates.chunk(4, dim=1)
         tanh = c.tanh()
@@ -83,18 +91,19 @@ class _MLSTM(Function):
         )  # [N, 4, D]
         dh, dc, dgates = dh.clone(), dc.clone(), torch.empty_like(slopes)
         dm, dmixed = h.new_zeros((2, *h.shape)).unbind()
-        rows = [dh, dc, dgates, dm, dmixed, slopes, by_c, f, factors]
-        steps = list(zip(*(x.split(active) for x in rows), strict=True))
-        for now, earlier in zip(steps[::-1], [*steps[-2::-1], None], strict=True):
-            now_dh, now_dc, now_dgates, now_dm, now_dmixed, slope, dh_dc, forget, factor = now
-            now_dc.addcmul_(now_dh, dh_dc)
+        starts = layout.starts
+        for t, n in reversed(list(enumerate(layout.active))):
+            rows = slice(starts[t], starts[t] + n)
+            now_dh, now_dc, now_dgates, slope = dh[rows], dc[rows], dgates[rows], slopes[rows]
+            now_dc.addcmul_(now_dh, by_c[rows])
             torch.mul(now_dc[:, None], slope, out=now_dgates)
             torch.mul(now_dh, slope[:, 2], out=now_dgates[:, 2])
-            if earlier is not None:
-                torch.mm(now_dgates.flatten(1), states, out=now_dm)
-                torch.mul(now_dm, factor, out=now_dmixed)
-                earlier[0][: len(now_dh)].addmm_(now_dmixed, state_factor)
-                earlier[1][: len(now_dh)].addcmul_(now_dc, forget)
+            if t:
+                earlier = slice(starts[t - 1], starts[t - 1] + n)
+                torch.mm(now_dgates.flatten(1), states, out=dm[rows])
+                torch.mul(dm[rows], factors[rows], out=dmixed[rows])
+                dh[earlier].addmm_(dmixed[rows], state_factor)
+                dc[earlier].addcmul_(now_dc, f[rows])
         dgates = dgates.flatten(1)
         dstate_factor = dmixed[layout.B :].t() @ h[before]
-        return dm * mixed, dgates, dstate_factor, dgates.t() @ m, None
+        return dm * mixed, dgates, dstate_factor, dgates.t() @ m, None, None

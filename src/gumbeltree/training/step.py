@@ -259,7 +259,9 @@ class CapturedStep(Step):
 
         In another order, each larger graph would need memory of its own.
         """
-        longest = self.on_device.lengths[self.split.sentences].max(axis=1, initial=1)
+        data = self.on_device
+        lengths = data.lengths if data.text_lengths is None else data.text_lengths
+        longest = lengths[self.split.sentences].max(axis=1, initial=1)
         self.largest = max(batches, key=lambda rows: len(rows) * longest[rows].max(), default=None)
 
     def _graph(

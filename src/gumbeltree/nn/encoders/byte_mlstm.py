@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.ops.lookup import lookup
 from gumbeltree.ops.mlstm import mlstm
 from gumbeltree.peers import ByteMLSTMConfig
 from gumbeltree.states import Draw, Encoding, Keep
@@ -58,10 +59,10 @@ class ByteMLSTMEncoder(Encoder):
             )
         text = _joined(sentences.extras["bytes"], sentences.layout)
         symbols, layout = text.words, text.layout
-        # there are only 256 different inputs
-        vectors = self.symbols.weight
-        factors = F.linear(vectors, self.input_factor())[symbols]
-        inputs = F.linear(vectors, self.inputs(), self.bias)[symbols]
+        # there are only 256 different inputs, whose gradients autocast would sum in its own type
+        vectors, dtype = self.symbols.weight, self.bias.dtype
+        factors = lookup(F.linear(vectors, self.input_factor()).to(dtype), symbols)
+        inputs = lookup(F.linear(vectors, self.inputs(), self.bias).to(dtype), symbols)
         h, c = mlstm(factors, inputs, self.state_factor(), self.states(), layout)
         vector = c[layout.last_rows()]
         losses = {"bytes": self._loss(text, h)} if self.training else {}
@@ -101,8 +102,8 @@ def _joined(words: Tensor, layout: Layout) -> Sentences:
     text[:, 0] = ord("\n")
     inside = text > 0
     width = text.shape[1]
-    if layout.symbols:
-        width = min(width, layout.symbols + 2)
+    if layout.most_symbols:
+        width = min(width, layout.most_symbols + 2)
     # move the zeros to the end
     places = torch.where(inside, inside.cumsum(1) - 1, width)
     text = text.new_zeros(len(text), width + 1).scatter(1, places, text)[:, :width]

@@ -43,7 +43,7 @@ class Encoder(EncoderTraits, nn.Module, ABC):
     characters or bytes, uint8 `[cap, K]`, 0 past the end of a word; see `text.spelling`."""
     joins_words: ClassVar[bool] = False
     """Whether it reads a sentence as one text of all symbols of its words. In captured batches,
-    `Layout.symbols` is an upper bound on their number."""
+    `Layout.most_symbols` is an upper bound on their number."""
     capturable: ClassVar[bool] = False
     """Whether `encode` can be captured as a CUDA graph: it reads no values back from the
     device and no host-side numbers of a layout. Every subclass must set it; inherited values do
