@@ -6,7 +6,7 @@ Runs of an older commit stay comparable with newer ones if the code between the 
 how they train. Each version trains seed 0 of every row for an epoch. A row is the same if all
 metrics of all evaluations are, in all digits; these depend on every weight. A row that fails in
 either version, such as one whose recipe did not exist yet, is reported with its error. Rows that
-are in the file already, for the same versions and machine, are not trained again.
+were compared before, for the same versions and machine, are not trained again.
 """
 
 import argparse
@@ -34,7 +34,8 @@ def metrics_of(run: Run, source: Path, epochs: int, options: list[str]) -> Metri
         out = Path(temporary) / "run"
         # the folder of the plan is not used
         train = run.train[: run.train.index("--out")]
-        command = [sys.executable, "-m", "gumbeltree", *train, "--set", f"epochs={epochs}"]
+        # -P: the version is that of PYTHONPATH, whatever the current folder contains
+        command = [sys.executable, "-P", "-m", "gumbeltree", *train, "--set", f"epochs={epochs}"]
         done = subprocess.run(
             [*command, *options, "--out", str(out)], text=True, capture_output=True, check=False,
             env={**os.environ, "PYTHONPATH": str(source.resolve())},
@@ -42,7 +43,8 @@ def metrics_of(run: Run, source: Path, epochs: int, options: list[str]) -> Metri
         if done.returncode:
             return (done.stderr.strip().splitlines() or ["no message"])[-1]
         lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [{k: x for k, x in json.loads(line).items() if k != "seconds"} for line in lines]
+        found = [{k: x for k, x in json.loads(line).items() if k != "seconds"} for line in lines]
+        return found or "no evaluations"
 
 
 def compare(old: Metrics | str, new: Metrics | str) -> dict[str, Any]:
@@ -97,11 +99,13 @@ def main() -> int:
                 for source in (given.old, given.new)
             ]
             for run in wanted
-            if run.row not in pair["rows"]
+            if "error" in pair["rows"].get(run.row, {"error": {}})
         }
-        for name, both in waiting.items():
-            found = pair["rows"][name] = compare(*(x.result() for x in both))
-            print(f"{name}: {'same' if found['same'] else found}", flush=True)
+        for run in wanted:
+            if run.row in waiting:
+                pair["rows"][run.row] = compare(*(x.result() for x in waiting[run.row]))
+            found = pair["rows"][run.row]
+            print(f"{run.row}: {'same' if found['same'] else found}", flush=True)
             given.json.write_text(json.dumps(pairs, indent=1) + "\n", encoding="utf-8")
     return 0 if all(pair["rows"][run.row]["same"] for run in wanted) else 1
 

@@ -21,7 +21,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,14 +49,14 @@ class Timer(Display):
 
     Args:
         seconds: least time to measure.
-        warm: least time before.
+        warm: least time of training before, from the first evaluation.
         hold: called before the measurement; returns when nothing else uses the machine.
     """
 
     def __init__(self, seconds: float, warm: float, hold: Callable[[], object]) -> None:
         super().__init__(quiet=True)
         self.seconds, self.hold = seconds, hold
-        self.begin, self.warm = time.perf_counter(), warm
+        self.begin, self.warm = 0.0, warm
         self.measuring = False
         self.last, self.evaluations = 0, 0
         self.timed = 0
@@ -67,6 +67,9 @@ class Timer(Display):
     def evaluated(self, record: dict[str, Any]) -> None:
         """Note the time of an evaluation, whose values have been read from the device."""
         now, step = time.perf_counter(), record["step"]
+        if not self.last:
+            # the first steps load and compile
+            self.begin = now
         if self.measuring and self.paused:
             self.evaluations += 1
             self.rest += step - self.last - self.timed
@@ -109,15 +112,24 @@ def measure(
     if evaluations < 1:
         raise ValueError(f"row {run.row} has {batches} batches; timing it needs four or more")
     timer = Timer(seconds, warm, hold)
+    # no epoch is shorter than another, and no checkpoint is written while steps are timed
     often = replace(
         config, evaluations=evaluations, evaluation_steps=1, epochs=1000, stop_after=0,
-        stop_halvings=0,
+        stop_halvings=0, curriculum=0, checkpoint_seconds=1e9,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as out, contextlib.suppress(EnoughStepsError):
         train(replace(recipe, training=often), data, f"{out}/run", device=device, display=timer,
               test=False, on_step=timer.on_step)  # fmt: skip
     step, evaluation = timer.means()
-    apart = max(config.evaluation_steps, batches / config.evaluations)
+    if evaluation < 0:
+        raise ValueError(
+            f"row {run.row} took less time for an evaluation and the steps beside it than for the "
+            "steps alone; keep the machine free of other work, or raise --seconds"
+        )
+    # as training spaces them
+    least = max(1, config.evaluation_steps)
+    count = min(config.evaluations, max(1, batches // least))
+    apart = batches * math.ceil(least / batches) / count
     return {"seconds": step + evaluation / apart, "step": step, "evaluation": evaluation}
 
 
@@ -134,36 +146,41 @@ def answer(pipe: Connection, run: Run, seconds: float, warm: float, device: str)
         pipe.send(str(error))
 
 
-def time_together(runs: Sequence[Run], *given: Any) -> dict[str, dict[str, float] | str]:
-    """Return the times of rows, or an error message; they start together, and take turns then."""
+def time_together(runs: Sequence[Run], *given: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the times of each row, or an error message; rows start together, and then take turns.
+
+    Args:
+        runs: one run of each row.
+        given: the further arguments of `answer`.
+    """
     context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
+    started = []
     for run in runs:
         ours, theirs = context.Pipe()
-        processes.append(context.Process(target=answer, args=(theirs, run, *given), daemon=True))
-        processes[-1].start()
+        process = context.Process(target=answer, args=(theirs, run, *given), daemon=True)
+        process.start()
         theirs.close()
-        pipes.append(ours)
+        started.append((run, ours, process))
 
     def receive(pipe: Connection) -> Any:
         try:
             return pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return "the process ended without an answer; see its messages above"
 
-    found = {}
     # None if ready, an error otherwise
-    for run, pipe, first in [(*x, receive(x[1])) for x in zip(runs, pipes, strict=True)]:
-        if first is None:
-            pipe.send(None)
-        found[run.row] = receive(pipe) if first is None else first
-    for process in processes:
+    for (run, pipe, process), found in [(each, receive(each[1])) for each in started]:
+        if found is None:
+            with contextlib.suppress(OSError):
+                pipe.send(None)
+            found = receive(pipe)
+        # nothing else uses the machine while the next one is timed
         process.join()
-    return found
+        yield run.row, found
 
 
 def main() -> int:
-    """Time the rows of all plans; write what is known after each group."""
+    """Time the rows of all plans; write what is known after each of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("json", type=Path, help="JSON file for all times")
     parser.add_argument("plans", nargs="+", type=Path, metavar="PLAN.toml")
@@ -172,6 +189,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="rows that warm up side by side")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
+    if given.jobs < 1:
+        parser.error(f"--jobs must be at least 1, got {given.jobs}")
+    if not given.json.parent.is_dir():
+        parser.error(f"the folder of {given.json} does not exist; create it first")
     runs = {run.row: run for plan in given.plans for run in reversed(read_plan(plan, Path()))}
     found: dict[str, Any] = {**environment(), "rows": {}}
     if torch.cuda.is_available():
@@ -185,14 +206,14 @@ def main() -> int:
     waiting = [run for name, run in runs.items() if name not in found["rows"]]
     for first in range(0, len(waiting), given.jobs):
         group = waiting[first : first + given.jobs]
-        for name, row in time_together(group, given.seconds, given.warm, given.device).items():
+        for name, row in time_together(group, given.seconds, given.warm, given.device):
             if isinstance(row, str):
                 failed = True
                 print(f"{name}: {row}", flush=True)
             else:
                 found["rows"][name] = row
                 print(f"{name}: {format_time(row['seconds'])} a step", flush=True)
-        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 1 if failed else 0
 
 

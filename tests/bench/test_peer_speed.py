@@ -17,6 +17,6 @@ def test_quick_run_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("base", peer_speed.BASES)
 def test_gpu_quick(base: str) -> None:
     for row in peer_speed.measure(base, "cuda", peer_speed.QUICK):
-        assert row["captured"] == ("byte-mlstm" not in row["recipe"]), row["recipe"]
+        assert row["captured"], row["recipe"]
         assert row["seconds"] > 0
         assert ("exact" in row) == any(x in row["recipe"] for x in ("spinn", "latent", "cyk"))

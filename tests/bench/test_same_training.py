@@ -67,16 +67,27 @@ def test_rows_are_trained_once_with_both_versions(
     out = tmp_path / "same.json"
     sources = [str(tmp_path / name) for name in ("old", "new")]
     command = ["same_training", str(out), *sources, str(plan), "--device=cpu"]
-    for _ in range(2):
-        # one row has no answer
-        monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(sys, "argv", command)
+    # one row has no answer, and is trained again
+    rows = [(x, y) for x in ("demo", "sst2") for y in ("new", "old")]
+    for times in (1, 2):
         assert script.main() == 1
-        assert sorted(trained) == [(x, y) for x in ("demo", "sst2") for y in ("new", "old")]
+        assert sorted(trained) == sorted([*rows[:2], *rows[2:] * times])
+        assert capsys.readouterr().out.count(": same\n") == 1
     (pair,) = json.loads(out.read_text(encoding="utf-8"))
     assert pair["old"] != pair["new"]
     assert [row["same"] for row in pair["rows"].values()] == [True, False]
     assert pair["rows"]["sst2"]["error"] == {"old": "no data"}
-    assert capsys.readouterr().out.count(": same\n") == 1
+    trained.clear()
+    same = " ".join(["demo", *SMALL, "evaluations=2"])
+    monkeypatch.setattr(sys, "argv", [*command, "--rows", same])
+    assert script.main() == 0
+    assert not trained
+    # other settings are compared apart
+    monkeypatch.setattr(sys, "argv", [*command, "--rows", same, "--epochs", "2"])
+    assert script.main() == 0
+    assert sorted(trained) == rows[:2]
+    assert len(json.loads(out.read_text(encoding="utf-8"))) == 2
     monkeypatch.setattr(sys, "argv", [*command, "--rows", "nothing"])
     with pytest.raises(SystemExit):
         script.main()

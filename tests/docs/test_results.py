@@ -1,9 +1,7 @@
 """Finished runs are collected, and docs/results.md is written from them."""
 
 import importlib
-import itertools
 import json
-import math
 import shutil
 import sys
 from pathlib import Path
@@ -13,9 +11,8 @@ import pytest
 
 from gumbeltree.config import load_recipe, with_settings
 from gumbeltree.data.compile import prepare
-from gumbeltree.data.prepared import save_prepared
 from gumbeltree.training.loop import train
-from tests.runs import SMALL, small
+from tests.runs import small
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -168,66 +165,6 @@ def test_shared_runs_take_the_time_of_a_step_alone(writer, tmp_path, monkeypatch
             assert writer.minutes(group) == minutes
     finally:
         writer.step_times.cache_clear()
-
-
-def test_steps_of_a_row_are_timed(tmp_path, monkeypatch):
-    timer = importlib.import_module("step_times")
-    data = prepare(small())
-    save_prepared(data, tmp_path / "demo.safetensors")
-    plan = tmp_path / "plan.toml"
-    changes = json.dumps(SMALL)
-    options = json.dumps(["--prepared", str(tmp_path / "demo.safetensors")])
-    plan.write_text(
-        f'[[row]]\nrecipe = "demo"\nset = {changes}\nseeds = 2\noptions = {options}\n',
-        encoding="utf-8",
-    )
-    out = tmp_path / "times.json"
-    command = ["step_times", str(out), str(plan), "--seconds=0", "--warm=0", "--device=cpu"]
-    monkeypatch.setattr(sys, "argv", command)
-    assert timer.main() == 0
-    (row,) = json.loads(out.read_text(encoding="utf-8"))["rows"].values()
-    # batches of 20, three evaluations an epoch
-    apart = math.ceil(len(data.splits["train"]) / 20) / 3
-    assert row["step"] > 0
-    assert row["seconds"] == pytest.approx(row["step"] + row["evaluation"] / apart)
-    before = out.read_bytes()
-    assert timer.main() == 0
-    assert out.read_bytes() == before
-    text = timer.Run("text", tmp_path, ["train", "text"], [])
-    with pytest.raises(ValueError, match="row text has no --prepared file"):
-        timer.measure(text, 0, 0, "cpu", lambda: None)
-    out.write_text(json.dumps(json.loads(before) | {"machine": "another"}), encoding="utf-8")
-    with pytest.raises(SystemExit):
-        timer.main()
-
-
-def test_times_of_steps_and_evaluations_are_told_apart(monkeypatch):
-    timer_module, now, waited = importlib.import_module("step_times"), [0.0], []
-    monkeypatch.setattr(timer_module.time, "perf_counter", lambda: now[0])
-
-    def hold():
-        now[0] += 500
-        waited.append(step)
-
-    timer, step = timer_module.Timer(seconds=30, warm=40, hold=hold), 0
-
-    def run():
-        nonlocal step
-        # rounding varies the number of steps between evaluations by one
-        for gap in itertools.cycle((5, 6)):
-            for number in range(gap):
-                # the first steps also compile
-                now[0] += 2 if step > 10 else 9
-                step += 1
-                if number == gap - 1:
-                    now[0] += 7
-                    timer.evaluated({"step": step})
-                timer.on_step(step)
-
-    with pytest.raises(timer_module.EnoughStepsError):
-        run()
-    assert waited == [11]
-    assert timer.means() == pytest.approx((2, 7))
 
 
 def test_evaluations_on_further_files_are_collected(collector, runs, tmp_path):
