@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from train_all import Run, read_plan
+from train_all import Run, one_of_each, read_plans
 
 from gumbeltree.bench.report import environment
 from gumbeltree.code_version import source_digest
@@ -65,21 +65,16 @@ def main() -> int:
     parser.add_argument("old", type=Path, metavar="OLD/src")
     parser.add_argument("new", type=Path, metavar="NEW/src")
     parser.add_argument("plans", nargs="+", type=Path, metavar="PLAN.toml")
-    parser.add_argument("--rows", nargs="+", metavar="ROW", help="only these rows of the plans")
+    parser.add_argument("--rows", nargs="+", default=[], help="names or patterns, default: all")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time")
     parser.add_argument("--device", default="auto")
     given = parser.parse_args()
     try:
-        rows: dict[str, Run] = {}
-        for run in (run for plan in given.plans for run in read_plan(plan, Path())):
-            # seed 0 comes first
-            rows.setdefault(run.row, run)
+        wanted = one_of_each(read_plans(given.plans, Path(), given.rows))
         sources = {x: source_digest(getattr(given, x) / "gumbeltree") for x in ("old", "new")}
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    if unknown := sorted(set(given.rows or ()) - rows.keys()):
-        parser.error(f"unknown row {unknown[0]!r}; the plans have {', '.join(rows)}")
     here = environment()
     about = {"machine": here["machine"], "versions": here["versions"], **sources}
     if torch.cuda.is_available() and given.device != "cpu":
@@ -90,24 +85,23 @@ def main() -> int:
     if pair is None:
         pair = about | {"rows": {}}
         pairs.append(pair)
-    wanted = [run for name, run in rows.items() if name in (given.rows or rows)]
     options = ["--device", given.device]
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
         waiting = {
-            run.row: [
+            name: [
                 pool.submit(metrics_of, run, source, given.epochs, options)
                 for source in (given.old, given.new)
             ]
-            for run in wanted
-            if "error" in pair["rows"].get(run.row, {"error": {}})
+            for name, run in wanted.items()
+            if "error" in pair["rows"].get(name, {"error": {}})
         }
-        for run in wanted:
-            if run.row in waiting:
-                pair["rows"][run.row] = compare(*(x.result() for x in waiting[run.row]))
-            found = pair["rows"][run.row]
-            print(f"{run.row}: {'same' if found['same'] else found}", flush=True)
+        for name in wanted:
+            if name in waiting:
+                pair["rows"][name] = compare(*(x.result() for x in waiting[name]))
+            found = pair["rows"][name]
+            print(f"{name}: {'same' if found['same'] else found}", flush=True)
             given.json.write_text(json.dumps(pairs, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(pair["rows"][run.row]["same"] for run in wanted) else 1
+    return 0 if all(pair["rows"][name]["same"] for name in wanted) else 1
 
 
 if __name__ == "__main__":

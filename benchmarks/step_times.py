@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from train_all import Run, read_plan
+from train_all import Run, one_of_each, read_plans
 
 from gumbeltree.bench.report import environment, format_time
 from gumbeltree.config import load_recipe, with_settings
@@ -184,6 +184,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("json", type=Path, help="JSON file for all times")
     parser.add_argument("plans", nargs="+", type=Path, metavar="PLAN.toml")
+    parser.add_argument("--rows", nargs="+", default=[], help="names or patterns, default: all")
     parser.add_argument("--seconds", type=float, default=2.0, help="least time of a row")
     parser.add_argument("--warm", type=float, default=5.0, help="least time before")
     parser.add_argument("--jobs", type=int, default=1, help="rows that warm up side by side")
@@ -193,7 +194,7 @@ def main() -> int:
         parser.error(f"--jobs must be at least 1, got {given.jobs}")
     if not given.json.parent.is_dir():
         parser.error(f"the folder of {given.json} does not exist; create it first")
-    runs = {run.row: run for plan in given.plans for run in reversed(read_plan(plan, Path()))}
+    runs = one_of_each(read_plans(given.plans, Path(), given.rows))
     found: dict[str, Any] = {**environment(), "rows": {}}
     if torch.cuda.is_available():
         found["machine"]["gpu"] = torch.cuda.get_device_name()

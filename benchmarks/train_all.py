@@ -1,6 +1,7 @@
 """Train the rows of a comparison side by side, and evaluate each of them on further files.
 
-    python benchmarks/train_all.py PLAN.toml --out FOLDER [--jobs 4] [--minutes 25]
+    python benchmarks/train_all.py PLAN.toml... --out FOLDER [--jobs 4] [--minutes 25]
+        [--rows 'sst5*' ...] [--seeds 1 2 ...]
 
 A plan lists the rows:
 
@@ -22,7 +23,8 @@ Rows that are evaluated on the same files can name them, `tests = "long"`:
     [seeds]
     matched = 3
 
-benchmarks/plans has the plans of the documentation.
+benchmarks/plans has the plans of the documentation. `--rows` selects rows by name, such as
+"sst5-tuned" or "snli-300d trees=left", or by shell patterns, and `--seeds` some of their seeds.
 
 Each run has its own process and folder, OUT/ROW/seed-N, with the evaluation in seed-N.json and all
 messages in seed-N.log beside it. `--jobs` of them run at a time. After `--minutes`, all runs save a
@@ -31,6 +33,7 @@ checkpoint and stop; the same command resumes them. A failed run does not stop t
 """
 
 import argparse
+import fnmatch
 import json
 import os
 import re
@@ -39,7 +42,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +61,10 @@ class Run(NamedTuple):
     folder: Path
     train: list[str]
     evaluate: list[str]
+
+    @property
+    def seed(self) -> int:
+        return int(self.folder.name.removeprefix("seed-"))
 
     @property
     def trained(self) -> bool:
@@ -103,6 +110,45 @@ def read_plan(path: Path, out: Path) -> list[Run]:
                 raise ValueError(f"{place} repeats the row {new[0].row}")
             runs += enumerate(new)
     return [run for _, run in sorted(runs, key=lambda each: each[0])]
+
+
+def read_plans(
+    paths: Sequence[Path], out: Path, rows: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> list[Run]:
+    """Return the runs of several plans, lower seeds first.
+
+    Args:
+        paths: the plans.
+        out: folder for the runs.
+        rows: names or shell patterns of the rows to return, by default all.
+        seeds: the seeds to return, by default all.
+    """
+    runs: dict[Path, Run] = {}
+    for run in (run for path in paths for run in read_plan(path, out)):
+        if run.folder in runs:
+            raise ValueError(f"two plans have the row {run.row}; pass one of them")
+        runs[run.folder] = run
+    names = dict.fromkeys(run.row for run in runs.values())
+    for pattern in rows:
+        if not fnmatch.filter(names, pattern):
+            raise ValueError(f"no row matches {pattern!r}; the plans have {', '.join(names)}")
+    chosen = [
+        run
+        for run in runs.values()
+        if (not rows or any(fnmatch.fnmatchcase(run.row, x) for x in rows))
+        and (not seeds or run.seed in seeds)
+    ]
+    if not chosen:
+        raise ValueError(f"no row has one of the seeds {', '.join(map(str, seeds))}")
+    return sorted(chosen, key=lambda run: run.seed)
+
+
+def one_of_each(runs: Sequence[Run]) -> dict[str, Run]:
+    """Return the first run of each row, by row."""
+    found: dict[str, Run] = {}
+    for run in runs:
+        found.setdefault(run.row, run)
+    return found
 
 
 def runs_of(row: dict[str, Any], out: Path) -> list[Run]:
@@ -201,13 +247,15 @@ def main_value(result: dict[str, Any], split: str) -> float | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("plan", type=Path, help="TOML file with the rows")
+    parser.add_argument("plans", nargs="+", type=Path, help="TOML files with the rows")
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time")
+    parser.add_argument("--rows", nargs="+", default=[], help="names or patterns, default: all")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="default: all")
     given = parser.parse_args()
     try:
-        runs = read_plan(given.plan, given.out)
+        runs = read_plans(given.plans, given.out, given.rows, given.seeds)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     work = Work(runs, given.jobs, 60 * given.minutes, lambda text: print(text, file=sys.stderr))

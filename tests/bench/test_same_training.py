@@ -40,7 +40,7 @@ def test_metrics_of_another_version_have_no_times(
     old = shutil.copytree(package, tmp_path / "old" / "gumbeltree", ignore=ignored).parent
     # a version of its own, which the message of its error shows
     (old / "gumbeltree" / "signals.py").write_text("raise OSError('the other version')\n")
-    demo, _ = script.read_plan(plan, tmp_path)
+    demo, _ = script.read_plans([plan], tmp_path)
     assert script.metrics_of(demo, old, 1, ["--device=cpu"]) == "OSError: the other version"
     found = script.metrics_of(demo, package.parent, 1, ["--device=cpu"])
     assert [row["epoch"] for row in found] == [0.5714, 1.0]
@@ -91,7 +91,7 @@ def test_rows_are_trained_once_with_both_versions(
     monkeypatch.setattr(sys, "argv", [*command, "--rows", "nothing"])
     with pytest.raises(SystemExit):
         script.main()
-    assert "unknown row 'nothing'" in capsys.readouterr().err
+    assert "no row matches 'nothing'" in capsys.readouterr().err
 
 
 def test_the_first_difference_is_named(script: ModuleType) -> None:

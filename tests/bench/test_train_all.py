@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import train_all
-from benchmarks.train_all import Work, read_plan, summary
+from benchmarks.train_all import Work, one_of_each, read_plan, read_plans, summary
 
 from gumbeltree.config import load_recipe, with_settings
 
@@ -132,6 +132,33 @@ def test_rows_can_share_recipes_and_numbers_of_seeds(tmp_path):
     plan.write_text(text)
     with pytest.raises(ValueError, match="row 1: unknown seeds 'few'; known: none"):
         read_plan(plan, tmp_path)
+
+
+def test_rows_and_seeds_of_several_plans_are_selected(tmp_path):
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text('[[row]]\nrecipe = ["sst2", "sst5"]\nseeds = 3\n')
+    two.write_text('[[row]]\nrecipe = "sst5"\nset = ["trees=left"]\nseeds = 2\nfirst = 1\n')
+
+    def found(*given):
+        return [(run.row, run.seed) for run in read_plans([one, two], tmp_path, *given)]
+
+    left = "sst5 trees=left"
+    assert found() == [
+        *[("sst2", 0), ("sst5", 0), ("sst2", 1), ("sst5", 1), (left, 1)],
+        *[("sst2", 2), ("sst5", 2), (left, 2)],
+    ]
+    assert found(["sst5*"], [1]) == [("sst5", 1), (left, 1)]
+    assert found(["sst5", "sst2"], [2]) == [("sst2", 2), ("sst5", 2)]
+    with pytest.raises(
+        ValueError, match=r"no row matches 'snli\*'; the plans have sst2, sst5, sst5 t"
+    ):
+        found(["sst5", "snli*"])
+    with pytest.raises(ValueError, match="no row has one of the seeds 7, 8"):
+        found([], [7, 8])
+    assert one_of_each(read_plans([two, one], tmp_path))[left].seed == 1
+    two.write_text('[[row]]\nrecipe = "sst5"\n')
+    with pytest.raises(ValueError, match="two plans have the row sst5"):
+        found()
 
 
 @pytest.mark.parametrize("path", sorted(PLANS.glob("*.toml")), ids=lambda path: path.stem)
