@@ -5,7 +5,6 @@ import importlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,10 +15,8 @@ BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("choose")
-    sys.path.remove(str(BENCHMARKS))
+def script() -> ModuleType:
+    return importlib.import_module("choose")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,16 +26,13 @@ from tests.models import WORDS, encoder_settings, tiny_config
 from tests.oracle import merge_orders
 from tests.runs import small
 
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 LENGTHS = (4, 4, 3, 2, 3, 4)
 MEASURED = np.array([0, 2])
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("gradient_variance")
-    sys.path.remove(str(BENCHMARKS))
+def script() -> ModuleType:
+    return importlib.import_module("gradient_variance")
 
 
 def tiny(**encoder: Any) -> SentenceModel:

@@ -1,27 +1,16 @@
 """benchmarks/same_training.py: two versions of the source train alike, or the first difference."""
 
-import importlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import same_training
 
 import gumbeltree
 from tests.runs import SMALL
-
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("same_training")
-    sys.path.remove(str(BENCHMARKS))
 
 
 @pytest.fixture
@@ -32,23 +21,20 @@ def plan(tmp_path: Path) -> Path:
     return tmp_path / "plan.toml"
 
 
-def test_metrics_of_another_version_have_no_times(
-    script: ModuleType, plan: Path, tmp_path: Path
-) -> None:
+def test_metrics_of_another_version_have_no_times(plan: Path, tmp_path: Path) -> None:
     package = Path(gumbeltree.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__", "pretrained")
     old = shutil.copytree(package, tmp_path / "old" / "gumbeltree", ignore=ignored).parent
     # a version of its own, which the message of its error shows
     (old / "gumbeltree" / "signals.py").write_text("raise OSError('the other version')\n")
-    demo, _ = script.read_plans([plan], tmp_path)
-    assert script.metrics_of(demo, old, 1, ["--device=cpu"]) == "OSError: the other version"
-    found = script.metrics_of(demo, package.parent, 1, ["--device=cpu"])
+    demo, _ = same_training.read_plans([plan], tmp_path)
+    assert same_training.metrics_of(demo, old, 1, ["--device=cpu"]) == "OSError: the other version"
+    found = same_training.metrics_of(demo, package.parent, 1, ["--device=cpu"])
     assert [row["epoch"] for row in found] == [0.5714, 1.0]
     assert not any("seconds" in row for row in found)
 
 
 def test_rows_are_trained_once_with_both_versions(
-    script: ModuleType,
     plan: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -63,7 +49,7 @@ def test_rows_are_trained_once_with_both_versions(
     for name in ("old", "new"):
         (tmp_path / name / "gumbeltree").mkdir(parents=True)
         (tmp_path / name / "gumbeltree" / "a.py").write_text(name)
-    monkeypatch.setattr(script, "metrics_of", metrics_of)
+    monkeypatch.setattr(same_training, "metrics_of", metrics_of)
     out = tmp_path / "same.json"
     sources = [str(tmp_path / name) for name in ("old", "new")]
     command = ["same_training", str(out), *sources, str(plan), "--device=cpu"]
@@ -71,7 +57,7 @@ def test_rows_are_trained_once_with_both_versions(
     # one row has no answer, and is trained again
     rows = [(x, y) for x in ("demo", "sst2") for y in ("new", "old")]
     for times in (1, 2):
-        assert script.main() == 1
+        assert same_training.main() == 1
         assert sorted(trained) == sorted([*rows[:2], *rows[2:] * times])
         assert capsys.readouterr().out.count(": same\n") == 1
     (pair,) = json.loads(out.read_text(encoding="utf-8"))
@@ -81,24 +67,24 @@ def test_rows_are_trained_once_with_both_versions(
     trained.clear()
     same = " ".join(["demo", *SMALL, "evaluations=2"])
     monkeypatch.setattr(sys, "argv", [*command, "--rows", same])
-    assert script.main() == 0
+    assert same_training.main() == 0
     assert not trained
     # other settings are compared apart
     monkeypatch.setattr(sys, "argv", [*command, "--rows", same, "--epochs", "2"])
-    assert script.main() == 0
+    assert same_training.main() == 0
     assert sorted(trained) == rows[:2]
     assert len(json.loads(out.read_text(encoding="utf-8"))) == 2
     monkeypatch.setattr(sys, "argv", [*command, "--rows", "nothing"])
     with pytest.raises(SystemExit):
-        script.main()
+        same_training.main()
     assert "no row matches 'nothing'" in capsys.readouterr().err
 
 
-def test_the_first_difference_is_named(script: ModuleType) -> None:
+def test_the_first_difference_is_named() -> None:
     old = [{"step": 5, "dev_loss": 0.5}, {"step": 10, "dev_loss": 0.25}]
-    assert script.compare(old, old) == {"same": True, "steps": 10, "evaluations": 2}
+    assert same_training.compare(old, old) == {"same": True, "steps": 10, "evaluations": 2}
     new = [old[0], {"step": 10, "dev_loss": 0.25000000000000006}]
-    assert script.compare(old, new)["differs_at_step"] == 10
-    assert not script.compare(old, new)["same"]
+    assert same_training.compare(old, new)["differs_at_step"] == 10
+    assert not same_training.compare(old, new)["same"]
     # a run that ends early differs, too
-    assert not script.compare(old, old[:1])["same"]
+    assert not same_training.compare(old, old[:1])["same"]

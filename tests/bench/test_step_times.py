@@ -1,30 +1,19 @@
 """benchmarks/step_times.py: times of steps and of evaluations, told apart and taken in turns."""
 
 import contextlib
-import importlib
 import itertools
 import json
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import step_times
 
 import gumbeltree
 from gumbeltree.data.prepared import save_prepared
 from tests.bench import turns
 from tests.runs import SMALL, small
-
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("step_times")
-    sys.path.remove(str(BENCHMARKS))
 
 
 @pytest.fixture(scope="module")
@@ -34,54 +23,54 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run_of(script: ModuleType, prepared: Path, *changes: str):
-    return script.Run(" ".join(["demo", *changes]), Path(), ["--prepared", str(prepared)], [])
+def run_of(prepared: Path, *changes: str):
+    return step_times.Run(" ".join(["demo", *changes]), Path(), ["--prepared", str(prepared)], [])
 
 
-def test_a_plan_is_timed_once(script, tmp_path, monkeypatch) -> None:
+def test_a_plan_is_timed_once(tmp_path, monkeypatch) -> None:
     plan, out = tmp_path / "plan.toml", tmp_path / "times.json"
     plan.write_text('[[row]]\nrecipe = ["demo", "text"]\nseeds = 2\n', encoding="utf-8")
     command = ["step_times", str(out), str(plan), "--device=cpu"]
-    monkeypatch.setattr(script, "answer", turns.at_once)
+    monkeypatch.setattr(step_times, "answer", turns.at_once)
     monkeypatch.setattr(sys, "argv", command)
     # one row has an error, and is timed again
     for _ in range(2):
-        assert script.main() == 1
+        assert step_times.main() == 1
         found = json.loads(out.read_text(encoding="utf-8"))
         assert found["rows"] == {"demo": {"seconds": 0.5}}
-    monkeypatch.setattr(script, "answer", None)
+    monkeypatch.setattr(step_times, "answer", None)
     plan.write_text('[[row]]\nrecipe = "demo"\n', encoding="utf-8")
-    assert script.main() == 0
+    assert step_times.main() == 0
     out.write_text(json.dumps(found | {"machine": "another"}), encoding="utf-8")
     with pytest.raises(SystemExit):
-        script.main()
+        step_times.main()
     monkeypatch.setattr(sys, "argv", [*command, "--jobs=0"])
     with pytest.raises(SystemExit):
-        script.main()
+        step_times.main()
     monkeypatch.setattr(
         sys, "argv", ["step_times", str(tmp_path / "missing" / "x.json"), str(plan)]
     )
     with pytest.raises(SystemExit):
-        script.main()
+        step_times.main()
 
 
-def test_a_real_run_is_timed(script, prepared, monkeypatch) -> None:
+def test_a_real_run_is_timed(prepared, monkeypatch) -> None:
     ticks = itertools.count()
-    monkeypatch.setattr(script.time, "perf_counter", lambda: float(next(ticks)))
-    found = script.measure(run_of(script, prepared, *SMALL), 20, 0, "cpu", lambda: None)
+    monkeypatch.setattr(step_times.time, "perf_counter", lambda: float(next(ticks)))
+    found = step_times.measure(run_of(prepared, *SMALL), 20, 0, "cpu", lambda: None)
     # one tick for five of seven steps, and one for an evaluation with the two others
     assert found == pytest.approx({"step": 0.2, "evaluation": 0.6, "seconds": 0.2 + 0.6 * 3 / 7})
 
 
-def test_a_row_without_a_prepared_file_is_refused(script) -> None:
+def test_a_row_without_a_prepared_file_is_refused() -> None:
     with pytest.raises(ValueError, match="row text has no --prepared file"):
-        script.measure(script.Run("text", Path(), [], []), 0, 0, "cpu", lambda: None)
+        step_times.measure(step_times.Run("text", Path(), [], []), 0, 0, "cpu", lambda: None)
 
 
 @pytest.fixture
-def clock(script, monkeypatch) -> list[float]:
+def clock(monkeypatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(script.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(step_times.time, "perf_counter", lambda: now[0])
     return now
 
 
@@ -97,7 +86,7 @@ def clock(script, monkeypatch) -> list[float]:
     ],
 )
 def test_each_part_counts_as_often_as_in_training(
-    script, prepared, clock, monkeypatch, changes, apart
+    prepared, clock, monkeypatch, changes, apart
 ) -> None:
     def train(recipe, data, out, *, display, on_step, **given) -> None:
         config = recipe.training
@@ -113,13 +102,13 @@ def test_each_part_counts_as_often_as_in_training(
                 display.evaluated({"step": step})
             on_step(step)
 
-    monkeypatch.setattr(script, "train", train)
+    monkeypatch.setattr(step_times, "train", train)
     changes = (*SMALL, *changes, "curriculum=2")
-    found = script.measure(run_of(script, prepared, *changes), 30, 0, "cpu", lambda: None)
+    found = step_times.measure(run_of(prepared, *changes), 30, 0, "cpu", lambda: None)
     assert found == pytest.approx({"seconds": 2 + 5 / apart, "step": 2, "evaluation": 5})
 
 
-def test_a_disturbed_measurement_is_refused(script, prepared, clock, monkeypatch) -> None:
+def test_a_disturbed_measurement_is_refused(prepared, clock, monkeypatch) -> None:
     def train(recipe, data, out, *, display, on_step, **given) -> None:
         for step in itertools.count(1):
             # the steps beside an evaluation take less time than all others
@@ -128,19 +117,19 @@ def test_a_disturbed_measurement_is_refused(script, prepared, clock, monkeypatch
                 display.evaluated({"step": step})
             on_step(step)
 
-    monkeypatch.setattr(script, "train", train)
+    monkeypatch.setattr(step_times, "train", train)
     with pytest.raises(ValueError, match="keep the machine free"):
-        script.measure(run_of(script, prepared, *SMALL), 30, 0, "cpu", lambda: None)
+        step_times.measure(run_of(prepared, *SMALL), 30, 0, "cpu", lambda: None)
 
 
-def test_steps_and_evaluations_are_told_apart(script, clock) -> None:
+def test_steps_and_evaluations_are_told_apart(clock) -> None:
     waited = []
 
     def hold() -> None:
         clock[0] += 500
         waited.append(step)
 
-    timer, step = script.Timer(seconds=50, warm=100, hold=hold), 0
+    timer, step = step_times.Timer(seconds=50, warm=100, hold=hold), 0
     # before training
     clock[0] += 1000
 
@@ -157,7 +146,7 @@ def test_steps_and_evaluations_are_told_apart(script, clock) -> None:
                     timer.evaluated({"step": step})
                 timer.on_step(step)
 
-    with pytest.raises(script.EnoughStepsError):
+    with pytest.raises(step_times.EnoughStepsError):
         train()
     # the first evaluation begins to warm up
     assert waited == [27]
@@ -165,11 +154,11 @@ def test_steps_and_evaluations_are_told_apart(script, clock) -> None:
     assert timer.evaluations == 3
 
 
-def test_rows_take_turns_and_a_failed_one_loses_nothing(script, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(script, "answer", turns.answer)
+def test_rows_take_turns_and_a_failed_one_loses_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(step_times, "answer", turns.answer)
     names, log = ("broken", "one", "dies", "refused", "two", "leaves"), tmp_path / "log.txt"
-    runs = [script.Run(name, Path(), [], []) for name in names]
-    with contextlib.closing(script.time_together(runs, str(log))) as rows:
+    runs = [step_times.Run(name, Path(), [], []) for name in names]
+    with contextlib.closing(step_times.time_together(runs, str(log))) as rows:
         found = dict(rows)
     assert list(found) == list(names)
     assert found["one"] == found["two"] == {"seconds": 1}

@@ -3,8 +3,6 @@
 import importlib
 import json
 import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,10 +18,8 @@ ST = ("estimator=st", "forward_temperature=1.0")
 
 
 @pytest.fixture(scope="module")
-def writer() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield importlib.import_module("write_estimators")
-    sys.path.remove(str(ROOT / "benchmarks"))
+def writer() -> ModuleType:
+    return importlib.import_module("write_estimators")
 
 
 def run(recipe: str, *changes: str, seed: int = 0, **more: Any) -> dict[str, Any]:

@@ -2,16 +2,12 @@
 
 import gzip
 import importlib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-
 
 @pytest.fixture
-def writer(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+def writer():
     return importlib.import_module("write_own_text")
 
 
@@ -36,8 +32,7 @@ def test_accuracies_are_means_over_seeds(writer):
     assert len(writer.accuracies(runs, vectors=False).splitlines()) == 2
 
 
-def test_the_benchmark_splits_by_a_fixed_seed(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+def test_the_benchmark_splits_by_a_fixed_seed(tmp_path):
     benchmark = importlib.import_module("own_text")
     (tmp_path / "text").mkdir()
     with gzip.open(tmp_path / "text" / "mr.csv.gz", "wt", encoding="utf-8") as file:
@@ -51,8 +46,7 @@ def test_the_benchmark_splits_by_a_fixed_seed(monkeypatch, tmp_path):
     assert data == benchmark.read_set("mr", tmp_path)
 
 
-def test_earlier_settings_change_every_setting_of_the_recipe(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+def test_earlier_settings_change_every_setting_of_the_recipe():
     benchmark = importlib.import_module("own_text")
     for name in ("sst2", "sick"):
         of = {

@@ -3,7 +3,6 @@
 import importlib
 import json
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +14,6 @@ from gumbeltree.training.loop import train
 from tests.runs import small
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _scripts_can_be_imported():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield
-    sys.path.remove(str(ROOT / "benchmarks"))
 
 
 @pytest.fixture(scope="module")
