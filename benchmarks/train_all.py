@@ -1,7 +1,7 @@
 """Train the rows of a comparison side by side, and evaluate each of them on further files.
 
     python benchmarks/train_all.py PLAN.toml... --out FOLDER [--jobs 4] [--minutes 25]
-        [--rows 'sst5*' ...] [--seeds 1 2 ...]
+        [--rows 'sst5*' ...] [--seeds 1 2 ...] [--mps]
 
 A plan lists the rows:
 
@@ -29,20 +29,27 @@ benchmarks/plans has the plans of the documentation. `--rows` selects rows by na
 Each run has its own process and folder, OUT/ROW/seed-N, with the evaluation in seed-N.json and all
 messages in seed-N.log beside it. `--jobs` of them run at a time. After `--minutes`, all runs save a
 checkpoint and stop; the same command resumes them. A failed run does not stop the others.
+
+Without `--mps`, runs on the same GPU take turns, and several of them together are no faster than
+one after another. With it, their kernels run at the same time (see `side_by_side.py`), through the
+Multi-Process Service of NVIDIA's driver, which is started and ended with the runs.
 `collect_runs.py` adds finished runs to the results.
 """
 
 import argparse
+import contextlib
 import fnmatch
+import functools
 import json
 import os
 import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +59,20 @@ KEYS: dict[str, tuple[type, ...]] = {
 }
 WORDS = ["--batch-words", str(2**18)]
 """Long inputs need large batches on a GPU."""
+CONTROL = "nvidia-cuda-mps-control"
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[dict[str, str]]:
+    """Start CUDA's Multi-Process Service; yield the environment of processes that use it."""
+    with tempfile.TemporaryDirectory() as folder:
+        folders = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        environment = {**os.environ, **folders}
+        subprocess.run([CONTROL, "-d"], env=environment, check=True)
+        try:
+            yield environment
+        finally:
+            subprocess.run([CONTROL], input=b"quit\n", env=environment, check=False)
 
 
 class Run(NamedTuple):
@@ -175,10 +196,15 @@ class Work:
     command = (sys.executable, "-m", "gumbeltree")
 
     def __init__(
-        self, runs: list[Run], jobs: int, seconds: float, say: Callable[[str], None]
+        self,
+        runs: list[Run],
+        jobs: int,
+        seconds: float,
+        say: Callable[[str], None],
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.waiting = [run for run in runs if not (run.trained and run.evaluated)]
-        self.jobs, self.say = jobs, say
+        self.jobs, self.say, self.environment = jobs, say, environment
         self.end = time.monotonic() + seconds
         self.running: dict[subprocess.Popen[bytes], Run] = {}
         self.failed: list[Run] = []
@@ -208,7 +234,11 @@ class Work:
         command = [*self.command, *arguments]
         with open(run.beside(".part"), "wb") as out, open(run.beside(".log"), "ab") as log:
             process = subprocess.Popen(
-                command, stdout=out if run.trained else log, stderr=log, stdin=subprocess.DEVNULL
+                command,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out if run.trained else log,
+                stderr=log,
             )
         self.running[process] = run
         self.say(f"{'evaluate ' if run.trained else 'train    '} {run.folder}")
@@ -253,13 +283,22 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e6, help="stop after this time")
     parser.add_argument("--rows", nargs="+", default=[], help="names or patterns, default: all")
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="default: all")
+    parser.add_argument("--mps", action="store_true", help="let kernels of runs overlap on a GPU")
     given = parser.parse_args()
     try:
         runs = read_plans(given.plans, given.out, given.rows, given.seeds)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    work = Work(runs, given.jobs, 60 * given.minutes, lambda text: print(text, file=sys.stderr))
-    work.finish()
+    with contextlib.ExitStack() as stack:
+        environment: Mapping[str, str] = os.environ
+        if given.mps:
+            try:
+                environment = stack.enter_context(mps())
+            except (OSError, subprocess.CalledProcessError) as error:
+                parser.error(f"--mps could not start {CONTROL}, a part of NVIDIA's driver: {error}")
+        say = functools.partial(print, file=sys.stderr)
+        work = Work(runs, given.jobs, 60 * given.minutes, say, environment)
+        work.finish()
     print("\n".join(summary(runs)))
     return 1 if work.failed else 0
 

@@ -1,6 +1,9 @@
 """benchmarks/train_all.py: a plan runs to its end, over several calls, past failed runs."""
 
 import json
+import os
+import re
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +12,7 @@ import pytest
 from benchmarks import train_all
 from benchmarks.train_all import Work, one_of_each, read_plan, read_plans, summary
 
-from gumbeltree.config import load_recipe, with_settings
+from gumbeltree.config import load_recipe, recipe_names, with_settings
 
 PLANS = Path(train_all.__file__).parent / "plans"
 
@@ -168,3 +171,58 @@ def test_plans_of_the_documentation_name_recipes_and_settings(path):
     for run in runs:
         changes = [change for key, change in pairwise(run.train) if key == "--set"]
         assert with_settings(load_recipe(run.train[1]), changes)
+
+
+def test_mps_is_started_for_the_runs_and_ended(tmp_path, monkeypatch):
+    control = tmp_path / train_all.CONTROL
+    control.write_text(
+        f"#!{sys.executable}\n"
+        "import os, pathlib, sys\n"
+        "here = pathlib.Path(__file__).parent\n"
+        "text = ' '.join(sys.argv[1:]) or sys.stdin.read().strip()\n"
+        "with open(here / 'said', 'a') as file:\n"
+        "    print(text, os.environ['CUDA_MPS_PIPE_DIRECTORY'], file=file)\n"
+    )
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    with train_all.mps() as environment:
+        folder = environment["CUDA_MPS_PIPE_DIRECTORY"]
+        assert Path(folder).is_dir()
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+        assert (tmp_path / "said").read_text() == f"-d {folder}\n"
+    assert (tmp_path / "said").read_text() == f"-d {folder}\nquit {folder}\n"
+
+
+def test_runs_get_the_environment_of_mps(runs, tmp_path, monkeypatch):
+    script = "import os; print(os.environ['CUDA_MPS_PIPE_DIRECTORY'])"
+    monkeypatch.setattr(Work, "command", (sys.executable, "-c", script))
+    work = Work(runs[:1], 1, 600, lambda text: None, {"CUDA_MPS_PIPE_DIRECTORY": "pipes"})
+    work.advance()
+    work.running.copy().popitem()[0].wait()
+    assert runs[0].beside(".log").read_text() == "pipes\n"
+
+
+def test_mps_without_the_driver(tmp_path, monkeypatch, capsys):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    arguments = ["train_all.py", str(tmp_path / "plan.toml"), "--out", str(tmp_path / "r"), "--mps"]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit):
+        train_all.main()
+    assert "nvidia-cuda-mps-control, a part of NVIDIA's driver" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def test_every_prepared_file_of_the_plans_can_be_made(tmp_path):
+    plans = [PLANS / f"{name}.toml" for name in ("paper", "peers", "ablations")]
+    runs = read_plans(plans, Path("runs"))
+    needed = {x for run in runs for x in (*run.train, *run.evaluate) if x.startswith("data/")}
+    command = ["make", "--dry-run", "--file", PLANS.parent / "prepare.mk"]
+    sources = [f"{name}={name}" for name in ("SNLI", "SST", "GLOVE_6B", "GLOVE_840B")]
+    text = subprocess.run(
+        [*command, *sources], cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout
+    recipes = dict(re.findall(r"data prepare (\S+) .*--out (\S+)", text))
+    assert set(recipes) <= set(recipe_names())
+    assert needed == {*recipes.values(), "data/snli/snli_1.0_test.jsonl"}
