@@ -30,9 +30,9 @@ Each run has its own process and folder, OUT/ROW/seed-N, with the evaluation in 
 messages in seed-N.log beside it. `--jobs` of them run at a time. After `--minutes`, all runs save a
 checkpoint and stop; the same command resumes them. A failed run does not stop the others.
 
-Without `--mps`, runs on the same GPU take turns, and several of them together are no faster than
-one after another. With it, their kernels run at the same time (see `side_by_side.py`), through the
-Multi-Process Service of NVIDIA's driver, which is started and ended with the runs.
+Without `--mps`, the kernels of runs on the same GPU take turns. With it, they run at the same time,
+through the Multi-Process Service of NVIDIA's driver, which is started and ended with the runs;
+`side_by_side.py` measures what this saves.
 `collect_runs.py` adds finished runs to the results.
 """
 
@@ -60,6 +60,8 @@ KEYS: dict[str, tuple[type, ...]] = {
 WORDS = ["--batch-words", str(2**18)]
 """Long inputs need large batches on a GPU."""
 CONTROL = "nvidia-cuda-mps-control"
+PROBE = (sys.executable, "-c", "import torch; torch.ones(1, device='cuda').item()")
+"""Fails where a process cannot use the service, although the service has started."""
 
 
 @contextlib.contextmanager
@@ -70,6 +72,7 @@ def mps() -> Iterator[dict[str, str]]:
         environment = {**os.environ, **folders}
         subprocess.run([CONTROL, "-d"], env=environment, check=True)
         try:
+            subprocess.run(PROBE, env=environment, check=True)
             yield environment
         finally:
             subprocess.run([CONTROL], input=b"quit\n", env=environment, check=False)
@@ -295,7 +298,10 @@ def main() -> int:
             try:
                 environment = stack.enter_context(mps())
             except (OSError, subprocess.CalledProcessError) as error:
-                parser.error(f"--mps could not start {CONTROL}, a part of NVIDIA's driver: {error}")
+                parser.error(
+                    f"--mps could not use {CONTROL}, a part of NVIDIA's driver: {error}; leave the "
+                    "option out to train without it"
+                )
         say = functools.partial(print, file=sys.stderr)
         work = Work(runs, given.jobs, 60 * given.minutes, say, environment)
         work.finish()

@@ -173,7 +173,9 @@ def test_plans_of_the_documentation_name_recipes_and_settings(path):
         assert with_settings(load_recipe(run.train[1]), changes)
 
 
-def test_mps_is_started_for_the_runs_and_ended(tmp_path, monkeypatch):
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    """A service that writes down what it was told."""
     control = tmp_path / train_all.CONTROL
     control.write_text(
         f"#!{sys.executable}\n"
@@ -186,12 +188,25 @@ def test_mps_is_started_for_the_runs_and_ended(tmp_path, monkeypatch):
     control.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    return tmp_path / "said"
+
+
+def test_mps_is_started_for_the_runs_and_ended(control, monkeypatch):
+    script = f"open({str(control)!r}, 'a').write('probe\\n')"
+    monkeypatch.setattr(train_all, "PROBE", (sys.executable, "-c", script))
     with train_all.mps() as environment:
         folder = environment["CUDA_MPS_PIPE_DIRECTORY"]
         assert Path(folder).is_dir()
         assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-        assert (tmp_path / "said").read_text() == f"-d {folder}\n"
-    assert (tmp_path / "said").read_text() == f"-d {folder}\nquit {folder}\n"
+        assert control.read_text() == f"-d {folder}\nprobe\n"
+    assert control.read_text() == f"-d {folder}\nprobe\nquit {folder}\n"
+
+
+def test_mps_that_no_process_can_use_is_ended(control, monkeypatch):
+    monkeypatch.setattr(train_all, "PROBE", (sys.executable, "-c", "raise SystemExit(1)"))
+    with pytest.raises(subprocess.CalledProcessError), train_all.mps():
+        pass
+    assert [line.split()[0] for line in control.read_text().splitlines()] == ["-d", "quit"]
 
 
 def test_runs_get_the_environment_of_mps(runs, tmp_path, monkeypatch):
