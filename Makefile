@@ -28,7 +28,8 @@ demo: $(READY)
 	$(BIN)/gumbeltree demo --out demo
 
 # the unit tests use two cores, the others one each
-test: $(READY)
+test:
+	$(MAKE) --jobs 2 $(READY) browser
 	$(MAKE) --jobs 2 lint types wheel
 	$(MAKE) unit
 
