@@ -64,6 +64,14 @@ def work(
         pipe.send(count / (time.perf_counter() - end + seconds))
 
 
+def answer(pipe: Connection) -> Any:
+    """Return what a process sends; end with a message if it has died."""
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise SystemExit("a process ended before its measurement; its error is above") from None
+
+
 class Workers:
     """Processes that have warmed up."""
 
@@ -80,13 +88,13 @@ class Workers:
 
     def wait(self) -> None:
         for pipe in self.pipes:
-            pipe.recv()
+            answer(pipe)
 
     def rate(self, jobs: int, recipe: str, seconds: float) -> float:
         """Return the steps per second of all of the first `jobs` processes."""
         for pipe in self.pipes[:jobs]:
             pipe.send((recipe, seconds))
-        return sum(pipe.recv() for pipe in self.pipes[:jobs])
+        return sum(answer(pipe) for pipe in self.pipes[:jobs])
 
     def end(self) -> None:
         for pipe in self.pipes:

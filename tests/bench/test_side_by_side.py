@@ -22,6 +22,13 @@ def test_a_process_answers_each_order_with_its_rate() -> None:
     thread.join()
 
 
+def test_a_process_that_dies_ends_the_measurement() -> None:
+    ours, theirs = Pipe()
+    theirs.close()
+    with pytest.raises(SystemExit, match="a process ended"):
+        side_by_side.answer(ours)
+
+
 class Group:
     """Processes that need no time: n of them are n times as fast, 0.5 n times with a service."""
 
