@@ -192,14 +192,18 @@ def control(tmp_path, monkeypatch):
 
 
 def test_mps_is_started_for_the_runs_and_ended(control, monkeypatch):
-    script = f"open({str(control)!r}, 'a').write('probe\\n')"
+    script = (
+        "import os\n"
+        f"with open({str(control)!r}, 'a') as file:\n"
+        "    print('probe', os.environ.get('CUDA_MPS_PIPE_DIRECTORY'), file=file)"
+    )
     monkeypatch.setattr(train_all, "PROBE", (sys.executable, "-c", script))
     with train_all.mps() as environment:
         folder = environment["CUDA_MPS_PIPE_DIRECTORY"]
         assert Path(folder).is_dir()
         assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-        assert control.read_text() == f"-d {folder}\nprobe\n"
-    assert control.read_text() == f"-d {folder}\nprobe\nquit {folder}\n"
+        assert control.read_text() == f"-d {folder}\nprobe {folder}\n"
+    assert control.read_text() == f"-d {folder}\nprobe {folder}\nquit {folder}\n"
 
 
 def test_mps_that_no_process_can_use_is_ended(control, monkeypatch):
