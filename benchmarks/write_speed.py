@@ -4,6 +4,8 @@
     gumbeltree bench --device cuda --json benchmarks/results/cuda.json
     python benchmarks/peer_speed.py benchmarks/results/peers_cpu.json
     python benchmarks/peer_speed.py benchmarks/results/peers_cuda.json --device cuda
+    python benchmarks/adadelta.py benchmarks/results/adadelta_cpu.json
+    python benchmarks/adadelta.py benchmarks/results/adadelta_cuda.json --device cuda
     python benchmarks/write_speed.py
 
 The text between `<!-- cuda -->` and `<!-- end of cuda -->` of README.md and between
@@ -12,6 +14,7 @@ The text between `<!-- cuda -->` and `<!-- end of cuda -->` of README.md and bet
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,6 +178,22 @@ def peer_table(cpu: dict[str, Any], cuda: dict[str, Any]) -> str:
     )
 
 
+def adadelta_table(names: Sequence[str]) -> str:
+    """Return the times of both Adadeltas, of all devices with a record."""
+    found = [RESULTS / f"{name}.json" for name in names]
+    reports = [json.loads(x.read_text(encoding="utf-8")) for x in found if x.is_file()]
+    rows = [
+        (
+            *(report["machine"].get("gpu", f"{report['machine']['threads']} CPU cores"),),
+            *(f"{x['words']:,}", *(milliseconds(x["seconds"][y]) for y in ("torch", "ours"))),
+            f"{x['ratio']:.1f}x",
+        )
+        for report in reports
+        for x in report["rows"]
+    ]
+    return table(("", "word vectors", "torch's Adadelta", "by row", ""), rows)
+
+
 def pages() -> dict[Path, str]:
     """Return the pages with their figures replaced."""
     cpu, cuda, *of_peers = (
@@ -183,9 +202,11 @@ def pages() -> dict[Path, str]:
     )
     readme, page, peers = (ROOT / x for x in ("README.md", "docs/benchmarks.md", "docs/peers.md"))
     text = f"\n{summary(cuda)}\n\n"
+    tables = cpu_tables(cpu) | cuda_tables(cuda)
+    tables["adadelta"] = adadelta_table(("adadelta_cpu", "adadelta_cuda"))
     return {
         readme: MARKS.sub(lambda _: text, readme.read_text(encoding="utf-8")),
-        page: fill(page.read_text(encoding="utf-8"), cpu_tables(cpu) | cuda_tables(cuda)),
+        page: fill(page.read_text(encoding="utf-8"), tables),
         peers: fill(peers.read_text(encoding="utf-8"), {"speed": peer_table(*of_peers)}),
     }
 

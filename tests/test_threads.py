@@ -16,6 +16,7 @@ from gumbeltree.tasks.task import Example
 from gumbeltree.text_model import TextModel
 from gumbeltree.threads import for_step, get_threads, in_threads, limited, set_threads, share
 from gumbeltree.training.loop import train
+from gumbeltree.training.optimizers import Adadelta
 from tests.models import TEXTS, tiny_model
 from tests.runs import small
 
@@ -243,7 +244,7 @@ def test_training_sets_the_threads_of_each_step(large, demo, tmp_path, monkeypat
         seen.add(torch.get_num_threads())
 
     monkeypatch.setattr(torch.optim.Adam, "step", step)
-    monkeypatch.setattr(torch.optim.Adadelta, "step", step)
+    monkeypatch.setattr(Adadelta, "step", step)
     result = train(small(), demo, tmp_path / "run", device="cpu")
     assert seen == {3 if large else 1}
     assert result["machine"] == "CPU, 3 threads"

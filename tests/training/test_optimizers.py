@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from gumbeltree.config import OPTIMIZERS, TrainingConfig
+from gumbeltree.ops.adadelta import update_rows
 from gumbeltree.training.loop import train
 from gumbeltree.training.optimizers import (
+    Adadelta,
     AdaGrad,
     Descent,
     RMSProp,
@@ -73,6 +76,61 @@ def test_adagrad(eps, first, decay):
     optimizer.reset()
     fresh = AdaGrad([parameter()], 0.1, eps, first, decay)
     assert updated(optimizer, VALUES, GRADIENTS) == updated(fresh, VALUES, GRADIENTS)
+
+
+def sparse_gradients(steps, start=0):
+    """Return gradients of a matrix and a vector, of which a third of the rows are zero."""
+    generator = torch.Generator().manual_seed(start)
+    found = []
+    for _ in range(steps):
+        matrix = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+        matrix *= torch.rand(5, 1, generator=generator) < 0.67
+        found.append([matrix, torch.randn(3, generator=generator, dtype=torch.float64)])
+    return found
+
+
+def apply(optimizer, gradients):
+    """Return the parameters after a step with each set of gradients."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for step in gradients:
+        for p, gradient in zip(parameters, step, strict=True):
+            p.grad = gradient.clone()
+        optimizer.step()
+    return [p.detach().clone() for p in parameters]
+
+
+def matrix_and_vector():
+    torch.manual_seed(3)
+    return [nn.Parameter(torch.randn(size, dtype=torch.float64)) for size in ((5, 2), (3,))]
+
+
+@pytest.mark.parametrize("rows", [4, 6])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_adadelta_equals_torch(rows, decay, monkeypatch):
+    monkeypatch.setattr("gumbeltree.training.optimizers.MANY", rows)
+    calls = []
+    monkeypatch.setattr(
+        "gumbeltree.training.optimizers.update_rows",
+        lambda *x: (calls.append(len(x[0].weight)), update_rows(*x)),
+    )
+    ours = Adadelta(matrix_and_vector(), 0.5, 1e-4, 0.8, decay)
+    torchs = torch.optim.Adadelta(matrix_and_vector(), 0.5, 0.8, 1e-4, decay)
+    gradients = sparse_gradients(20)
+    torch.testing.assert_close(
+        apply(ours, gradients), apply(torchs, gradients), rtol=1e-11, atol=1e-11
+    )
+    assert calls == ([5] * 20 if rows == 4 and not decay else [])
+    # continues from a state of its own with the same bits, and from one of torch
+    copies = []
+    for state in (ours.state_dict(), torchs.state_dict()):
+        copy = Adadelta(
+            [p.detach().clone().requires_grad_() for p in ours.param_groups[0]["params"]], 1.0
+        )
+        copy.load_state_dict(deepcopy(state))
+        copies.append(apply(copy, sparse_gradients(5, 1)))
+    straight = apply(ours, sparse_gradients(5, 1))
+    assert all(map(torch.equal, straight, copies[0]))
+    torch.testing.assert_close(copies[1], straight, rtol=1e-11, atol=1e-11)
 
 
 def test_a_factor_of_the_gradients_of_adagrad_equals_a_larger_first_sum():

@@ -22,10 +22,12 @@ from gumbeltree.nn.encoders.baselines import LSTMEncoder
 from gumbeltree.parts import HEADS
 from gumbeltree.registry import own
 from gumbeltree.training.optimizers import (
+    Adadelta,
     AdaGrad,
     Descent,
     RMSProp,
     Several,
+    _decay,
     make_state,
     new_optimizer,
 )
@@ -100,7 +102,7 @@ def several(parameters):
 
 
 def adadelta(parameters):
-    return torch.optim.Adadelta(parameters, lr=RATE, foreach=False)
+    return Adadelta(parameters, RATE, eps=1e-3)
 
 
 class Update:
@@ -359,10 +361,26 @@ def test_clips_each_gradient_once(optimizer, leaf):
     assert norms == pytest.approx([0.0, 0.125, 0.125], rel=1e-5)
 
 
+def decayed(optimizer):
+    """Return an optimizer that decays the word vectors of a batch."""
+
+    def new(parameters):
+        made = optimizer(parameters)
+        made.register_step_pre_hook(_decay(parameters[:1], 0.5))
+        return made
+
+    return new
+
+
 @interpreted
-@pytest.mark.parametrize("clip", [0.05, 1e6])
-def test_clips_in_the_optimizer(clip):
-    both = Both(optimizer=fused_adam, clip=clip, trees="left")
+@pytest.mark.parametrize(
+    ("optimizer", "clip", "rows"),
+    [(fused_adam, 0.05, 4096), (fused_adam, 1e6, 4096), (adadelta, 0.05, 4096), (adadelta, 0.05, 4),
+     (decayed(fused_adam), 0.05, 4096), (decayed(adadelta), 0.05, 4)],
+)  # fmt: skip
+def test_clips_in_the_optimizer(optimizer, clip, rows, monkeypatch):
+    monkeypatch.setattr("gumbeltree.training.optimizers.MANY", rows)
+    both = Both(optimizer=optimizer, clip=clip, trees="left")
     both(BATCHES[0])
     both(BATCHES[1])
     assert float(both.captured.step.norm) / 2 > 0.05
@@ -656,7 +674,9 @@ GPU_BATCHES = [np.arange(64), np.arange(64)[::-1].copy(), np.arange(64)] * 2
     ],
     ids=lambda settings: "-".join(settings.values()),
 )
-def test_gpu_captured_equals_eager(settings):
+def test_gpu_captured_equals_eager(settings, monkeypatch):
+    # Adadelta updates all matrices by row
+    monkeypatch.setattr("gumbeltree.training.optimizers.MANY", 1)
     eager, weights, _ = cuda_steps(False, GPU_BATCHES, **settings)
     captured, found, step = cuda_steps(True, GPU_BATCHES, **settings)
     assert len(step.graphs.captured) == 1

@@ -11,8 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from gumbeltree.config import OPTIMIZERS, TrainingConfig
+from gumbeltree.ops.adadelta import Rows, Scalars, update_rows
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
+
+MANY = 4096
+"""Matrices with at least so many rows, such as word vectors, are updated by row if possible."""
 
 
 class Descent(torch.optim.Optimizer):
@@ -25,7 +29,12 @@ class Descent(torch.optim.Optimizer):
         lr: learning rate.
         weight_decay: multiple of a parameter to add to its gradient.
         defaults: further settings of the groups.
+
+    Attributes:
+        grad_scale: divides all gradients before anything else if it is not None `[]`.
     """
+
+    grad_scale: Tensor | None = None
 
     def __init__(self, params: Any, lr: float, weight_decay: float = 0.0, **defaults: Any) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **defaults})
@@ -34,14 +43,18 @@ class Descent(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
         for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            if not parameters:
-                continue
-            gradients: Tensors = [p.grad for p in parameters]
-            if group["weight_decay"]:
-                gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
-            directions = self._directions(group, parameters, gradients)
-            torch._foreach_sub_(parameters, torch._foreach_mul(directions, group["lr"]))
+            if parameters := [p for p in group["params"] if p.grad is not None]:
+                self._update(group, parameters)
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        """Update parameters of a group, which have gradients."""
+        gradients: Tensors = [p.grad for p in parameters if p.grad is not None]
+        if self.grad_scale is not None:
+            gradients = torch._foreach_div(gradients, self.grad_scale)
+        if group["weight_decay"]:
+            gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
+        directions = self._directions(group, parameters, gradients)
+        torch._foreach_sub_(parameters, torch._foreach_mul(directions, group["lr"]))
 
     def _directions(
         self, group: dict[str, Any], parameters: Tensors, gradients: Tensors
@@ -134,6 +147,99 @@ class AdaGrad(RMSProp):
         return torch._foreach_div(gradients, roots)
 
 
+class Adadelta(Descent):
+    """Divide gradients by the ratio of two running means (Zeiler 2012).
+
+    s = rho * s + (1 - rho) * g^2; u = sqrt(d + eps) / sqrt(s + eps) * g; d = rho * d + (1 - rho) *
+    u^2; p = p - lr * u, as in `torch.optim.Adadelta`, up to rounding. That optimizer goes through
+    all word vectors in every step. Words that a batch does not have keep their vectors, and their
+    means only shrink; here, they shrink in the word's next update. With weight decay, all words
+    change in every step.
+
+    Args:
+        params: parameters or groups of them.
+        lr: learning rate.
+        eps: added under the roots.
+        rho: decay of the running means.
+        weight_decay: multiple of a parameter to add to its gradient.
+    """
+
+    # says, as in torch's fused optimizers, that `grad_scale` saves a pass over the gradients
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        eps: float = 1e-6,
+        rho: float = 0.9,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, weight_decay, eps=eps, rho=rho)
+
+    def make_state(self, parameters: Iterable[Tensor]) -> None:
+        """Create the state of parameters where it is missing."""
+        for p in parameters:
+            state = self.state[p]
+            if not state:
+                state["steps"] = p.new_zeros(())
+                state["square_avg"], state["acc_delta"] = torch.zeros_like(p), torch.zeros_like(p)
+            if "last" not in state and _has_many_rows(p):
+                state["last"] = state["steps"].repeat(len(p))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state, also one of `torch.optim.Adadelta`, which older checkpoints have."""
+        super().load_state_dict(state_dict)
+        for p, state in self.state.items():
+            if "step" in state:
+                state["steps"] = state.pop("step").to(p)
+        self.make_state(self.state)
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        self.make_state(parameters)
+        torch._foreach_add_([self.state[p]["steps"] for p in parameters], 1)
+        others = []
+        for p in parameters:
+            if group["weight_decay"] or not _has_many_rows(p):
+                others.append(p)
+            else:
+                self._update_rows(group, p)
+        if others:
+            super()._update(group, others)
+
+    def _update_rows(self, group: dict[str, Any], p: Tensor) -> None:
+        """Update the rows of a matrix that have a gradient."""
+        assert p.grad is not None
+        state = self.state[p]
+        rows = Rows(p, p.grad, state["square_avg"], state["acc_delta"], state["last"])
+        numbers = state["steps"], group["lr"], 1.0 if self.grad_scale is None else self.grad_scale
+        # filling a tensor can be captured, copying a number to the device cannot
+        scalars = Scalars(*(x if isinstance(x, Tensor) else p.new_full((), x) for x in numbers))
+        update_rows(rows, scalars, group["rho"], group["eps"])
+
+    def _directions(
+        self, group: dict[str, Any], parameters: Tensors, gradients: Tensors
+    ) -> Tensors:
+        squares, deltas = (
+            [self.state[p][name] for p in parameters] for name in ("square_avg", "acc_delta")
+        )
+        torch._foreach_mul_(squares, group["rho"])
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - group["rho"])
+        roots = torch._foreach_add(squares, group["eps"])
+        torch._foreach_sqrt_(roots)
+        found = torch._foreach_add(deltas, group["eps"])
+        torch._foreach_sqrt_(found)
+        torch._foreach_div_(found, roots)
+        torch._foreach_mul_(found, gradients)
+        torch._foreach_mul_(deltas, group["rho"])
+        torch._foreach_addcmul_(deltas, found, found, 1 - group["rho"])
+        return found
+
+
+def _has_many_rows(p: Tensor) -> bool:
+    return p.dim() == 2 and len(p) >= MANY
+
+
 class Several(torch.optim.Optimizer):
     """Several optimizers as one; each updates parameters of its own.
 
@@ -207,12 +313,7 @@ _KINDS = {
         ),
         frozenset({"eps"}),
     ),
-    "adadelta": _Kind(
-        lambda groups, options, cuda: torch.optim.Adadelta(
-            groups, capturable=cuda, **{"rho": 0.9, "eps": 1e-6, **options}
-        ),
-        frozenset({"eps"}),
-    ),
+    "adadelta": _Kind(lambda groups, options, _: Adadelta(groups, **options), frozenset({"eps"})),
     "rmsprop": _Kind(lambda groups, options, _: RMSProp(groups, **options), frozenset({"eps"})),
     "sgd": _Kind(lambda groups, options, _: Descent(groups, **options), frozenset()),
     "adagrad": _Kind(
@@ -274,11 +375,14 @@ def _decay(words: Iterable[Tensor], factor: float) -> Callable[..., None]:
     vanish: optimizers such as AdaGrad enlarge the small gradients between their occurrences.
     """
 
-    def hook(*_: Any) -> None:
+    def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # the optimizer divides gradients by this, but their decay has not been clipped
+        scale = getattr(optimizer, "grad_scale", None)
         for weight in words:
             if weight.grad is not None:
-                present = weight.grad.any(1, keepdim=True)
-                weight.grad.addcmul_(weight.detach(), present.to(weight.dtype), value=factor)
+                present = weight.grad.any(1, keepdim=True).to(weight.dtype)
+                present = present if scale is None else present * scale
+                weight.grad.addcmul_(weight.detach(), present, value=factor)
 
     return hook
 
@@ -346,7 +450,7 @@ def make_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
     """Create the optimizer state of parameters that it has not updated yet.
 
     Optimizers create this state at a parameter's first update, which could be inside a graph. The
-    state of optimizers of torch must start at zero, as it does for Adam, Adadelta and SGD.
+    state of optimizers of torch must start at zero, as it does for Adam.
     """
     if hasattr(optimizer, "make_state"):
         optimizer.make_state(parameters)

@@ -1,0 +1,140 @@
+"""Test Adadelta by row against that of torch, with PyTorch operations and with the kernel."""
+
+import pytest
+import torch
+
+from gumbeltree.ops.adadelta import (
+    ROWS,
+    Rows,
+    Scalars,
+    update_exact,
+    update_fused,
+    update_rows,
+)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RHO, EPS, RATE = 0.9, 1e-6, 0.7
+UPDATES = [update_exact, pytest.param(update_fused, id="update_fused")]
+
+
+def new_rows(V: int, E: int, dtype: torch.dtype = torch.float64) -> Rows:
+    """Return a random matrix without a gradient in its initial state."""
+    torch.manual_seed(1)
+    weight = torch.randn(V, E, dtype=dtype, device=DEVICE)
+    return Rows(weight, *(torch.zeros_like(weight) for _ in range(3)), weight.new_zeros(V))
+
+
+def update(function, rows: Rows, number: int, scale: float = 1.0) -> None:
+    numbers = (rows.weight.new_full((), x) for x in (number, RATE, scale))
+    function(rows, Scalars(*numbers), RHO, EPS)
+
+
+@pytest.mark.parametrize("function", UPDATES)
+# one row, fewer rows than a program has, and a last program with fewer rows
+@pytest.mark.parametrize(("V", "E"), [(1, 1), (ROWS - 1, 5), (2 * ROWS + 3, 8)])
+def test_equals_adadelta_of_torch_in_which_all_means_shrink(function, V: int, E: int) -> None:
+    if function is update_fused:
+        pytest.importorskip("triton")
+    rows = new_rows(V, E)
+    wanted = torch.nn.Parameter(rows.weight.clone())
+    torchs = torch.optim.Adadelta([wanted], RATE, rho=RHO, eps=EPS)
+    generator = torch.Generator().manual_seed(0)
+    for number in range(1, 30):
+        present = torch.rand(V, generator=generator) < (0.2 if number > 3 else 0.7)
+        gradient = torch.randn(V, E, generator=generator, dtype=torch.float64)
+        gradient[:, 1:] *= torch.rand(V, E - 1, generator=generator) < 0.5
+        gradient = (gradient * present[:, None]).to(DEVICE)
+        # the gradients of a few steps are large, so clipping scales them
+        scale = 4.0 if number % 5 == 0 else 1.0
+        rows.gradient.copy_(gradient)
+        before = [x.clone() for x in rows]
+        update(function, rows, number, scale)
+        wanted.grad = gradient / scale
+        torchs.step()
+        absent = ~gradient.any(1)
+        for old, new in zip(before, rows, strict=True):
+            assert torch.equal(old[absent], new[absent])
+        torch.testing.assert_close(rows.weight, wanted.detach(), rtol=1e-10, atol=1e-12)
+    assert rows.last.max() > 3
+    # in the end, every row makes up for the steps that it missed
+    rows.gradient.fill_(0.1)
+    update(function, rows, 30)
+    wanted.grad = torch.full_like(wanted, 0.1)
+    torchs.step()
+    torch.testing.assert_close(rows.weight, wanted.detach(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(rows.squares, torchs.state[wanted]["square_avg"])
+    torch.testing.assert_close(rows.deltas, torchs.state[wanted]["acc_delta"])
+    assert rows.last.tolist() == [30.0] * V
+
+
+@pytest.mark.parametrize("function", UPDATES)
+def test_means_of_rare_words_vanish_without_nan(function) -> None:
+    if function is update_fused:
+        pytest.importorskip("triton")
+    rows = new_rows(2, 3, torch.float32)
+    rows.squares.fill_(2.0)
+    rows.deltas.fill_(3.0)
+    rows.gradient[0] = 0.5
+    update(function, rows, 2_000_000)
+    torch.testing.assert_close(rows.squares[0], torch.full_like(rows.squares[0], 0.1 * 0.25))
+    assert torch.isfinite(rows.weight).all()
+    assert rows.squares[1].tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("function", UPDATES)
+def test_passes_nan_on(function) -> None:
+    if function is update_fused:
+        pytest.importorskip("triton")
+    rows = new_rows(3, 2)
+    rows.gradient[1, 1] = torch.nan
+    update(function, rows, 1)
+    assert rows.weight.isnan().tolist() == [[False, False], [False, True], [False, False]]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
+def test_uses_pytorch_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gumbeltree.ops.adadelta.update_fused", None)
+    rows = new_rows(3, 2)
+    rows.gradient[1] = 1.0
+    before = rows.weight.clone()
+    update(update_rows, rows, 1)
+    assert (rows.weight != before).any(1).tolist() == [False, True, False]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_gpu_update_in_a_graph_equals_float64(contiguous: bool, monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr(
+        "gumbeltree.ops.adadelta.update_fused", lambda *x: (calls.append(x), update_fused(*x))
+    )
+    V, E = 5_003, 300
+    rows, exact = new_rows(V, E, torch.float32), new_rows(V, E, torch.float32)
+    exact = Rows(*(x.double().cpu() for x in exact))
+    if not contiguous:
+        rows = rows._replace(gradient=torch.zeros(E, V, device=DEVICE).T)
+    scalars = Scalars(*(rows.weight.new_full((), x) for x in (0, RATE, 2.0)))
+
+    def step() -> None:
+        scalars.step.add_(1)
+        update_rows(rows, scalars, RHO, EPS)
+
+    # compiles the kernel; no row has a gradient
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    assert bool(calls) == contiguous
+    for number in range(2, 12):
+        found = torch.randint(0, V, (200,))
+        gradient = torch.zeros(V, E)
+        gradient[found] = torch.randn(200, E)
+        rows.gradient.copy_(gradient)
+        graph.replay()
+        exact.gradient.copy_(gradient)
+        update(update_exact, exact, number, 2.0)
+    # a gradient in another order is not for the kernel, and all rows make up for missed steps
+    names = Rows._fields if contiguous else ("weight",)
+    for name in names:
+        one, other = getattr(rows, name).double().cpu(), getattr(exact, name)
+        assert float((one - other).norm() / other.norm()) < 1e-5, name
