@@ -1,6 +1,7 @@
 """Compare encoders of batches with plain implementations for one sentence, with all gradients."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,6 +127,24 @@ def check_sentences(
     wanted = torch.stack([plain(row[:n]) for row, n in zip(words, lengths, strict=True)])
     assert wanted.shape == (len(lengths), encoder.vector_dim)
     check_same([found.vector], [wanted], {"words": words, **dict(encoder.named_parameters())})
+
+
+def check_gpu(encoder: Encoder, lengths: Sequence[int] = LENGTHS) -> None:
+    """Compare an encoder on a GPU with itself on the CPU, which the equations have tested."""
+    words, counts = words_of(lengths, encoder.config.embedding_dim)
+    there = deepcopy(encoder).cuda()
+    chance = torch.Generator().manual_seed(4)
+    weights = torch.randn(len(lengths), encoder.vector_dim, generator=chance).double()
+    found = []
+    for each, device in ((encoder, "cpu"), (there, "cuda")):
+        inputs = words.to(device).requires_grad_()
+        vector = each(inputs, counts.to(device)).vector
+        gradients = torch.autograd.grad(
+            (vector * weights.to(device)).sum(), [inputs, *each.parameters()]
+        )
+        found.append([x.detach().cpu() for x in (vector, *gradients)])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
 
 
 def check_company(encoder: Encoder, lengths: Sequence[int] = LENGTHS, **given: Tensor) -> None:

@@ -12,6 +12,7 @@ from tests.nn.equations import (
     check_autocast,
     check_bounds,
     check_company,
+    check_gpu,
     check_sentences,
     encoder_of,
     words_of,
@@ -57,6 +58,11 @@ def test_values_and_gradients_follow_the_equations(passes: int) -> None:
 def test_batch_and_padding_have_no_effect() -> None:
     check_company(encoder_of("dmn", passes=2))
     check_bounds(encoder_of("dmn", passes=2))
+
+
+@pytest.mark.gpu
+def test_gpu_equals_cpu() -> None:
+    check_gpu(encoder_of("dmn", passes=2))
 
 
 def test_half_precision() -> None:

@@ -73,10 +73,11 @@ class DMNEncoder(Encoder):
         for n, x, g in zip(
             layout.active, inputs.split(layout.active), gates.split(layout.active), strict=True
         ):
-            # the shortest sentences come last
-            ended.append(e[n:])
-            e = e[:n]
-            e = e + g * (self.episode(x, e) - e)
+            if n < len(e):
+                # the shortest sentences come last; inside a graph, all have the same length
+                ended.append(e[n:])
+                e = e[:n]
+            e = e.lerp(self.episode(x, e), g.to(e.dtype))
         return torch.cat([e, *reversed(ended)])
 
 
@@ -92,6 +93,11 @@ class _GRU(nn.Module):
         """Return the next state from W x + b `[..., 3D]` (reset, update, new) and `h` `[n, D]`."""
         D = h.shape[1]
         hidden: Tensor = self.hidden(h)
+        if hidden.is_cuda and hidden.dtype == inputs.dtype == h.dtype:
+            # one kernel for all gates, that of `torch.gru_cell`, which would compute the products
+            cell = torch.ops.aten._thnn_fused_gru_cell
+            fused: Tensor = cell(inputs.expand_as(hidden), hidden, h)[0]
+            return fused
         reset, update = (inputs[..., : 2 * D] + hidden[:, : 2 * D]).sigmoid().chunk(2, dim=1)
         new = (inputs[..., 2 * D :] + reset * hidden[:, 2 * D :]).tanh()
         return new + update * (h - new)

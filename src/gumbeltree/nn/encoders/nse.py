@@ -53,7 +53,8 @@ class NSEEncoder(Encoder):
         """Return the last state of each sentence `[B, D]`."""
         words, packed, D = sentences.words, sentences.layout, self.config.hidden_dim
         layout = packed.full()
-        outside = ~layout.valid(layout.T)
+        # added to the scores
+        outside = words.new_zeros(()).where(layout.valid(layout.T), -torch.inf)[..., None]
         memory = packed.padded(words)[layout.sentence]  # [B, T, D], longest first
         read = packed.spread(self.reader(self.dropout(words), packed)[:, :D])
         fed = read
@@ -65,16 +66,18 @@ class NSEEncoder(Encoder):
         states = []
         steps = [x.split(list(layout.active)) for x in (read, fed)]
         for n, o, part in zip(layout.active, *steps, strict=True):
-            memory = memory[:n]
-            scores = (memory @ o[..., None])[..., 0]  # [n, T]
+            if n < len(memory):
+                # inside a graph, all sentences have the same length
+                memory, outside, h, c = memory[:n], outside[:n], h[:n], c[:n]
             # even under autocast, the memory keeps its precision
-            z = scores.masked_fill(outside[:n], -torch.inf).softmax(-1, dtype=memory.dtype)
-            m = (z[:, None] @ memory)[:, 0]  # [n, D]
+            scores = torch.baddbmm(outside, memory, o[..., None]).squeeze(-1)  # [n, T]
+            z = scores.softmax(-1, dtype=memory.dtype)
+            m = (z[:, None] @ memory).squeeze(1)  # [n, D]
             if self.compose is None:
                 composed = torch.cat([o, m], dim=-1)
             else:
                 composed = part + F.linear(m, self.compose.weight[:, D:])
-            h, c = _step(self.writer, no_bias, self.dropout(composed), h[:n], c[:n])
+            h, c = _step(self.writer, no_bias, self.dropout(composed), h, c)
             # (1 - z) M + z h
             memory = memory.lerp(h[:, None], z[..., None])
             states.append(h)
