@@ -12,6 +12,7 @@ from gumbeltree.peers import NSEConfig
 from tests.nn.equations import (
     check_autocast,
     check_company,
+    check_gpu,
     check_sentences,
     encoder_of,
     lstm,
@@ -57,7 +58,7 @@ def test_company_and_padding_have_no_effect(compose: bool) -> None:
 def test_autocast_narrows_all_products() -> None:
     class Products(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            if func.overloadpacket.__name__ in ("mm", "addmm", "bmm"):
+            if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm"):
                 kinds.add(args[-1].dtype)
             return func(*args, **(kwargs or {}))
 
@@ -66,6 +67,11 @@ def test_autocast_narrows_all_products() -> None:
     with torch.autocast("cpu", torch.bfloat16), Products():
         nse().float()(words.float(), lengths)
     assert kinds == {torch.bfloat16}
+
+
+@pytest.mark.gpu
+def test_gpu_equals_cpu() -> None:
+    check_gpu(nse())
 
 
 def test_a_single_word_replaces_its_slot_by_the_state() -> None:
