@@ -286,6 +286,17 @@ def charts() -> None:
     compiled(kernels.fill_backward_kernel, sizes, warps, n="i32")
 
 
+def multiplicative() -> None:
+    """Compile the kernels of the multiplicative LSTM."""
+    from gumbeltree.ops import mlstm
+    from gumbeltree.ops.mlstm import kernels
+
+    for first in (True, False):
+        constants = {"D": D, "BD": mlstm.BD, "FIRST": first}
+        compiled(kernels.gates_kernel, constants)
+        compiled(kernels.gates_backward_kernel, constants)
+
+
 def main() -> None:
     """Compile all kernels, every compile-time branch and tile at least once."""
     for kind, words in (("*i64", True), ("*i32", False)):
@@ -382,3 +393,4 @@ if __name__ == "__main__":
         beams()
         shift_reduce()
         charts()
+        multiplicative()

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from gumbeltree.layout import Layout, Sentences
-from gumbeltree.ops.mlstm import mlstm
+from gumbeltree.ops.mlstm import apply_fused, mlstm
 
-D = 4
+D = 3
 LENGTHS = [(1,), (5,), (1, 1, 1), (3, 1, 2), (7, 7), (1, 9, 4, 2, 2)]
 
 
@@ -30,7 +30,17 @@ def plain(
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("spare", [0, 2])
 @pytest.mark.parametrize("wanted", ["h", "c", "both"])
-def test_values_and_gradients(lengths: tuple[int, ...], spare: int, wanted: str) -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_values_and_gradients(
+    lengths: tuple[int, ...], spare: int, wanted: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fused:
+        pytest.importorskip("triton")
+        # two programs per sentence, of which the second one has a spare unit
+        monkeypatch.setattr("gumbeltree.ops.mlstm.BD", 2)
+        monkeypatch.setattr("gumbeltree.ops.mlstm.why_not", lambda weight: None)
+        for name in ("apply_exact", "exact_gradients"):
+            monkeypatch.setattr(f"gumbeltree.ops.mlstm.{name}", None)
     torch.manual_seed(0)
     arrange = Sentences.full if spare else Sentences.padded
     padded = torch.zeros(len(lengths), max(lengths) + spare, dtype=torch.int64)
@@ -59,3 +69,30 @@ def test_values_and_gradients(lengths: tuple[int, ...], spare: int, wanted: str)
         torch.testing.assert_close(one, other)
     # they belong to the caller
     assert all(torch.equal(x, y) for x, y in zip(outside, before, strict=True))
+
+
+@pytest.mark.gpu
+def test_gpu_kernels_equal_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    units, lengths = 1024, torch.tensor([9, 5, 5, 1])
+    layout = Sentences.padded(torch.zeros(4, 9, dtype=torch.int64), lengths).layout
+    shapes = (layout.rows, units), (layout.rows, 4 * units), (units, units), (4 * units, units)
+    given = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    given[2:] = [x / units**0.5 for x in given[2:]]
+    outside = [torch.randn(layout.rows, units, dtype=torch.float64) for _ in range(2)]
+    calls = []
+    monkeypatch.setattr(
+        "gumbeltree.ops.mlstm.apply_fused", lambda *x: (calls.append(x), apply_fused(*x))
+    )
+    found = []
+    for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
+        inputs = [x.to(device, dtype).requires_grad_() for x in given]
+        there = Sentences.padded(
+            torch.zeros(4, 9, dtype=torch.int64, device=device), lengths.to(device)
+        ).layout
+        states = mlstm(*inputs, there)
+        gradients = torch.autograd.grad(states, inputs, [x.to(device, dtype) for x in outside])
+        found.append([x.detach().cpu().double() for x in (*states, *gradients)])
+    assert len(calls) == 9
+    for exact, fused in zip(*found, strict=True):
+        assert float((fused - exact).norm() / exact.norm()) < 1e-5
