@@ -3,10 +3,12 @@
     python benchmarks/side_by_side.py side.json [--jobs 1 4 15] [--recipes sst2 nse-matched]
 
 Several processes normally take turns on a GPU. With the Multi-Process Service (MPS), their kernels
-run at the same time. Each process trains a model of its own on the random batches of
-`peer_speed.py`. Processes with and without MPS are started, compile and warm up together;
-measurements alternate between the two, and all other processes wait. `ratio` compares the steps per
-second of all processes with those of one process without MPS, as the median over the rounds.
+run at the same time. `--connections` also measures MPS with other numbers of queues between a
+process and the GPU (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default). Each process trains a model of its
+own on the random batches of `peer_speed.py`. The processes of all modes are started, compile and
+warm up together; measurements alternate between the modes, and all other processes wait. `ratio`
+compares the steps per second of all processes with those of one process without MPS, as the median
+over the rounds.
 """
 
 import argparse
@@ -109,6 +111,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("json", type=Path, help="JSON file for all figures")
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 4, 15], help="processes")
+    parser.add_argument(
+        "--connections", type=int, nargs="*", default=[], help="with MPS also so many"
+    )
     parser.add_argument("--recipes", nargs="+", default=["sst2", "nse-matched"])
     parser.add_argument("--seconds", type=float, default=2.0, help="time of a measurement")
     parser.add_argument("--rounds", type=int, default=3)
@@ -121,6 +126,9 @@ def main() -> None:
         if given.device == "cuda":
             report["machine"]["gpu"] = torch.cuda.get_device_name()
             modes["mps"] = stack.enter_context(mps())
+            for number in given.connections:
+                changed = {"CUDA_DEVICE_MAX_CONNECTIONS": str(number)}
+                modes[f"mps, connections={number}"] = {**modes["mps"], **changed}
         workers = {}
         for mode, variables in modes.items():
             workers[mode] = Workers(

@@ -1,5 +1,6 @@
 """benchmarks/side_by_side.py: what a process answers, and the ratios of a report."""
 
+import contextlib
 import json
 import threading
 from multiprocessing import Pipe
@@ -56,3 +57,27 @@ def test_ratios_are_to_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("alone", 1, 1.0),
         ("alone", 4, 2.0),
     ]
+
+
+def test_each_number_of_connections_is_a_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Recorded(Group):
+        def __init__(
+            self, number: int, recipes: list[str], device: str, variables: object, quick: bool
+        ):
+            seen.append(variables)
+
+    monkeypatch.setattr(side_by_side, "Workers", Recorded)
+    monkeypatch.setattr(side_by_side, "mps", lambda: contextlib.nullcontext({"PIPE": "x"}))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "card")
+    out = tmp_path / "side.json"
+    options = ["--jobs", "1", "--recipes", "sst2", "--connections", "1", "2"]
+    monkeypatch.setattr("sys.argv", ["side_by_side.py", str(out), *options])
+    side_by_side.main()
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    assert seen == [{}, {"PIPE": "x"}, {"PIPE": "x", name: "1"}, {"PIPE": "x", name: "2"}]
+    modes = [row["mode"] for row in json.loads(out.read_text())["rows"]]
+    assert modes == ["alone", "mps", "mps, connections=1", "mps, connections=2"]
