@@ -37,7 +37,7 @@ def test_is_used_and_saved(tmp_path, kind):
     np.testing.assert_allclose(model.encode(TEXTS, batch_size=2), vectors, atol=1e-5)
     for text, pair, answer in zip(TEXTS, TEXTS[::-1], answers, strict=True):
         (alone,) = model.predict([text], [pair])
-        assert alone.logits == pytest.approx(answer.logits, abs=1e-5)
+        assert alone.logits == pytest.approx(answer.logits, rel=1e-5, abs=1e-5)
     gumbeltree.save(model, tmp_path, {})
     loaded = gumbeltree.load(tmp_path)
     np.testing.assert_array_equal(loaded.encode(TEXTS), vectors)
