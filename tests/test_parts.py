@@ -466,7 +466,7 @@ def test_reinforce_by_hand(impl):
     parameters = list(model.parameters())
     expected = torch.autograd.grad(objective, parameters, allow_unused=True, retain_graph=True)
     advantage = step.policy.advantage(batch, known, lambda: None)
-    found = step._objective(losses, found) + step._surrogate(found, found, advantage)
+    found = step._objective(losses.sum(), found) + step._surrogate(found, found, advantage)
     gradients = torch.autograd.grad(found, parameters, allow_unused=True)
     for (name, _), one, other in zip(model.named_parameters(), expected, gradients, strict=True):
         torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")

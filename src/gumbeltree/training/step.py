@@ -104,17 +104,18 @@ class Step:
         def first() -> Tensor:
             output = self._forward(batch, draw)
             losses = self._losses(batch, output)
-            self.loss += weight * losses.sum().detach() / self.samples
-            objective = self._objective(losses, output)
+            total = losses.sum()
+            self.loss.add_(total.detach(), alpha=weight / self.samples)
+            objective = self._objective(total, output)
             if output.log_prob is not None:
                 advantage = self.policy.advantage(
                     batch, losses.detach(), lambda: self._greedy_losses(batch), weight
                 )
                 drawn.append((output, advantage))
                 objective = objective + self._surrogate(output, output, advantage)
-            return share * objective
+            return objective
 
-        self._descend(first)
+        self._descend(first, share)
         for _ in range(self.policy.estimator.updates - 1):
             output, advantage = drawn[0]
             assert output.order is not None
@@ -123,18 +124,18 @@ class Step:
             def again() -> Tensor:
                 # the loss has had its update; only the choice of merges changes further
                 now = self._forward(forced, draw, head=False)  # noqa: B023
-                return share * self._surrogate(now, output, advantage)  # noqa: B023
+                return self._surrogate(now, output, advantage)  # noqa: B023
 
-            self._descend(again)
+            self._descend(again, share)
 
     def _forward(self, batch: Batch, draw: Draw, head: bool = True) -> ModelOutput:
         """Return the output of the model; without `head`, only log-probabilities and entropies."""
         output: ModelOutput = self.module(batch.sentences, draw, head)
         return output
 
-    def _descend(self, objective: Callable[[], Tensor]) -> None:
-        """Update the weights by the gradient of an objective."""
-        self.fabric.backward(objective())
+    def _descend(self, objective: Callable[[], Tensor], share: float) -> None:
+        """Update the weights by the gradient of `share` times an objective."""
+        self.fabric.backward(share * objective())
         self.norm += clip(self.model, self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -174,9 +175,8 @@ class Step:
         losses: Tensor = head.loss(scores, labels if head.node_targets else batch.targets)
         return losses
 
-    def _objective(self, losses: Tensor, output: ModelOutput) -> Tensor:
-        """Return the summed losses `[B]` of the head, and those of the encoder."""
-        total = losses.sum()
+    def _objective(self, total: Tensor, output: ModelOutput) -> Tensor:
+        """Return the total loss of the head `[]` plus the losses of the encoder."""
         if unknown := sorted(self.config.losses.keys() - output.losses.keys()):
             kind = self.model.config.encoder.kind
             known = ", ".join(sorted(output.losses)) or "none"
@@ -290,10 +290,13 @@ class CapturedStep(Step):
             output: ModelOutput = self.model(batch.sentences, draw, head)
         return output
 
-    def _descend(self, objective: Callable[[], Tensor]) -> None:
+    def _descend(self, objective: Callable[[], Tensor], share: float) -> None:
         """Update the weights without reading any value back to the CPU."""
         with self.overlap or contextlib.nullcontext():
-            found = torch.autograd.grad(objective(), self.parameters, allow_unused=True)
+            value = objective()
+            # where the gradient begins, since a product would take three more kernels
+            scale = torch.full_like(value, share)
+            found = torch.autograd.grad(value, self.parameters, scale, allow_unused=True)
         # models that can be captured use the same weights in every batch, so in every process
         used = [(p, x) for p, x in zip(self.parameters, found, strict=True) if x is not None]
         try:
