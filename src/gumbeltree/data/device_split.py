@@ -75,8 +75,7 @@ class DeviceSplit:
         layout = Layout(*places, tables=tables, overlap=overlap, most_symbols=most_symbols)
         examples = B // self.split.sentences.shape[1]
         order = self._order(merges, layout)
-        # a sentence has one node fewer than twice its words
-        labels = self._node_labels(merges + firsts[rank], layout)
+        labels = self._node_labels(merges, firsts, layout)
         sentences = Sentences(tables.ids, layout, order, labels)
         return Batch(own, sentences, self.targets[own[:examples]])
 
@@ -93,15 +92,18 @@ class DeviceSplit:
         inside = step < (layout.own_lengths() - 1)[:, None]
         return torch.where(inside, self.orders[torch.where(inside, first[:, None] + step, 0)], -1)
 
-    def _node_labels(self, first: Tensor, layout: Layout) -> Tensor | None:
+    def _node_labels(self, merges: Tensor, firsts: Tensor, layout: Layout) -> Tensor | None:
         """Return the classes of nodes, int64 `[B, 2T-1]`, -1 where there is no node.
 
         Args:
-            first: where the nodes of each sentence begin, int64 `[B]`.
+            merges: where the merges of each sentence begin, int64 `[B]`.
+            firsts: where the words of each sorted sentence begin, int64 `[B]`.
             layout: the layout of the sentences.
         """
         if self.node_labels is None:
             return None
+        # a sentence has one node fewer than twice its words
+        first = merges + firsts[layout.rank]
         word = torch.arange(layout.T, device=first.device).expand(layout.B, -1)
         # merge t of a sentence follows its last word
         node = torch.cat([word, word[:, :-1] + layout.own_lengths()[:, None]], dim=1)
