@@ -46,6 +46,7 @@ def captured(update: Callable[[], None], device: str) -> Callable[[], None]:
     if device == "cpu":
         return update
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         # compiles the kernel
         update()

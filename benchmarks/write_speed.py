@@ -191,7 +191,7 @@ def adadelta_table(names: Sequence[str]) -> str:
         for report in reports
         for x in report["rows"]
     ]
-    return table(("", "word vectors", "torch's Adadelta", "by row", ""), rows)
+    return table(("", "word vectors", "torch's Adadelta", "by row", "ratio"), rows)
 
 
 def pages() -> dict[Path, str]:

@@ -132,6 +132,8 @@ def check_sentences(
 def check_gpu(encoder: Encoder, lengths: Sequence[int] = LENGTHS) -> None:
     """Compare an encoder on a GPU with itself on the CPU, which the equations have tested."""
     words, counts = words_of(lengths, encoder.config.embedding_dim)
+    # the backward passes of cuDNN need an encoder in training
+    encoder = encoder.train()
     there = deepcopy(encoder).cuda()
     chance = torch.Generator().manual_seed(4)
     weights = torch.randn(len(lengths), encoder.vector_dim, generator=chance).double()

@@ -345,8 +345,9 @@ def main() -> None:
         compiled(lstm.lstm_bwd_product_kernel, constants, warps, stages, **operands)
     for kernel in (features.features_kernel, features.features_backward_kernel):
         compiled(kernel, {"D": D, "BD": power_of_two(D)})
-    constants = {"RHO": 0.9, "LOG_RHO": -0.152, "EPS": 1e-6, "E": D, "BV": adadelta.ROWS}
-    compiled(adadelta_kernels.update_kernel, constants | {"BE": power_of_two(D)}, V="i32")
+    BV, BE = adadelta.block(D)
+    constants = {"RHO": 0.9, "LOG_RHO": -0.152, "EPS": 1e-6, "E": D, "BV": BV, "BE": BE}
+    compiled(adadelta_kernels.update_kernel, constants, V="i32")
     constants = {"WIDTH": 4 * D, "BW": power_of_two(4 * D), "BM": fused_lstm.CLEARED}
     compiled(lstm.clear_kernel, constants, N="i32")
     BM, BD, warps = fused_lstm.CELL

@@ -8,6 +8,7 @@ from gumbeltree.layout import Layout, Sentences
 from gumbeltree.ops.mlstm import apply_fused, mlstm
 
 D = 3
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LENGTHS = [(1,), (5,), (1, 1, 1), (3, 1, 2), (7, 7), (1, 9, 4, 2, 2)]
 
 
@@ -44,11 +45,13 @@ def test_values_and_gradients(
     torch.manual_seed(0)
     arrange = Sentences.full if spare else Sentences.padded
     padded = torch.zeros(len(lengths), max(lengths) + spare, dtype=torch.int64)
-    layout = arrange(padded, torch.tensor(lengths)).layout
+    layout = arrange(padded.to(DEVICE), torch.tensor(lengths, device=DEVICE)).layout
     # with spare rows, all sentences have as many rows as the longest may have words
     assert layout.rows == (padded.numel() if spare else sum(lengths))
     shapes = (layout.rows, D), (layout.rows, 4 * D), (D, D), (4 * D, D)
-    given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    kind = {"dtype": torch.float64, "device": DEVICE}
+    # in memory, columns come before rows
+    given = [torch.randn(n, m, **kind).t().requires_grad_() for m, n in shapes]
     found, expected = mlstm(*given, layout), plain(*given, layout)
     with torch.no_grad():
         # shares rows between steps
@@ -56,7 +59,7 @@ def test_values_and_gradients(
     for one, other, same in zip(found, expected, without, strict=True):
         torch.testing.assert_close(one, other)
         assert torch.equal(one, same)
-    outside = [torch.randn(layout.rows, D, dtype=torch.float64) for _ in range(2)]
+    outside = [torch.randn(D, layout.rows, **kind).t() for _ in range(2)]
     kept = {"h": [0], "c": [1], "both": [0, 1]}[wanted]
     before = [x.clone() for x in outside]
     gradients = [

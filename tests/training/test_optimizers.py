@@ -18,6 +18,7 @@ from gumbeltree.training.optimizers import (
     Descent,
     RMSProp,
     Several,
+    _decay,
     make_state,
     new_optimizer,
 )
@@ -78,6 +79,14 @@ def test_adagrad(eps, first, decay):
     assert updated(optimizer, VALUES, GRADIENTS) == updated(fresh, VALUES, GRADIENTS)
 
 
+def test_adadelta_takes_narrow_matrices_with_many_rows_for_word_vectors():
+    shapes = (4096, 512), (4095, 512), (4096, 513), (4096,)
+    parameters = [nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
+    optimizer = Adadelta(parameters, 1.0)
+    optimizer.make_state(parameters)
+    assert ["last" in optimizer.state[p] for p in parameters] == [True, False, False, False]
+
+
 def sparse_gradients(steps, start=0):
     """Return gradients of a matrix and a vector, of which a third of the rows are zero."""
     generator = torch.Generator().manual_seed(start)
@@ -131,6 +140,30 @@ def test_adadelta_equals_torch(rows, decay, monkeypatch):
     straight = apply(ours, sparse_gradients(5, 1))
     assert all(map(torch.equal, straight, copies[0]))
     torch.testing.assert_close(copies[1], straight, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_adadelta_reads_no_values_on_the_host(captured, monkeypatch):
+    monkeypatch.setattr("gumbeltree.training.optimizers.MANY", 4)
+    devices = []
+    monkeypatch.setattr(
+        "gumbeltree.training.optimizers.update_rows",
+        lambda rows, scalars, *x: (
+            devices.extend(str(x.device) for x in (*rows, *scalars)),
+            update_rows(rows, scalars, *x),
+        ),
+    )
+    # the meta device has no values
+    parameters = [nn.Parameter(x.detach().to("meta")) for x in matrix_and_vector()]
+    optimizer = Adadelta(parameters, 0.5)
+    optimizer.register_step_pre_hook(_decay(parameters[:1], 0.5))
+    if captured:
+        optimizer.param_groups[0]["lr"] = torch.empty((), device="meta")
+        optimizer.grad_scale = torch.empty((), device="meta")
+    for p in parameters:
+        p.grad = torch.empty_like(p)
+    optimizer.step()
+    assert devices == ["meta"] * 8
 
 
 def test_a_factor_of_the_gradients_of_adagrad_equals_a_larger_first_sum():

@@ -381,15 +381,23 @@ def decayed(optimizer):
 def test_clips_in_the_optimizer(optimizer, clip, rows, monkeypatch):
     monkeypatch.setattr("gumbeltree.training.optimizers.MANY", rows)
     both = Both(optimizer=optimizer, clip=clip, trees="left")
+    scales = []
+    both.captured.optimizer.register_step_pre_hook(
+        lambda x, *_: scales.append(getattr(x, "grad_scale", None))
+    )
     both(BATCHES[0])
     both(BATCHES[1])
     assert float(both.captured.step.norm) / 2 > 0.05
+    # the state of fused optimizers of torch takes a step of its own
+    assert [bool(x > 1) for x in scales if x is not None] == [clip < 1] * 2
     assert both.captured.optimizer.grad_scale is None
 
 
 @interpreted
-@pytest.mark.parametrize("optimizer", [rmsprop, several])
-def test_captured_equals_eager_for_own_optimizers(optimizer):
+@pytest.mark.parametrize("optimizer", [rmsprop, several, adadelta])
+def test_captured_equals_eager_for_own_optimizers(optimizer, monkeypatch):
+    # Adadelta updates all matrices by row
+    monkeypatch.setattr("gumbeltree.training.optimizers.MANY", 1)
     both = Both(optimizer=optimizer, clip=0.5, leaf="affine", trees="left")
     for number, rows in enumerate(BATCHES[:2]):
         for update in (both.eager, both.captured):

@@ -16,7 +16,9 @@ from gumbeltree.ops.adadelta import Rows, Scalars, update_rows
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
 MANY = 4096
-"""Matrices with at least so many rows, such as word vectors, are updated by row if possible."""
+"""Rows from which on Adadelta takes a matrix for word vectors and updates it by row."""
+WIDEST = 512
+"""Columns up to which it does; matrices of gates with many rows are wider."""
 
 
 class Descent(torch.optim.Optimizer):
@@ -182,25 +184,16 @@ class Adadelta(Descent):
         for p in parameters:
             state = self.state[p]
             if not state:
-                state["steps"] = p.new_zeros(())
                 state["square_avg"], state["acc_delta"] = torch.zeros_like(p), torch.zeros_like(p)
-            if "last" not in state and _has_many_rows(p):
-                state["last"] = state["steps"].repeat(len(p))
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state, also one of `torch.optim.Adadelta`, which older checkpoints have."""
-        super().load_state_dict(state_dict)
-        for p, state in self.state.items():
-            if "step" in state:
-                state["steps"] = state.pop("step").to(p)
-        self.make_state(self.state)
+            # also if the state is one of `torch.optim.Adadelta`, which older checkpoints have
+            if "last" not in state and _has_words(p):
+                state["steps"], state["last"] = p.new_zeros(()), p.new_zeros(len(p))
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         self.make_state(parameters)
-        torch._foreach_add_([self.state[p]["steps"] for p in parameters], 1)
         others = []
         for p in parameters:
-            if group["weight_decay"] or not _has_many_rows(p):
+            if group["weight_decay"] or not _has_words(p):
                 others.append(p)
             else:
                 self._update_rows(group, p)
@@ -211,6 +204,7 @@ class Adadelta(Descent):
         """Update the rows of a matrix that have a gradient."""
         assert p.grad is not None
         state = self.state[p]
+        state["steps"] += 1
         rows = Rows(p, p.grad, state["square_avg"], state["acc_delta"], state["last"])
         numbers = state["steps"], group["lr"], 1.0 if self.grad_scale is None else self.grad_scale
         # filling a tensor can be captured, copying a number to the device cannot
@@ -236,8 +230,9 @@ class Adadelta(Descent):
         return found
 
 
-def _has_many_rows(p: Tensor) -> bool:
-    return p.dim() == 2 and len(p) >= MANY
+def _has_words(p: Tensor) -> bool:
+    """Return whether a parameter has the shape of word vectors."""
+    return p.dim() == 2 and len(p) >= MANY and p.shape[1] <= WIDEST
 
 
 class Several(torch.optim.Optimizer):

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gumbeltree.device.triton_support import why_not
 
-ROWS = 8
-"""Rows per program of the kernel."""
+ENTRIES = 2048
+"""Entries per program of the kernel, at least one row."""
 
 
 class Rows(NamedTuple):
@@ -84,8 +84,13 @@ def update_fused(rows: Rows, scalars: Scalars, rho: float, eps: float) -> None:
     from gumbeltree.ops.adadelta.kernels import update_kernel
 
     V, E = rows.weight.shape
-    constants = {"RHO": rho, "LOG_RHO": math.log2(rho), "EPS": eps, "E": E, "BV": ROWS}
+    BV, BE = block(E)
+    constants = {"RHO": rho, "LOG_RHO": math.log2(rho), "EPS": eps, "E": E, "BV": BV, "BE": BE}
     with torch.cuda.device_of(rows.weight):
-        update_kernel[(-(-V // ROWS),)](
-            *(*rows, *scalars, V), **constants, BE=1 << (E - 1).bit_length()
-        )
+        update_kernel[(-(-V // BV),)](*rows, *scalars, V, **constants)
+
+
+def block(E: int) -> tuple[int, int]:
+    """Return rows per program of the kernel, and a power of two >= E."""
+    BE = 1 << (E - 1).bit_length()
+    return max(1, ENTRIES // BE), BE

@@ -17,6 +17,8 @@ Gradients = Callable[[slice, slice | None, Tensor, Tensor, Tensor], None]
 
 BD = 256
 """Units per program of the kernels."""
+CONTIGUOUS = torch.contiguous_format
+"""What the kernels expect."""
 
 
 def mlstm(
@@ -59,7 +61,9 @@ class _MLSTM(Function):
         # without gradients, all steps share the rows of one
         kept = N if learns else layout.B
         mixed, m = factors.new_empty((2, kept, D)).unbind()
-        gates = inputs.clone() if learns else inputs.new_empty((kept, 4 * D))
+        gates = (
+            inputs.clone(memory_format=CONTIGUOUS) if learns else inputs.new_empty((kept, 4 * D))
+        )
         # the first symbols see a zero state
         mixed[: layout.B] = m[: layout.B] = 0
         from_state, from_m = state_factor.t(), states.t()
@@ -88,7 +92,8 @@ class _MLSTM(Function):
     def backward(ctx: Any, dh: Tensor, dc: Tensor) -> tuple[Tensor | None, ...]:
         h, c, mixed, m, gates, factors, state_factor, states = ctx.saved_tensors
         layout, before = ctx.layout, ctx.layout.rows_before()
-        dh, dc, dgates = dh.clone(), dc.clone(), torch.empty_like(gates)
+        dh, dc = (x.clone(memory_format=CONTIGUOUS) for x in (dh, dc))
+        dgates = torch.empty_like(gates)
         step = (fused_gradients if ctx.fused else exact_gradients)(gates, c, before)
         dm, dmixed = h.new_zeros((2, *h.shape)).unbind()
         starts = layout.starts
