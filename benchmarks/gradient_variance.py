@@ -109,12 +109,12 @@ class GradientStep(Step):
         self.encoded += len(batch.sentences)
         return super()._greedy_losses(batch)
 
-    def _descend(self, objective: Callable[[], Tensor]) -> None:
+    def _descend(self, objective: Callable[[], Tensor], share: float) -> None:
         if self.gradient is not None:
             # further updates repeat the part of the choices as long as no weight changes
             self.encoded += self.latest
             return
-        loss = objective()
+        loss = share * objective()
         if self.learning:
             self.gradient = loss.new_zeros(0)
             return
