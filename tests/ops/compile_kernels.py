@@ -270,6 +270,9 @@ def shift_reduce() -> None:
     names = ("lengths", "stack", "size", "merged", "order", "rows", "view")
     of_stacks = {f"p_{name}": "*i64" for name in names} | {"p_wanted": "*u8", "ORDER": "i32"}
     compiled(kernels.advance_kernel, {"BS": fused.BS}, **of_stacks)
+    of_spans = dict.fromkeys(("p_order", "p_start", "p_end"), "*i64") | {"M": "i32"}
+    for BT in (16, 512):
+        compiled(kernels.spans_kernel, {"BT": BT}, 1, **of_spans)
     compiled(kernels.track_kernel, of_inputs, **kinds)
     compiled(kernels.track_backward_kernel, of_gradients, **kinds)
     compiled(kernels.compose_kernel, state, **kinds)

@@ -124,6 +124,17 @@ def small() -> tuple[StackProblem, StackTables]:
     return problem, device_tables(*spans_of(order), problem.layout, False)
 
 
+@pytest.mark.parametrize("spare", [0, 3])
+@pytest.mark.parametrize("longest", [1, 2, 16, 17])
+def test_spans(longest: int, spare: int) -> None:
+    lengths = [longest, 1, *torch.randint(1, longest + 1, (6,)).tolist()]
+    order = torch.nn.functional.pad(random_merges(lengths), (0, spare), value=-1)
+    # on a CPU, step by step
+    found, wanted = fused.spans_of(order.to(DEVICE)), spans_of(order)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.cpu(), other)
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_second_derivatives_are_refused(frozen: bool) -> None:
     problem, tables = small()

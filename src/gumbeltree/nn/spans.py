@@ -5,6 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gumbeltree.device.triton_support import why_not_triton
+from gumbeltree.ops.stack import fused
+
 
 class AllowedMerges(NamedTuple):
     """One of the orders in which a tree can be built, and the alternatives at each step."""
@@ -36,6 +39,9 @@ def spans_of(order: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         order: merges, int64 `[B, T-1]`, -1 past the end of a sentence; both results are 0 there.
     """
+    if order.is_cuda and why_not_triton() is None:
+        # one kernel
+        return fused.spans_of(order)
     T = order.shape[1] + 1
     first = first_words((order >= 0).sum(1) + 1, T)
     start, end = torch.zeros_like(order), torch.zeros_like(order)

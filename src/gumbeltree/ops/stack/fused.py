@@ -30,6 +30,21 @@ def why_not_kernels(problem: StackProblem, impl: str) -> str | None:
     return why_not(problem.weight, by_name=impl == "fused")
 
 
+def spans_of(order: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first word of each merged span and the word after it, each int64 `[B, T-1]`.
+
+    Args:
+        order: merges, int64 `[B, T-1]`, -1 past the end of a sentence; both results are 0 there.
+    """
+    from gumbeltree.ops.stack.kernels import spans_kernel
+
+    order = order.contiguous()
+    (B, M), (start, end) = order.shape, order.new_empty((2, *order.shape)).unbind()
+    with torch.cuda.device_of(order):
+        spans_kernel[(B,)](order, start, end, M, BT=max(16, 1 << M.bit_length()), num_warps=1)
+    return start, end
+
+
 class StackColumns(NamedTuple):
     """Columns of the inputs of a step: next word, last tracker state, left, right, tracker state.
 

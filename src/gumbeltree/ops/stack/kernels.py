@@ -27,6 +27,27 @@ import triton.language as tl
 from gumbeltree.device.kernel_math import sigmoid, tanh
 
 
+@triton.jit(do_not_specialize=["M"])
+def spans_kernel(p_order, p_start, p_end, M, BT: tl.constexpr):
+    """Find the spans of M merges, as `fused.spans_of` does, in one program per sentence; BT > M."""
+    row = tl.program_id(0).to(tl.int64) * M
+    word = tl.arange(0, BT)
+    length = 1 + tl.sum((tl.load(p_order + row + word, mask=word < M, other=-1) >= 0).to(tl.int32))
+    # whether a node without a parent begins with the word
+    begins = (word < length).to(tl.int32)
+    for t in range(0, BT):
+        place = tl.load(p_order + row + t, mask=t < M, other=-1)
+        made = place >= 0
+        number = tl.where(begins > 0, tl.cumsum(begins, axis=0) - 1, -1)
+        start = tl.sum(tl.where(number == place, word, 0))
+        end = tl.sum(tl.where(number == place + 2, word, 0))
+        # a word after the last node ends its span as well
+        end = tl.where(end > 0, end, length)
+        begins = tl.where(number == place + 1, 0, begins)
+        tl.store(p_start + row + t, tl.where(made, start, 0).to(tl.int64), mask=t < M)
+        tl.store(p_end + row + t, tl.where(made, end, 0).to(tl.int64), mask=t < M)
+
+
 @triton.jit(do_not_specialize=["B", "T", "ORDER"])
 def advance_kernel(
     p_wanted, p_lengths, p_stack, p_size, p_merged, p_order, p_rows, p_view, B, T, ORDER,
