@@ -275,8 +275,12 @@ def shift_reduce() -> None:
         compiled(kernels.spans_kernel, {"BT": BT}, 1, **of_spans)
     compiled(kernels.track_kernel, of_inputs, **kinds)
     compiled(kernels.track_backward_kernel, of_gradients, **kinds)
-    compiled(kernels.compose_kernel, state, **kinds)
-    compiled(kernels.compose_backward_kernel, state, **kinds)
+    for drops in (True, False):
+        compiled(kernels.compose_kernel, {**state, "DROPS": drops}, **kinds)
+        compiled(kernels.compose_backward_kernel, {**state, "DROPS": drops}, **kinds)
+    of_trees = {f"p_{name}": "*i64" for name in ("order", "sentence", "lengths", "rows")}
+    for T in (2, 100):
+        compiled(kernels.merges_kernel, {"BT": power_of_two(T)}, 1, **of_trees)
 
 
 def charts() -> None:

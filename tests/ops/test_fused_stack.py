@@ -13,6 +13,7 @@ from torch import Tensor
 from gumbeltree.layout import Layout
 from gumbeltree.nn.cells.treelstm import TreeLSTMCell
 from gumbeltree.nn.spans import spans_of
+from gumbeltree.ops.levels import levels_of
 from gumbeltree.ops.stack import (
     StackProblem,
     StackTables,
@@ -22,6 +23,7 @@ from gumbeltree.ops.stack import (
     fused,
     machine,
 )
+from gumbeltree.ops.stack.tables import NO_PARENT
 from tests.nn.equations import random_merges
 
 pytest.importorskip("triton")
@@ -91,6 +93,24 @@ def test_kernels_equal_the_thin_stack(lengths: list[int], D: int, d: int) -> Non
     for name, value in exact.items():
         scale = float(value.abs().max()) + 1
         assert float((found[name] - value).abs().max()) <= tolerance * scale, name
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [1], [2], [1, 1], [30, 14, 14]], ids=str)
+def test_rows_of_given_trees(lengths: list[int]) -> None:
+    layout = problem_of(lengths, 2, 0, torch.float64 if INTERPRETED else torch.float32).layout
+    B, T = layout.B, layout.T
+    order = torch.nn.functional.pad(random_merges(lengths), (0, 2)).to(DEVICE)
+    inside = torch.arange(T - 1, device=DEVICE) < layout.own_lengths()[:, None] - 1
+    order = torch.where(inside, order, 99)
+    rows = fused.merge_rows(order, layout).view(3, T - 1, B)
+    exists = layout.valid(T - 1, shorter=1).t()
+    expected = torch.stack([torch.stack(level) for level in levels_of(order, layout)], dim=1)
+    assert torch.equal(rows[:, exists], expected[:, exists])
+    # other merges read rows of their sentence, two different ones, and write to no node
+    assert bool((rows[:2] % B == torch.arange(B, device=DEVICE)).all())
+    assert bool(((rows[:2] >= 0) & (rows[:2] < layout.nodes)).all())
+    assert bool((rows[0] != rows[1]).all())
+    assert bool((rows[2, ~exists] == layout.nodes + NO_PARENT).all())
 
 
 def test_kernels_are_used_only_where_they_can_run() -> None:

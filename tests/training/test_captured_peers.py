@@ -20,6 +20,7 @@ from gumbeltree.config import TrainingConfig
 from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split
 from gumbeltree.model import SentenceModel
+from gumbeltree.nn.encoders import constituency, level_tree
 from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
 from gumbeltree.nn.leaves.lstm import LSTMLeaf
 from gumbeltree.nn.spans import random_orders, span_table
@@ -50,6 +51,8 @@ SETTINGS = {
     "latent_tracker": {"encoder": "latent_syntax", "tracker": 3, "impl": "reference"},
     "spinn_fused": {"encoder": "spinn", "tracker": 3, "impl": "fused"},
     "latent_fused": {"encoder": "latent_syntax", "impl": "fused"},
+    "constituency_fused": {"encoder": "constituency"},
+    "constituency_dropout_fused": {"encoder": "constituency_dropout", "dropout": 0.0},
 }
 """Settings of encoders, if not the defaults."""
 OTHERS = [name for name in ENCODERS if not issubclass(ENCODERS[name], TreeEncoder)]
@@ -144,10 +147,13 @@ def model_of(kind: str, head: str = "single", **settings: object) -> SentenceMod
     return model
 
 
-def need_interpreter(kind: str) -> None:
-    """Skip kernels on a CPU where there is a GPU, whose tests run them there."""
+def need_interpreter(kind: str, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+    """Skip kernels on a CPU where there is a GPU, whose tests run them there; select them."""
     if kind.endswith("_fused") and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("on a CPU, kernels run in Triton's interpreter")
+    if monkeypatch and kind.startswith("constituency") and kind.endswith("_fused"):
+        # there is no setting
+        monkeypatch.setattr(constituency, "why_not", lambda weight: None)
 
 
 def data_of(kind: str, columns: int, lengths: tuple[int, ...]) -> Split:
@@ -170,7 +176,7 @@ ROWS = (np.array([0, 1, 2, 3, 4]), np.array([5, 3]), np.array([6, 7, 0]))
 @pytest.mark.parametrize("columns", [1, 2])
 @pytest.mark.parametrize("kind", PEERS)
 def test_a_captured_step_does_not_wait_for_the_device(kind, columns, monkeypatch):
-    need_interpreter(kind)
+    need_interpreter(kind, monkeypatch)
     if kind.endswith("_fused") and columns == 2:
         pytest.skip("slow in the interpreter, and pairs are two sentences")
     head = ("single", "pair")[columns - 1]
@@ -186,6 +192,7 @@ def test_a_captured_step_does_not_wait_for_the_device(kind, columns, monkeypatch
                 # the kernels are all there is
                 monkeypatch.delattr(thin, "follow")
                 monkeypatch.delattr(Machine, "reduce")
+                monkeypatch.delattr(level_tree, "levels_of")
             step = CapturedStep(fabric, model, optimizer, split, config)
             step._update = no_waiting()(step._update)
             # on a CPU, torch's optimizers read the learning rate
@@ -276,8 +283,8 @@ def test_all_encoders_are_captured():
 
 @pytest.mark.parametrize("kind", PEERS)
 @pytest.mark.parametrize("given", [True, False])
-def test_evaluation_agrees(kind, given):
-    need_interpreter(kind)
+def test_evaluation_agrees(kind, given, monkeypatch):
+    need_interpreter(kind, monkeypatch)
     split = with_trees(split_of(1, LENGTHS)) if given else split_of(1, LENGTHS)
     model = model_of(kind).double().eval()
     if model.encoder.needs and not given:
@@ -306,8 +313,8 @@ def test_evaluation_agrees(kind, given):
 
 
 @pytest.mark.parametrize("kind", PEERS)
-def test_bfloat16(kind):
-    need_interpreter(kind)
+def test_bfloat16(kind, monkeypatch):
+    need_interpreter(kind, monkeypatch)
     _, batch = batches_of(data_of(kind, 1, LENGTHS), ROWS[0])
     model = model_of(kind)
     keys = new_keys(len(ROWS[0]))
@@ -350,7 +357,9 @@ def test_spare_rows_have_no_effect(monkeypatch):
         _, batch = batches_of(split, ROWS[0])
         for kind in PEERS:
             model = model_of(kind).double()
-            vector = model.encode_batch(batch.sentences, Draw()).vector
+            with monkeypatch.context() as patch:
+                need_interpreter(kind, patch)
+                vector = model.encode_batch(batch.sentences, Draw()).vector
             weight = torch.linspace(-1, 1, vector.numel(), dtype=vector.dtype).view_as(vector)
             (vector * weight).sum().backward()
             gradients = [p.grad for p in model.parameters() if p.grad is not None]

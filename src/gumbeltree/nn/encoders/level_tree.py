@@ -36,6 +36,11 @@ class GoldTreeEncoder(Encoder):
     def compose(self, left: NodeState, right: NodeState) -> NodeState:
         """Return the parents of n pairs of nodes, from states `[n, D]`."""
 
+    def compose_all(self, leaves: NodeState, order: Tensor, layout: Layout) -> NodeState:
+        """Return the states of all nodes `[2N-B, D]` from those of the words `[N, D]`."""
+        levels = levels_of(order, layout)
+        return compose_levels(self.compose, levels, leaves, list(self.parameters()))
+
     def check_needs(self, sentences: Sentences) -> None:
         """Raise an error if the sentences have no gold trees."""
         if sentences.order is None:
@@ -50,8 +55,7 @@ class GoldTreeEncoder(Encoder):
         # autocast may narrow products; states keep the precision of the weights
         dtype = next(self.parameters()).dtype
         leaves = NodeState(*(packed.spread(x.to(dtype)) for x in leaves))
-        levels = levels_of(order, layout)
-        nodes = compose_levels(self.compose, levels, leaves, list(self.parameters()))
+        nodes = self.compose_all(leaves, order, layout)
         vector = nodes.h[layout.root_rows()[layout.rank]]
         step = torch.arange(layout.T - 1, device=order.device)
         order = torch.where(step < layout.own_lengths()[:, None] - 1, order, -1)

@@ -1,4 +1,7 @@
-"""Shift-reduce in Triton kernels, for batches whose sentences take part in all steps."""
+"""Shift-reduce in Triton kernels, for batches whose sentences take part in all steps.
+
+Without a tracker, steps are merges of given trees in any order; see `compose`.
+"""
 
 from typing import Any, NamedTuple
 
@@ -8,6 +11,7 @@ from torch.autograd.function import Function
 from torch.nn import functional as F
 
 from gumbeltree.device.triton_support import why_not
+from gumbeltree.layout import Layout
 from gumbeltree.ops.first_derivative import FirstDerivativeOnly
 from gumbeltree.ops.stack.machine import Machine
 from gumbeltree.ops.stack.problem import StackProblem, StackResult
@@ -99,9 +103,46 @@ def follow(problem: StackProblem, tables: StackTables) -> StackResult:
         weights[0] = torch.cat([problem.weight, F.pad(tracker.to_cell, pad)], dim=1)
         last = F.pad(tracker.weight_hh, pad)
         weights += [torch.cat([word, last, second, top], dim=1), tracker.bias]
+    rows = tables.merges[:3].contiguous(), tables.view[2].contiguous()
     inputs = (problem.leaves, problem.missing)
-    states, tracked = _Fused.apply(problem, tables, columns, *inputs, *weights)
+    states, tracked = _Fused.apply(problem, rows, None, columns, *inputs, *weights)
     return StackResult(states, tracked if tracker else None)
+
+
+def compose(problem: StackProblem, order: Tensor, kept: Tensor | None = None) -> Tensor:
+    """Return the states of all nodes of given trees, numbered as in `Layout`, `[2N - B, 2D]`.
+
+    Args:
+        problem: sentences and weights, without a tracker; `why_not_kernels` must return None.
+        order: merges in any order, int64 `[B, T-1]`; entries past the end of a sentence are not
+            read.
+        kept: dropout of the candidates g of all merges: their factors `[(T-1) B, D]`.
+    """
+    rows, columns = merge_rows(order, problem.layout), StackColumns(problem.missing.shape[1], 0)
+    inputs = problem.leaves, problem.missing, problem.weight, problem.bias
+    states: Tensor = _Fused.apply(problem, (rows, rows), kept, columns, *inputs)[0]
+    return states[: problem.layout.nodes]
+
+
+def merge_rows(order: Tensor, layout: Layout) -> Tensor:
+    """Return rows of left child, right child and parent of all merges, int64 `[3, (T-1) B]`.
+
+    A finished sentence reads rows of its own, and writes to the row that is never read.
+
+    Args:
+        order: see `compose`.
+        layout: a layout with T rows for each sentence; see `Layout.full`.
+    """
+    from gumbeltree.ops.stack import kernels
+
+    B, T = layout.B, layout.T
+    rows = order.new_empty((3, (T - 1) * B))
+    with torch.cuda.device_of(order):
+        kernels.merges_kernel[(B,)](
+            order.contiguous(), layout.sentence, layout.lengths, rows, B, T,
+            BT=1 << (T - 1).bit_length(), num_warps=1,
+        )  # fmt: skip
+    return rows
 
 
 class _Fused(Function):
@@ -109,7 +150,8 @@ class _Fused(Function):
     def forward(
         ctx: Any,
         problem: StackProblem,
-        tables: StackTables,
+        tables: tuple[Tensor, Tensor],
+        kept: Tensor | None,
         columns: StackColumns,
         leaves: Tensor,
         missing: Tensor,
@@ -118,7 +160,7 @@ class _Fused(Function):
         from gumbeltree.ops.stack import kernels
 
         states, B, (D, d) = problem.first_states(), problem.layout.B, columns
-        rows, after = tables.merges[:3].contiguous(), tables.view[2].contiguous()
+        rows, after = tables
         M = rows.shape[1]
         # padded columns stay zero
         inputs = states.new_zeros((M, columns.wide))
@@ -139,9 +181,11 @@ class _Fused(Function):
                     torch.addmm(of_bias, inputs[at, columns.view], of_view.t(), out=track[at])
                     kernels.track_kernel[_grid(B, d)](track, tracked, inputs, t, B, d=d, **sizes)
                 torch.addmm(bias, inputs[at, columns.read], weight.t(), out=gates[at])
-                kernels.compose_kernel[_grid(B, D)](rows, states, gates, t, B, M, D=D, BD=BD)
-        kept = states, gates, track, tracked, inputs, rows, after
-        ctx.save_for_backward(leaves, missing, *kept, *weights)
+                kernels.compose_kernel[_grid(B, D)](
+                    rows, states, gates, t, B, M, D=D, BD=BD, **_dropout(kept, gates)
+                )
+        tape = states, gates, track, tracked, inputs, rows, after, kept
+        ctx.save_for_backward(leaves, missing, *tape, *weights)
         ctx.columns, ctx.counts = columns, (B, len(leaves), problem.layout.nodes)
         return states, tracked
 
@@ -153,15 +197,15 @@ class _Fused(Function):
             own = dstates.clone(memory_format=torch.contiguous_format), dtracked.contiguous()
             gradients = _backward(tape, ctx.columns, ctx.counts, *own)
         if torch.is_grad_enabled():
-            inputs = leaves, missing, *tape[7:]
+            inputs = leaves, missing, *tape[8:]
             gradients = FirstDerivativeOnly.apply(
                 "fused", len(gradients), *gradients, *inputs, dstates, dtracked
             )
-        return (None, None, None, *gradients)
+        return (None, None, None, None, *gradients)
 
 
 def _backward(
-    tape: list[Tensor],
+    tape: list[Any],
     columns: StackColumns,
     counts: tuple[int, int, int],
     dstates: Tensor,
@@ -175,7 +219,7 @@ def _backward(
     from gumbeltree.ops.stack import kernels
 
     B, words, nodes = counts
-    states, gates, track, tracked, inputs, rows, after, weight, _, *of_tracker = tape
+    states, gates, track, tracked, inputs, rows, after, kept, weight, _, *of_tracker = tape
     (D, d), M = columns, rows.shape[1]
     dgates, dtrack = torch.empty_like(gates), torch.empty_like(track)
     dread = states.new_empty((B, 2 * D + columns.padded))
@@ -187,8 +231,9 @@ def _backward(
         for t in reversed(range(M // B)):
             at = slice(t * B, (t + 1) * B)
             kernels.compose_backward_kernel[_grid(B, D)](
-                rows, states, gates, dstates, dgates, t, B, M, nodes, **sizes
-            )
+                rows, states, gates, dstates, dgates, t, B, M, nodes,
+                **sizes, **_dropout(kept, gates),
+            )  # fmt: skip
             torch.mm(dgates[at], weight, out=dread)
             if d:
                 kernels.track_backward_kernel[_grid(B, d)](
@@ -208,6 +253,11 @@ def _backward(
 
 def _grid(B: int, width: int) -> tuple[int, int]:
     return B, -(-width // BD)
+
+
+def _dropout(kept: Tensor | None, any_other: Tensor) -> dict[str, Any]:
+    """Return the arguments of kernels that apply dropout, if there is any."""
+    return {"p_kept": any_other if kept is None else kept, "DROPS": kept is not None}
 
 
 def why_no_machine(problem: StackProblem, impl: str) -> str | None:
@@ -252,5 +302,6 @@ class FusedMachine(Machine):
             )  # fmt: skip
             torch.addmm(problem.bias, self.inputs, problem.weight.t(), out=self.gates)
             kernels.compose_kernel[_grid(B, D)](
-                self.merges, self.states, self.gates, 0, B, B, D=D, BD=BD
-            )
+                self.merges, self.states, self.gates, 0, B, B, D=D, BD=BD,
+                **_dropout(None, self.gates),
+            )  # fmt: skip

@@ -46,6 +46,35 @@ def spans_kernel(p_order, p_start, p_end, M, BT: tl.constexpr):
         begins = tl.where(number == place + 1, 0, begins)
         tl.store(p_start + row + t, tl.where(made, start, 0).to(tl.int64), mask=t < M)
         tl.store(p_end + row + t, tl.where(made, end, 0).to(tl.int64), mask=t < M)
+@triton.jit(do_not_specialize=["B", "T"])
+def merges_kernel(p_order, p_sentence, p_lengths, p_rows, B, T, BT: tl.constexpr):
+    """Write the rows of the merges of given trees; see `fused.merge_rows`.
+
+    Program i handles sentence i of a layout with T rows each. p_order is [B, T-1], in the caller's
+    order of the sentences. BT is at least T.
+    """
+    i = tl.program_id(0).to(tl.int64)
+    p_merge = p_order + tl.load(p_sentence + i) * (T - 1)
+    length = tl.load(p_lengths + i)
+    # nodes, and their place among those without a parent; -1 if they have one
+    place = tl.arange(0, BT)
+    row = place * B + i
+    steps = (T - 1) * B
+    t = 0
+    while t < T - 1:
+        exists = t < length - 1
+        left = tl.where(exists, tl.load(p_merge + t), 0)
+        parent = (T + t) * B + i
+        # one lane each
+        p_child = p_rows + t * B + i + place * 0
+        tl.store(p_child, row, mask=place == left)
+        tl.store(p_child + steps, row, mask=place == left + 1)
+        # where nothing is merged, the parent goes to a row that is not read
+        made = tl.where(exists, parent, (2 * T - 1) * B + 3)
+        tl.store(p_rows + 2 * steps + t * B + i, made)
+        row = tl.where(place == left, parent, row)
+        place = tl.where(place == left + 1, -1, tl.where(place > left, place - 1, place))
+        t += 1
 
 
 @triton.jit(do_not_specialize=["B", "T", "ORDER"])
@@ -146,7 +175,10 @@ def track_kernel(
 
 
 @triton.jit(do_not_specialize=["t", "B", "steps"])
-def compose_kernel(p_rows, p_states, p_gates, t, B, steps, D: tl.constexpr, BD: tl.constexpr):
+def compose_kernel(
+    p_rows, p_states, p_gates, t, B, steps, p_kept, D: tl.constexpr, BD: tl.constexpr,
+    DROPS: tl.constexpr,
+):  # fmt: skip
     """Compute the parents from the gates (Eqs. 1-3)."""
     at = (t * B + tl.program_id(0)).to(tl.int64)
     o_d = tl.program_id(1) * BD + tl.arange(0, BD)
@@ -166,6 +198,8 @@ def compose_kernel(p_rows, p_states, p_gates, t, B, steps, D: tl.constexpr, BD: 
     tl.store(p_gate + 2 * D, b_fr, mask=m)
     tl.store(p_gate + 3 * D, b_g, mask=m)
     tl.store(p_gate + 4 * D, b_o, mask=m)
+    if DROPS:
+        b_g *= tl.load(p_kept + at * D + o_d, mask=m, other=0.0)
     b_c = b_fl * b_left + b_fr * b_right + b_i * b_g
     tl.store(p_states + made * (2 * D) + o_d, b_o * tanh(b_c), mask=m)
     tl.store(p_states + made * (2 * D) + D + o_d, b_c, mask=m)
@@ -173,8 +207,8 @@ def compose_kernel(p_rows, p_states, p_gates, t, B, steps, D: tl.constexpr, BD: 
 
 @triton.jit(do_not_specialize=["t", "B", "steps", "NODES"])
 def compose_backward_kernel(
-    p_rows, p_states, p_gates, p_dstates, p_dgates, t, B, steps, NODES, D: tl.constexpr,
-    BD: tl.constexpr,
+    p_rows, p_states, p_gates, p_dstates, p_dgates, t, B, steps, NODES, p_kept, D: tl.constexpr,
+    BD: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the gates; add that of the children's c.
 
@@ -199,10 +233,13 @@ def compose_backward_kernel(
     b_left = tl.load(p_states + o_left, mask=m, other=0.0)
     b_right = tl.load(p_states + o_right, mask=m, other=0.0)
     p_dgate, there = p_dgates + at * (5 * D) + o_d, o_d < D
-    tl.store(p_dgate, b_dc * b_g * b_i * (1 - b_i), mask=there)
+    b_dnew = b_dc
+    if DROPS:
+        b_dnew *= tl.load(p_kept + at * D + o_d, mask=m, other=0.0)
+    tl.store(p_dgate, b_dnew * b_g * b_i * (1 - b_i), mask=there)
     tl.store(p_dgate + D, b_dc * b_left * b_fl * (1 - b_fl), mask=there)
     tl.store(p_dgate + 2 * D, b_dc * b_right * b_fr * (1 - b_fr), mask=there)
-    tl.store(p_dgate + 3 * D, b_dc * b_i * (1 - b_g * b_g), mask=there)
+    tl.store(p_dgate + 3 * D, b_dnew * b_i * (1 - b_g * b_g), mask=there)
     tl.store(p_dgate + 4 * D, b_dh * b_tanh * b_o * (1 - b_o), mask=there)
     b_dleft = tl.load(p_dstates + o_left, mask=m, other=0.0) + b_dc * b_fl
     b_dright = tl.load(p_dstates + o_right, mask=m, other=0.0) + b_dc * b_fr
