@@ -304,6 +304,18 @@ def multiplicative() -> None:
         compiled(kernels.gates_backward_kernel, constants)
 
 
+def attention() -> None:
+    """Compile the kernels of the GRU with attention, for products in float32 and bfloat16."""
+    from gumbeltree.ops.attention_gru import _sizes, kernels
+
+    sizes = _sizes(torch.empty(1, D, device="meta"))
+    for kind in ("*fp32", "*bf16"):
+        kinds = dict.fromkeys(("p_hidden", "p_read", "p_through", "p_dhidden"), kind)
+        for keep in (True, False):
+            compiled(kernels.step_kernel, {**sizes, "KEEP": keep}, **kinds)
+        compiled(kernels.step_backward_kernel, sizes, **kinds)
+
+
 def main() -> None:
     """Compile all kernels, every compile-time branch and tile at least once."""
     for kind, words in (("*i64", True), ("*i32", False)):
@@ -402,3 +414,4 @@ if __name__ == "__main__":
         shift_reduce()
         charts()
         multiplicative()
+        attention()

@@ -216,6 +216,14 @@ def test_divided_charts_do_not_wait(monkeypatch):
     test_a_captured_step_does_not_wait_for_the_device("cyk", 1, monkeypatch)
 
 
+def test_kernels_of_attention_do_not_wait(monkeypatch):
+    need_interpreter("dmn_fused")
+    monkeypatch.setattr("gumbeltree.ops.attention_gru.why_not", lambda weight: None)
+    for name in ("apply_exact", "exact_gradients"):
+        monkeypatch.delattr(f"gumbeltree.ops.attention_gru.{name}")
+    test_a_captured_step_does_not_wait_for_the_device("dmn", 1, monkeypatch)
+
+
 def test_kernels_of_charts_do_not_wait():
     """A captured batch, whose shorter sentences have all spans of the longest."""
     need_interpreter("cyk_fused")

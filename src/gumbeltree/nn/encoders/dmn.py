@@ -1,11 +1,14 @@
 """Dynamic memory networks (Kumar et al. 2016) as encoders of single sentences."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gumbeltree.layout import Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
+from gumbeltree.ops.attention_gru import attention_gru
 from gumbeltree.peers import DMNConfig
 from gumbeltree.states import Draw, Encoding, Keep
 
@@ -54,31 +57,42 @@ class DMNEncoder(Encoder):
             facts = self.facts(words.view(layout.T, layout.B, -1))[0].flatten(0, 1)
         else:
             facts = self.facts(layout.packed(words))[0].data
-        position, rank = layout.row_places()
-        inside = (position < layout.lengths[rank])[:, None]
-        related, inputs = self.relation(facts), self.episode.inputs(facts)
+        attention, inputs = self._attention(facts, layout), self.episode.inputs(facts).to(q.dtype)
         m = q.expand(layout.B, -1)
         for _ in range(self.config.passes):
-            gates = self.gate(_features(facts, m[rank], q.expand_as(facts), related)).sigmoid()
-            # a gate of zero keeps the episode past the end of a sentence
-            gates = torch.where(inside, gates, 0)
-            m = self.memory(self.memory.inputs(self._episode(inputs, gates, layout)), m)
+            e = attention_gru(inputs, attention(m), self.episode.hidden.weight, layout)
+            m = self.memory(self.memory.inputs(e), m)
         answer = self.answer(self.answer.inputs(q), m)
         return Encoding(answer[layout.rank])
 
-    def _episode(self, inputs: Tensor, gates: Tensor, layout: Layout) -> Tensor:
-        """Return e_T of each sorted sentence `[B, D]` from inputs `[N, 3D]`, gates `[N, 1]`."""
-        e = inputs.new_zeros(layout.B, self.config.hidden_dim)
-        ended = []
-        for n, x, g in zip(
-            layout.active, inputs.split(layout.active), gates.split(layout.active), strict=True
-        ):
-            if n < len(e):
-                # the shortest sentences come last; inside a graph, all have the same length
-                ended.append(e[n:])
-                e = e[:n]
-            e = e.lerp(self.episode(x, e), g.to(e.dtype))
-        return torch.cat([e, *reversed(ended)])
+    def _attention(self, c: Tensor, layout: Layout) -> Callable[[Tensor], Tensor]:
+        """Return a function that computes gates `[N, 1]` of facts `[N, D]`, given m `[B, D]`.
+
+        Parts of W_1 z_t + b_1 that do not depend on the memory are computed only once.
+        """
+        q, related, (W_1, b_1, W_2, b_2) = self.question, self.relation(c), self.gate.parameters()
+        # columns of c, m, q, c * q, c * m, |c - q|, |c - m|, c^T W q and c^T W m
+        columns = W_1.split([len(q)] * 7 + [1, 1], dim=1)
+        of_words = torch.cat([columns[i] for i in (0, 2, 3, 5, 7)], dim=1)
+        of_m = torch.cat([columns[i] for i in (1, 4, 6, 8)], dim=1)
+        known = torch.cat([c, q.expand_as(c), c * q, (c - q).abs(), related @ q[:, None]], dim=1)
+        known = F.linear(known, of_words, b_1)
+        bias: Tensor = b_2
+        rank = None
+        if layout.spare:
+            # a gate of zero keeps the episode past the end of a sentence
+            bias = torch.where(layout.valid(layout.T).t().reshape(-1, 1), b_2, -torch.inf)
+        else:
+            rank = layout.row_places()[1]
+
+        def gates(m: Tensor) -> Tensor:
+            # without `rank`, all sentences have T rows; the gradient of an index is slower
+            m = m.repeat(layout.T, 1) if rank is None else m[rank]  # [N, D]
+            features = [m, c * m, (c - m).abs(), (related * m).sum(1, keepdim=True)]
+            inner = torch.addmm(known, torch.cat(features, dim=1), of_m.t()).tanh()
+            return torch.addmm(bias, inner, W_2.t()).sigmoid()
+
+        return gates
 
 
 class _GRU(nn.Module):
@@ -101,9 +115,3 @@ class _GRU(nn.Module):
         reset, update = (inputs[..., : 2 * D] + hidden[:, : 2 * D]).sigmoid().chunk(2, dim=1)
         new = (inputs[..., 2 * D :] + reset * hidden[:, 2 * D :]).tanh()
         return new + update * (h - new)
-
-
-def _features(c: Tensor, m: Tensor, q: Tensor, related: Tensor) -> Tensor:
-    """Return z `[N, 7D + 2]` of facts, memories and questions `[N, D]` each; related = W^T c."""
-    products = [(related * x).sum(1, keepdim=True) for x in (q, m)]
-    return torch.cat([c, m, q, c * q, c * m, (c - q).abs(), (c - m).abs(), *products], dim=1)
