@@ -199,6 +199,17 @@ def test_trees_of_a_batch_differ():
     assert len(set(map(tuple, cyk()(words, lengths).order.tolist()))) > 2
 
 
+def test_finds_trees_in_training_only_with_nodes():
+    e = cyk()
+    words, counts = words_of((4, 2), e.config.embedding_dim)
+    wanted = e(words, counts).order
+    e.train()
+    assert e(words, counts).order is None
+    assert torch.equal(e(words, counts, details=True).order, wanted)
+    with torch.no_grad():
+        assert torch.equal(e(words, counts).order, wanted)
+
+
 def test_two_words_are_one_composition():
     e = cyk()
     words, lengths = words_of([2])

@@ -60,7 +60,7 @@ class CYKEncoder(Encoder):
         """Return vectors and the trees of the heaviest splits.
 
         Nodes have the states of the mixture. All merges have the score 0, since only whole splits
-        have one.
+        have one. In training, trees are returned only with nodes, since nothing else reads them.
         """
         layout = sentences.layout.full()
         words = sentences.layout.spread(sentences.words)
@@ -78,16 +78,18 @@ class CYKEncoder(Encoder):
         else:
             found = chart(*inputs, self.config.impl)
             vector, split = found.h[lengths - 1, lengths - 1, layout.rank], found.split
-        order, place = best_trees(split, layout)
+        trees = None
+        if keep.nodes or not (self.training and torch.is_grad_enabled()):
+            trees = best_trees(split, layout)
         nodes, scores, mask = None, None, None
-        if keep.nodes:
+        if trees and keep.nodes:
             mask = layout.node_mask()
-            nodes = NodeState(*(_nodes(x, place, mask, layout) for x in (found.h, found.c)))
+            nodes = NodeState(*(_nodes(x, trees.cell, mask, layout) for x in (found.h, found.c)))
         if keep.scores:
             merge = torch.arange(layout.T - 1, device=h.device)
             exists = merge[:, None] + merge < (lengths - 1)[:, None, None]
             scores = torch.where(exists, 0.0, -torch.inf).to(vector.dtype)
-        return Encoding(vector, order, nodes, scores, mask=mask)
+        return Encoding(vector, trees and trees.order, nodes, scores, mask=mask)
 
 
 def _nodes(x: Tensor, place: Tensor, mask: Tensor, layout: Layout) -> Tensor:

@@ -46,6 +46,8 @@ def spans_kernel(p_order, p_start, p_end, M, BT: tl.constexpr):
         begins = tl.where(number == place + 1, 0, begins)
         tl.store(p_start + row + t, tl.where(made, start, 0).to(tl.int64), mask=t < M)
         tl.store(p_end + row + t, tl.where(made, end, 0).to(tl.int64), mask=t < M)
+
+
 @triton.jit(do_not_specialize=["B", "T"])
 def merges_kernel(p_order, p_sentence, p_lengths, p_rows, B, T, BT: tl.constexpr):
     """Write the rows of the merges of given trees; see `fused.merge_rows`.
