@@ -19,8 +19,10 @@ from tests.nn.equations import (
     step,
     words_of,
 )
+from tests.ops.test_memory import force_kernels
 
 both = pytest.mark.parametrize("compose", [True, False])
+either = pytest.mark.parametrize("fused", [False, True])
 
 
 def nse(**settings: object) -> NSEEncoder:
@@ -44,7 +46,10 @@ def last_state(encoder: NSEEncoder, words: Tensor) -> tuple[Tensor, list[Tensor]
 
 
 @both
-def test_equals_plain_loops(compose: bool) -> None:
+@either
+def test_equals_plain_loops(compose: bool, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fused:
+        force_kernels(monkeypatch)
     encoder = nse(compose=compose)
     check_sentences(encoder, lambda words: last_state(encoder, words)[0])
 
@@ -86,7 +91,12 @@ def test_a_single_word_replaces_its_slot_by_the_state() -> None:
     torch.testing.assert_close(vector, expected)
 
 
-def test_dropout_applies_to_both_lstms_and_spares_the_memory() -> None:
+@either
+def test_dropout_applies_to_both_lstms_and_spares_the_memory(
+    fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fused:
+        force_kernels(monkeypatch)
     encoder, lengths = nse(dropout=0.5).train(), torch.tensor([4, 2])
     words = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
     dropped: list[torch.Size] = []
@@ -98,7 +108,9 @@ def test_dropout_applies_to_both_lstms_and_spares_the_memory() -> None:
 
     encoder.dropout.register_forward_hook(drop)
     vector = encoder(words, lengths).vector
-    assert dropped == [(6, 5), (2, 10), (2, 10), (1, 10), (1, 10)]
+    # the inputs of the writer, for kernels at once
+    inputs = [(6, 10)] if fused else [(2, 10), (2, 10), (1, 10), (1, 10)]
+    assert dropped == [(6, 5), *inputs]
     # the reader sees zeros, but the memory still has the words
     assert torch.autograd.grad(vector.sum(), words)[0].any()
 

@@ -316,6 +316,22 @@ def attention() -> None:
         compiled(kernels.step_backward_kernel, sizes, **kinds)
 
 
+def memories() -> None:
+    """Compile the kernels of a memory that is rewritten word by word."""
+    from gumbeltree.ops import memory
+    from gumbeltree.ops.memory import kernels
+
+    numbers = ("before", "last", "now", "n", "m_stride", "dm_stride")
+    kinds = {"p_lengths": "*i64", **dict.fromkeys(numbers, "i32")}
+    sizes = memory.sizes(D)
+    warps = sizes.pop("num_warps")
+    for first in (True, False):
+        constants = {"K": 3 * D, "FIRST": first, **sizes}
+        for kept in (True, False):
+            compiled(kernels.word_kernel, constants | {"KEPT": kept}, warps, **kinds)
+        compiled(kernels.word_backward_kernel, constants, warps, **kinds)
+
+
 def main() -> None:
     """Compile all kernels, every compile-time branch and tile at least once."""
     for kind, words in (("*i64", True), ("*i32", False)):
@@ -415,3 +431,4 @@ if __name__ == "__main__":
         charts()
         multiplicative()
         attention()
+        memories()

@@ -33,6 +33,7 @@ from gumbeltree.training.optimizers import new_optimizer
 from gumbeltree.training.start import start_fabric
 from gumbeltree.training.step import CapturedStep, Step, why_not_captured
 from tests.models import tiny_model
+from tests.ops.test_memory import force_kernels
 from tests.training.test_step import FEW_SPARE_ROWS, sgd, split_of, with_trees
 
 SETTINGS = {
@@ -222,6 +223,11 @@ def test_kernels_of_attention_do_not_wait(monkeypatch):
     for name in ("apply_exact", "exact_gradients"):
         monkeypatch.delattr(f"gumbeltree.ops.attention_gru.{name}")
     test_a_captured_step_does_not_wait_for_the_device("dmn", 1, monkeypatch)
+
+
+def test_kernels_of_memories_do_not_wait(monkeypatch):
+    force_kernels(monkeypatch)
+    test_a_captured_step_does_not_wait_for_the_device("nse", 1, monkeypatch)
 
 
 def test_kernels_of_charts_do_not_wait():

@@ -1,13 +1,12 @@
 """The Neural Semantic Encoder, which reads and rewrites a memory of all words."""
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from gumbeltree.config import LSTMLeafConfig
 from gumbeltree.layout import Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.nn.leaves.lstm import LSTMLeaf
+from gumbeltree.ops.memory import rewrite
 from gumbeltree.peers import NSEConfig
 from gumbeltree.states import Draw, Encoding, Keep
 
@@ -51,48 +50,11 @@ class NSEEncoder(Encoder):
 
     def encode(self, sentences: Sentences, draw: Draw, keep: Keep) -> Encoding:
         """Return the last state of each sentence `[B, D]`."""
-        words, packed, D = sentences.words, sentences.layout, self.config.hidden_dim
-        layout = packed.full()
-        # added to the scores
-        outside = words.new_zeros(()).where(layout.valid(layout.T), -torch.inf)[..., None]
+        words, packed, layout = sentences.words, sentences.layout, sentences.layout.full()
         memory = packed.padded(words)[layout.sentence]  # [B, T, D], longest first
-        read = packed.spread(self.reader(self.dropout(words), packed)[:, :D])
-        fed = read
-        if self.compose is not None:
-            # the half of the product that does not depend on the memory
-            fed = F.linear(read, self.compose.weight[:, :D], self.compose.bias)
-        h = c = words.new_zeros((layout.B, D))
-        no_bias = torch.zeros_like(self.writer.bias)
-        states = []
-        steps = [x.split(list(layout.active)) for x in (read, fed)]
-        for n, o, part in zip(layout.active, *steps, strict=True):
-            if n < len(memory):
-                # inside a graph, all sentences have the same length
-                memory, outside, h, c = memory[:n], outside[:n], h[:n], c[:n]
-            # even under autocast, the memory keeps its precision
-            scores = torch.baddbmm(outside, memory, o[..., None]).squeeze(-1)  # [n, T]
-            z = scores.softmax(-1, dtype=memory.dtype)
-            m = (z[:, None] @ memory).squeeze(1)  # [n, D]
-            if self.compose is None:
-                composed = torch.cat([o, m], dim=-1)
-            else:
-                composed = part + F.linear(m, self.compose.weight[:, D:])
-            h, c = _step(self.writer, no_bias, self.dropout(composed), h, c)
-            # (1 - z) M + z h
-            memory = memory.lerp(h[:, None], z[..., None])
-            states.append(h)
-        return Encoding(torch.cat(states)[layout.last_rows()])
-
-
-def _step(
-    lstm: LSTMLeaf, no_bias: Tensor, x: Tensor, h: Tensor, c: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return h and c after one more input `[n, E]`, each `[n, D]`."""
-    if not torch.is_autocast_enabled(x.device.type):
-        # on a GPU, one kernel for all gates, which needs two biases
-        return torch.lstm_cell(x, (h, c), lstm.weight_ih, lstm.weight_hh, lstm.bias, no_bias)
-    # torch's cell would narrow the states as well as the products
-    gates = F.linear(x, lstm.weight_ih, lstm.bias) + F.linear(h, lstm.weight_hh)
-    i, f, g, o = gates.to(c.dtype).chunk(4, dim=-1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
+        read = packed.spread(self.reader(self.dropout(words), packed)[:, : words.shape[1]])
+        writer = self.writer.weight_ih, self.writer.weight_hh, self.writer.bias
+        compose = None if self.compose is None else (self.compose.weight, self.compose.bias)
+        drop = self.dropout if self.dropout.training and self.dropout.p > 0 else None
+        states = rewrite(memory, read, writer, compose, layout, drop)
+        return Encoding(states[layout.last_rows()])
