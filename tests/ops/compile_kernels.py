@@ -265,8 +265,9 @@ def shift_reduce() -> None:
         columns = fused.StackColumns(D, d)
         of_inputs = {**state, "d": d, "FIRST": columns.first, "WIDE": columns.wide}
         of_gradients = {**state, "d": d, "DP": columns.padded}
-        compiled(kernels.read_kernel, of_inputs, **kinds)
-        compiled(kernels.add_kernel, of_gradients, **kinds)
+        for drops in [False] if d else [False, True]:
+            compiled(kernels.read_kernel, {**of_inputs, "DROPS": drops}, **kinds)
+            compiled(kernels.add_kernel, {**of_gradients, "DROPS": drops}, **kinds)
     names = ("lengths", "stack", "size", "merged", "order", "rows", "view")
     of_stacks = {f"p_{name}": "*i64" for name in names} | {"p_wanted": "*u8", "ORDER": "i32"}
     compiled(kernels.advance_kernel, {"BS": fused.BS}, **of_stacks)

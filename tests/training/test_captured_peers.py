@@ -20,7 +20,7 @@ from gumbeltree.config import TrainingConfig
 from gumbeltree.data.device_split import DeviceSplit
 from gumbeltree.data.split import Split
 from gumbeltree.model import SentenceModel
-from gumbeltree.nn.encoders import constituency, level_tree
+from gumbeltree.nn.encoders import constituency, level_tree, nti
 from gumbeltree.nn.encoders.tree_encoder import TreeEncoder
 from gumbeltree.nn.leaves.lstm import LSTMLeaf
 from gumbeltree.nn.spans import random_orders, span_table
@@ -54,6 +54,7 @@ SETTINGS = {
     "latent_fused": {"encoder": "latent_syntax", "impl": "fused"},
     "constituency_fused": {"encoder": "constituency"},
     "constituency_dropout_fused": {"encoder": "constituency_dropout", "dropout": 0.0},
+    "nti_fused": {"encoder": "nti", "least_leaves": 4},
 }
 """Settings of encoders, if not the defaults."""
 OTHERS = [name for name in ENCODERS if not issubclass(ENCODERS[name], TreeEncoder)]
@@ -152,9 +153,10 @@ def need_interpreter(kind: str, monkeypatch: pytest.MonkeyPatch | None = None) -
     """Skip kernels on a CPU where there is a GPU, whose tests run them there; select them."""
     if kind.endswith("_fused") and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("on a CPU, kernels run in Triton's interpreter")
-    if monkeypatch and kind.startswith("constituency") and kind.endswith("_fused"):
-        # there is no setting
-        monkeypatch.setattr(constituency, "why_not", lambda weight: None)
+    if monkeypatch and kind.endswith("_fused"):
+        for module in (constituency, nti):
+            # there is no setting
+            monkeypatch.setattr(module, "why_not", lambda weight: None)
 
 
 def data_of(kind: str, columns: int, lengths: tuple[int, ...]) -> Split:
@@ -194,6 +196,7 @@ def test_a_captured_step_does_not_wait_for_the_device(kind, columns, monkeypatch
                 monkeypatch.delattr(thin, "follow")
                 monkeypatch.delattr(Machine, "reduce")
                 monkeypatch.delattr(level_tree, "levels_of")
+                monkeypatch.delattr(nti.NTIEncoder, "compose")
             step = CapturedStep(fabric, model, optimizer, split, config)
             step._update = no_waiting()(step._update)
             # on a CPU, torch's optimizers read the learning rate

@@ -1,15 +1,21 @@
 """The neural tree indexer NTI-SLSTM-LSTM (Munkhdalai and Yu 2017)."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gumbeltree.device.triton_support import why_not
 from gumbeltree.layout import Arrangement, Layout, Sentences
 from gumbeltree.nn.encoders.encoder import Encoder
 from gumbeltree.ops.lstm import lstm
+from gumbeltree.ops.stack import fused
+from gumbeltree.ops.stack.problem import StackProblem
 from gumbeltree.peers import NTIConfig
+from gumbeltree.registry import own
 from gumbeltree.states import Draw, Encoding, Keep, NodeState
 
 
@@ -84,12 +90,33 @@ class NTIEncoder(Encoder):
         words = torch.where(inside.view(-1, 1), found, self.padding.to(found))
         full = layout.full(2**height)
         states = lstm(self.leaf(self._drop(words)), self.recurrent, full)
-        nodes = NodeState(*states.unflatten(0, (-1, B)).chunk(2, dim=-1))
-        roots = [nodes.h[0]]
-        for _ in range(height):
-            nodes = self.compose(*(NodeState(*(x[side::2] for x in nodes)) for side in (0, 1)))
-            roots.append(nodes.h[0])
-        return torch.stack(roots)[heights, rank]
+        # the first node at the height of each root
+        first = 2 ** (height + 1) - 2 ** (height + 1 - heights)
+        nodes = self._nodes_of_bound(states, full)
+        return nodes.index_select(0, first * B + rank)[:, : self.config.hidden_dim]
+
+    def _nodes_of_bound(self, states: Tensor, layout: Layout) -> Tensor:
+        """Return the states of all nodes of full trees; see `fused.compose_full`.
+
+        A level then has 6 operations, forward and backward, in kernels that do not follow autocast.
+
+        Args:
+            states: states of the leaves `[N, 2D]`.
+            layout: their layout.
+        """
+        # a subclass may compose in another way
+        if not own(self, "gates") or why_not(self.recurrent) is not None:
+            levels = [states]
+            while len(levels[-1]) > layout.B:
+                pairs = levels[-1].unflatten(0, (-1, 2, layout.B))  # [n, 2, B, 2D]
+                sides = (NodeState(*x.chunk(2, dim=-1)) for x in pairs.unbind(1))
+                levels.append(torch.cat(self.compose(*sides), dim=-1).flatten(0, 1))
+            return torch.cat(levels)
+        D, kept = self.config.hidden_dim, None
+        problem = StackProblem(states, layout, *self.gates(), None, states.new_zeros((3, D)))
+        if self.training and self.config.dropout:
+            kept = self._drop(states.new_ones((layout.nodes - layout.N, 2 * D)))
+        return fused.compose_full(problem, kept)
 
     def compose(self, left: NodeState, right: NodeState) -> NodeState:
         """Return the parents of pairs of nodes, from states `[..., D]`."""
@@ -99,8 +126,26 @@ class NTIEncoder(Encoder):
         c = c + f_a.sigmoid() * left.c + f_b.sigmoid() * right.c
         return NodeState((o_a + o_b).sigmoid() * c.tanh(), c)
 
+    def gates(self) -> tuple[Tensor, Tensor]:
+        """Return weight `[5D, 2D]` and bias `[5D]` of the gates i, f_l, f_r, g, o of `ops.stack`.
+
+        They map h of both children, as `compose` does.
+        """
+        left: Any
+        right: Any
+        left, right = self.cell
+        weight = torch.cat([_five(left.weight, 0), _five(right.weight, 1)], dim=1)
+        return weight, _five(left.bias, 0) + _five(right.bias, 1)
+
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
+
+
+def _five(x: Tensor, side: int) -> Tensor:
+    """Return gates i, f_l, f_r, g, o `[5D, ...]` from u, i, f, o of one child `[4D, ...]`."""
+    u, i, f, o = x.chunk(4)
+    other = torch.zeros_like(f)
+    return torch.cat([i, *((other, f) if side else (f, other)), u, o])
 
 
 def _padded(layout: Layout, least: int) -> tuple[Tensor, Layout, Tensor, NDArray[np.int64]]:

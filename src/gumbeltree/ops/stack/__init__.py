@@ -20,7 +20,7 @@ Three implementations agree in values and gradients:
 - `fused` does the same inside a CUDA graph, with Triton kernels between the products. With a
   tracker, a step of `thin` has 110 operations, forward and backward, one of `fused` ten. Without
   one, it also has a machine that chooses its own actions, and composes given trees in any order of
-  their merges, with dropout.
+  their merges, and full trees level by level, with dropout.
 
 Inside a CUDA graph, where the host does not know the lengths, all sentences take part in all steps
 (`Layout.full`), and `device_tables` computes the row numbers on the device.

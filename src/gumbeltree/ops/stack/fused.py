@@ -1,6 +1,7 @@
 """Shift-reduce in Triton kernels, for batches whose sentences take part in all steps.
 
-Without a tracker, steps are merges of given trees in any order; see `compose`.
+Without a tracker, steps are merges of given trees in any order, see `compose`, or all merges of a
+level of full trees, see `compose_full`.
 """
 
 from typing import Any, NamedTuple
@@ -47,6 +48,19 @@ def spans_of(order: Tensor) -> tuple[Tensor, Tensor]:
     with torch.cuda.device_of(order):
         spans_kernel[(B,)](order, start, end, M, BT=max(16, 1 << M.bit_length()), num_warps=1)
     return start, end
+
+
+class StackSteps(NamedTuple):
+    """What the steps read and write."""
+
+    rows: Tensor
+    """Rows of left child, right child and parent, int64 `[3, M]`."""
+    after: Tensor
+    """Row of the next word, int64 `[M]`; only a tracker reads it."""
+    parts: list[tuple[int, int]]
+    """First merge of each step and number of its merges, which is B with a tracker."""
+    kept: tuple[Tensor | None, Tensor | None] = (None, None)
+    """Dropout of h of both children and of the candidates g: factors `[M, 2D]` and `[M, D]`."""
 
 
 class StackColumns(NamedTuple):
@@ -103,9 +117,10 @@ def follow(problem: StackProblem, tables: StackTables) -> StackResult:
         weights[0] = torch.cat([problem.weight, F.pad(tracker.to_cell, pad)], dim=1)
         last = F.pad(tracker.weight_hh, pad)
         weights += [torch.cat([word, last, second, top], dim=1), tracker.bias]
-    rows = tables.merges[:3].contiguous(), tables.view[2].contiguous()
+    rows, after = tables.merges[:3].contiguous(), tables.view[2].contiguous()
+    steps = StackSteps(rows, after, _one_each(rows, problem.layout))
     inputs = (problem.leaves, problem.missing)
-    states, tracked = _Fused.apply(problem, rows, None, columns, *inputs, *weights)
+    states, tracked = _Fused.apply(problem, steps, columns, *inputs, *weights)
     return StackResult(states, tracked if tracker else None)
 
 
@@ -118,10 +133,42 @@ def compose(problem: StackProblem, order: Tensor, kept: Tensor | None = None) ->
             read.
         kept: dropout of the candidates g of all merges: their factors `[(T-1) B, D]`.
     """
-    rows, columns = merge_rows(order, problem.layout), StackColumns(problem.missing.shape[1], 0)
+    rows = merge_rows(order, problem.layout)
+    steps = StackSteps(rows, rows, _one_each(rows, problem.layout), (None, kept))
+    return _composed(problem, steps)[: problem.layout.nodes]
+
+
+def compose_full(problem: StackProblem, kept: Tensor | None = None) -> Tensor:
+    """Return the states of all nodes of full binary trees, `[2N - B + 4, 2D]`.
+
+    Nodes are numbered level by level from the left, node i of sentence b in row iB + b. So those
+    with T leaves have the merges m = 0, 1, ..., of nodes 2m and 2m + 1, to node T + m. The last
+    four rows are no nodes.
+
+    Args:
+        problem: sentences of T leaves, a power of two, and weights; see `compose`.
+        kept: dropout of h of the children of all merges: their factors `[(T-1) B, 2D]`.
+    """
+    B, T = problem.layout.B, problem.layout.T
+    node = torch.arange(problem.layout.nodes, device=problem.leaves.device)
+    children = node[: 2 * (T - 1) * B].view(T - 1, 2, B).transpose(0, 1)
+    rows = torch.cat([children, node[T * B :].view(1, T - 1, B)]).flatten(1)
+    widths = [T >> height for height in range(1, T.bit_length())]
+    levels = [((T - 2 * n) * B, n * B) for n in widths]
+    return _composed(problem, StackSteps(rows, rows, levels, (kept, None)))
+
+
+def _composed(problem: StackProblem, steps: StackSteps) -> Tensor:
+    """Return the states `[2N - B + 4, 2D]` after all steps, without a tracker."""
     inputs = problem.leaves, problem.missing, problem.weight, problem.bias
-    states: Tensor = _Fused.apply(problem, (rows, rows), kept, columns, *inputs)[0]
-    return states[: problem.layout.nodes]
+    columns = StackColumns(problem.missing.shape[1], 0)
+    states: Tensor = _Fused.apply(problem, steps, columns, *inputs)[0]
+    return states
+
+
+def _one_each(rows: Tensor, layout: Layout) -> list[tuple[int, int]]:
+    """Return the parts of steps of one merge per sentence; see `StackSteps`."""
+    return [(offset, layout.B) for offset in range(0, rows.shape[1], layout.B)]
 
 
 def merge_rows(order: Tensor, layout: Layout) -> Tensor:
@@ -150,8 +197,7 @@ class _Fused(Function):
     def forward(
         ctx: Any,
         problem: StackProblem,
-        tables: tuple[Tensor, Tensor],
-        kept: Tensor | None,
+        steps: StackSteps,
         columns: StackColumns,
         leaves: Tensor,
         missing: Tensor,
@@ -159,34 +205,38 @@ class _Fused(Function):
     ) -> tuple[Tensor, Tensor]:
         from gumbeltree.ops.stack import kernels
 
-        states, B, (D, d) = problem.first_states(), problem.layout.B, columns
-        rows, after = tables
+        states, (D, d) = problem.first_states(), columns
+        rows, after, parts, (of_inputs, of_candidates) = steps
         M = rows.shape[1]
         # padded columns stay zero
         inputs = states.new_zeros((M, columns.wide))
         gates = states.new_empty((M, 5 * D))
-        steps = M if d else 0
-        track, tracked = states.new_empty((steps, 4 * d)), states.new_empty((steps, 2 * d))
+        tracks = M if d else 0
+        track, tracked = states.new_empty((tracks, 4 * d)), states.new_empty((tracks, 2 * d))
         sizes = {"D": D, "FIRST": columns.first, "WIDE": columns.wide, "BD": BD}
         weight, bias, *of_tracker = weights
         # Triton launches on the current device, not on that of the tensors
         with torch.cuda.device_of(states):
-            for t in range(M // B):
-                at = slice(t * B, (t + 1) * B)
-                kernels.read_kernel[_grid(B, max(D, d))](
-                    rows, after, states, tracked, inputs, t, B, M, d=d, **sizes
-                )
+            for offset, n in parts:
+                at = slice(offset, offset + n)
+                kernels.read_kernel[_grid(n, max(D, d))](
+                    rows, after, states, tracked, inputs, offset, n, M, d=d,
+                    **sizes, **_dropout(of_inputs, gates),
+                )  # fmt: skip
                 if d:
                     of_view, of_bias = of_tracker
                     torch.addmm(of_bias, inputs[at, columns.view], of_view.t(), out=track[at])
-                    kernels.track_kernel[_grid(B, d)](track, tracked, inputs, t, B, d=d, **sizes)
+                    kernels.track_kernel[_grid(n, d)](
+                        track, tracked, inputs, offset, n, d=d, **sizes
+                    )
                 torch.addmm(bias, inputs[at, columns.read], weight.t(), out=gates[at])
-                kernels.compose_kernel[_grid(B, D)](
-                    rows, states, gates, t, B, M, D=D, BD=BD, **_dropout(kept, gates)
+                kernels.compose_kernel[_grid(n, D)](
+                    rows, states, gates, offset, M, D=D, BD=BD, **_dropout(of_candidates, gates)
                 )
-        tape = states, gates, track, tracked, inputs, rows, after, kept
+        tape = states, gates, track, tracked, inputs, rows, after, *steps.kept
         ctx.save_for_backward(leaves, missing, *tape, *weights)
-        ctx.columns, ctx.counts = columns, (B, len(leaves), problem.layout.nodes)
+        ctx.columns, ctx.parts = columns, parts
+        ctx.counts = len(leaves), problem.layout.nodes
         return states, tracked
 
     @staticmethod
@@ -195,54 +245,58 @@ class _Fused(Function):
         with torch.no_grad():
             # kernels assume contiguous rows
             own = dstates.clone(memory_format=torch.contiguous_format), dtracked.contiguous()
-            gradients = _backward(tape, ctx.columns, ctx.counts, *own)
+            gradients = _backward(tape, ctx.columns, ctx.parts, ctx.counts, *own)
         if torch.is_grad_enabled():
-            inputs = leaves, missing, *tape[8:]
+            inputs = leaves, missing, *tape[9:]
             gradients = FirstDerivativeOnly.apply(
                 "fused", len(gradients), *gradients, *inputs, dstates, dtracked
             )
-        return (None, None, None, None, *gradients)
+        return (None, None, None, *gradients)
 
 
 def _backward(
     tape: list[Any],
     columns: StackColumns,
-    counts: tuple[int, int, int],
+    parts: list[tuple[int, int]],
+    counts: tuple[int, int],
     dstates: Tensor,
     dtracked: Tensor,
 ) -> tuple[Tensor, ...]:
     """Return the gradients of leaves, missing nodes and weights; `dstates` is overwritten.
 
     That of missing nodes is complete only if there is no tracker, which would read them. `counts`
-    are the sentences, the rows of words and those of all nodes.
+    are the rows of words and those of all nodes.
     """
     from gumbeltree.ops.stack import kernels
 
-    B, words, nodes = counts
-    states, gates, track, tracked, inputs, rows, after, kept, weight, _, *of_tracker = tape
+    words, nodes = counts
+    states, gates, track, tracked, inputs, rows, after, of_inputs, of_candidates, *weights = tape
+    weight, _, *of_tracker = weights
     (D, d), M = columns, rows.shape[1]
     dgates, dtrack = torch.empty_like(gates), torch.empty_like(track)
-    dread = states.new_empty((B, 2 * D + columns.padded))
-    dview = states.new_zeros((B, columns.view.stop))
-    carried = states.new_zeros((B, d))
+    most = max((n for _, n in parts), default=0)
+    dread = states.new_empty((most, 2 * D + columns.padded))
+    dview = states.new_zeros((most, columns.view.stop))
+    carried = states.new_zeros((most, d))
     sizes = {"D": D, "BD": BD}
     of_step = {"d": d, "DP": columns.padded, **sizes}
     with torch.cuda.device_of(states):
-        for t in reversed(range(M // B)):
-            at = slice(t * B, (t + 1) * B)
-            kernels.compose_backward_kernel[_grid(B, D)](
-                rows, states, gates, dstates, dgates, t, B, M, nodes,
-                **sizes, **_dropout(kept, gates),
+        for offset, n in reversed(parts):
+            at = slice(offset, offset + n)
+            kernels.compose_backward_kernel[_grid(n, D)](
+                rows, states, gates, dstates, dgates, offset, M, nodes,
+                **sizes, **_dropout(of_candidates, gates),
             )  # fmt: skip
-            torch.mm(dgates[at], weight, out=dread)
+            torch.mm(dgates[at], weight, out=dread[:n])
             if d:
-                kernels.track_backward_kernel[_grid(B, d)](
-                    track, tracked, dtracked, dread, dview, carried, dtrack, t, B, **of_step
+                kernels.track_backward_kernel[_grid(n, d)](
+                    track, tracked, dtracked, dread, dview, carried, dtrack, offset, n, **of_step
                 )
                 torch.mm(dtrack[at], of_tracker[0], out=dview)
-            kernels.add_kernel[_grid(B, D)](
-                rows, after, dread, dview, dstates, t, B, M, nodes, **of_step
-            )
+            kernels.add_kernel[_grid(n, D)](
+                rows, after, dread, dview, dstates, offset, M, nodes,
+                **of_step, **_dropout(of_inputs, gates),
+            )  # fmt: skip
     # weights in one product each
     of_cell = dgates.t() @ inputs[:, columns.read], dgates.sum(0)
     found = dstates[:words], dstates[nodes : nodes + 3, :D], *of_cell
@@ -251,8 +305,8 @@ def _backward(
     return *found, dtrack.t() @ inputs[:, columns.view], dtrack.sum(0)
 
 
-def _grid(B: int, width: int) -> tuple[int, int]:
-    return B, -(-width // BD)
+def _grid(n: int, width: int) -> tuple[int, int]:
+    return n, -(-width // BD)
 
 
 def _dropout(kept: Tensor | None, any_other: Tensor) -> dict[str, Any]:
@@ -298,10 +352,10 @@ class FusedMachine(Machine):
             )  # fmt: skip
             kernels.read_kernel[_grid(B, D)](
                 self.merges, self.merges, self.states, no_tracker, self.inputs, 0, B, B,
-                D=D, d=0, FIRST=0, WIDE=2 * D, BD=BD,
+                D=D, d=0, FIRST=0, WIDE=2 * D, BD=BD, **_dropout(None, self.gates),
             )  # fmt: skip
             torch.addmm(problem.bias, self.inputs, problem.weight.t(), out=self.gates)
             kernels.compose_kernel[_grid(B, D)](
-                self.merges, self.states, self.gates, 0, B, B, D=D, BD=BD,
+                self.merges, self.states, self.gates, 0, B, D=D, BD=BD,
                 **_dropout(None, self.gates),
             )  # fmt: skip

@@ -1,10 +1,12 @@
 """Triton kernels of shift-reduce: the parts of a step between its products.
 
-Program (i, j) handles BD columns of sentence i. Sentences share no rows of states but those that
-stand for missing nodes, to whose gradients only zeros are added, and one that is written and never
-read. So there are no atomic additions, and results are deterministic.
+A step has B merges, from row `offset` of what is stored for all steps. With a tracker, it has one
+for each sentence, whether it exists or not. Program (i, j) handles BD columns of merge i. Merges of
+a step share no rows of states but those that stand for missing nodes, to whose gradients only zeros
+are added, and one that is written and never read. So there are no atomic additions, and results are
+deterministic.
 
-Legend, with B sentences, state width D and tracker width d, both at step or merge `t`:
+Legend, with state width D and tracker width d:
 
     p_rows     [3, steps]       rows of left child, right child and parent
     p_next     [steps]          row of the next word
@@ -13,12 +15,12 @@ Legend, with B sentences, state width D and tracker width d, both at step or mer
     p_gates    [steps, 5D]      gates i, f_l, f_r, g, o, which are activated in place
     p_track    [steps, 4d]      gates i, f, g, o of the tracker, which are activated in place
     p_tracked  [steps, 2d]      h and c of the tracker
-    p_dread    [B, 2D + DP]     gradient of the inputs of the composition
-    p_dview    [B, 3D + DP]     gradient of the inputs of the tracker
+    p_dread    [B, 2D + DP]     gradient of the inputs of the composition, in one step
+    p_dview    [B, 3D + DP]     gradient of the inputs of the tracker, in one step
+    p_kept     [steps, ...]     factors of dropout, if DROPS: of the children's h, [..., 2D], in
+                                `read_kernel` and `add_kernel`, of g, [..., D], in the other two
     NODES                       first row that stands for a missing node
     DP                          d, padded
-
-Offsets of sentence i at step t are t * B + i.
 """
 
 import triton
@@ -125,37 +127,40 @@ def advance_kernel(
     tl.store(p_merged + o_b, merged + tl.where(reduces, 1, 0), mask=m_b)
 
 
-@triton.jit(do_not_specialize=["t", "B", "steps"])
+@triton.jit(do_not_specialize=["offset", "B", "steps"])
 def read_kernel(
-    p_rows, p_next, p_states, p_tracked, p_inputs, t, B, steps, D: tl.constexpr, d: tl.constexpr,
-    FIRST: tl.constexpr, WIDE: tl.constexpr, BD: tl.constexpr,
+    p_rows, p_next, p_states, p_tracked, p_inputs, offset, B, steps, p_kept, D: tl.constexpr,
+    d: tl.constexpr, FIRST: tl.constexpr, WIDE: tl.constexpr, BD: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """Write h of the children and, with a tracker, of the next word and the last tracker state."""
-    at = (t * B + tl.program_id(0)).to(tl.int64)
+    at = (offset + tl.program_id(0)).to(tl.int64)
     o_d = tl.program_id(1) * BD + tl.arange(0, BD)
     m_d = o_d < D
     p_to = p_inputs + at * WIDE + o_d
     left, right = tl.load(p_rows + at), tl.load(p_rows + steps + at)
     b_left = tl.load(p_states + left * (2 * D) + o_d, mask=m_d, other=0.0)
     b_right = tl.load(p_states + right * (2 * D) + o_d, mask=m_d, other=0.0)
+    if DROPS:
+        b_left *= tl.load(p_kept + at * (2 * D) + o_d, mask=m_d, other=0.0)
+        b_right *= tl.load(p_kept + at * (2 * D) + D + o_d, mask=m_d, other=0.0)
     tl.store(p_to + FIRST, b_left, mask=m_d)
     tl.store(p_to + FIRST + D, b_right, mask=m_d)
     if d > 0:
         word = tl.load(p_next + at)
         tl.store(p_to, tl.load(p_states + word * (2 * D) + o_d, mask=m_d, other=0.0), mask=m_d)
-        if t > 0:
+        if offset > 0:
             m_e = o_d < d
             b_e = tl.load(p_tracked + (at - B) * (2 * d) + o_d, mask=m_e, other=0.0)
             tl.store(p_to + D, b_e, mask=m_e)
 
 
-@triton.jit(do_not_specialize=["t", "B"])
+@triton.jit(do_not_specialize=["offset", "B"])
 def track_kernel(
-    p_track, p_tracked, p_inputs, t, B, D: tl.constexpr, d: tl.constexpr, FIRST: tl.constexpr,
+    p_track, p_tracked, p_inputs, offset, B, D: tl.constexpr, d: tl.constexpr, FIRST: tl.constexpr,
     WIDE: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Compute the state of the tracker, which is also an input of the composition."""
-    at = (t * B + tl.program_id(0)).to(tl.int64)
+    at = (offset + tl.program_id(0)).to(tl.int64)
     o_d = tl.program_id(1) * BD + tl.arange(0, BD)
     m = o_d < d
     p_gate = p_track + at * (4 * d) + o_d
@@ -164,7 +169,7 @@ def track_kernel(
     b_g = tanh(tl.load(p_gate + 2 * d, mask=m, other=0.0))
     b_o = sigmoid(tl.load(p_gate + 3 * d, mask=m, other=0.0))
     b_c = b_i * b_g
-    if t > 0:
+    if offset > 0:
         b_c += b_f * tl.load(p_tracked + (at - B) * (2 * d) + d + o_d, mask=m, other=0.0)
     b_h = b_o * tanh(b_c)
     tl.store(p_gate, b_i, mask=m)
@@ -176,13 +181,13 @@ def track_kernel(
     tl.store(p_inputs + at * WIDE + FIRST + 2 * D + o_d, b_h, mask=m)
 
 
-@triton.jit(do_not_specialize=["t", "B", "steps"])
+@triton.jit(do_not_specialize=["offset", "steps"])
 def compose_kernel(
-    p_rows, p_states, p_gates, t, B, steps, p_kept, D: tl.constexpr, BD: tl.constexpr,
+    p_rows, p_states, p_gates, offset, steps, p_kept, D: tl.constexpr, BD: tl.constexpr,
     DROPS: tl.constexpr,
 ):  # fmt: skip
     """Compute the parents from the gates (Eqs. 1-3)."""
-    at = (t * B + tl.program_id(0)).to(tl.int64)
+    at = (offset + tl.program_id(0)).to(tl.int64)
     o_d = tl.program_id(1) * BD + tl.arange(0, BD)
     m = o_d < D
     left, right = tl.load(p_rows + at), tl.load(p_rows + steps + at)
@@ -207,16 +212,16 @@ def compose_kernel(
     tl.store(p_states + made * (2 * D) + D + o_d, b_c, mask=m)
 
 
-@triton.jit(do_not_specialize=["t", "B", "steps", "NODES"])
+@triton.jit(do_not_specialize=["offset", "steps", "NODES"])
 def compose_backward_kernel(
-    p_rows, p_states, p_gates, p_dstates, p_dgates, t, B, steps, NODES, p_kept, D: tl.constexpr,
+    p_rows, p_states, p_gates, p_dstates, p_dgates, offset, steps, NODES, p_kept, D: tl.constexpr,
     BD: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the gates; add that of the children's c.
 
     It is zero where there is no merge, whose parent is past the nodes.
     """
-    at = (t * B + tl.program_id(0)).to(tl.int64)
+    at = (offset + tl.program_id(0)).to(tl.int64)
     o_d = tl.program_id(1) * BD + tl.arange(0, BD)
     made = tl.load(p_rows + 2 * steps + at)
     m = (o_d < D) & (made < NODES)
@@ -249,17 +254,17 @@ def compose_backward_kernel(
     tl.store(p_dstates + o_right, b_dright, mask=m)
 
 
-@triton.jit(do_not_specialize=["t", "B"])
+@triton.jit(do_not_specialize=["offset", "B"])
 def track_backward_kernel(
-    p_track, p_tracked, p_dtracked, p_dread, p_dview, p_carried, p_dtrack, t, B, D: tl.constexpr,
-    d: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
+    p_track, p_tracked, p_dtracked, p_dread, p_dview, p_carried, p_dtrack, offset, B,
+    D: tl.constexpr, d: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the tracker's gates.
 
     p_dview is that of the following step, and p_carried [B, d] the gradient of the tracker's c.
     """
     i = tl.program_id(0).to(tl.int64)
-    at = t * B + i
+    at = offset + i
     o_d = tl.program_id(1) * BD + tl.arange(0, BD)
     m = o_d < d
     p_gate = p_track + at * (4 * d) + o_d
@@ -275,7 +280,7 @@ def track_backward_kernel(
     b_dc += tl.load(p_carried + i * d + o_d, mask=m, other=0.0)
     b_dc += b_dh * b_o * (1 - b_tanh * b_tanh)
     b_df = tl.full((BD,), 0.0, b_dc.dtype)
-    if t > 0:
+    if offset > 0:
         b_before = tl.load(p_tracked + (at - B) * (2 * d) + d + o_d, mask=m, other=0.0)
         b_df = b_dc * b_before * b_f * (1 - b_f)
     p_dgate = p_dtrack + at * (4 * d) + o_d
@@ -286,19 +291,22 @@ def track_backward_kernel(
     tl.store(p_carried + i * d + o_d, b_dc * b_f, mask=m)
 
 
-@triton.jit(do_not_specialize=["t", "B", "steps", "NODES"])
+@triton.jit(do_not_specialize=["offset", "steps", "NODES"])
 def add_kernel(
-    p_rows, p_next, p_dread, p_dview, p_dstates, t, B, steps, NODES, D: tl.constexpr,
-    d: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr,
+    p_rows, p_next, p_dread, p_dview, p_dstates, offset, steps, NODES, p_kept, D: tl.constexpr,
+    d: tl.constexpr, DP: tl.constexpr, BD: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """Add the gradients of all inputs to those of the nodes that were read."""
     i = tl.program_id(0).to(tl.int64)
-    at = t * B + i
+    at = offset + i
     o_d = tl.program_id(1) * BD + tl.arange(0, BD)
     m_d = o_d < D
     left, right = tl.load(p_rows + at), tl.load(p_rows + steps + at)
     b_left = tl.load(p_dread + i * (2 * D + DP) + o_d, mask=m_d, other=0.0)
     b_right = tl.load(p_dread + i * (2 * D + DP) + D + o_d, mask=m_d, other=0.0)
+    if DROPS:
+        b_left *= tl.load(p_kept + at * (2 * D) + o_d, mask=m_d, other=0.0)
+        b_right *= tl.load(p_kept + at * (2 * D) + D + o_d, mask=m_d, other=0.0)
     if d > 0:
         p_from = p_dview + i * (3 * D + DP) + o_d
         b_left += tl.load(p_from + D + DP, mask=m_d, other=0.0)
