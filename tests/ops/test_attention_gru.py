@@ -36,8 +36,9 @@ def layout_of(lengths: tuple[int, ...], spare: int = 0, device: str = "cpu") -> 
 def given_of(layout: Layout, units: int) -> list[Tensor]:
     """Return inputs, gates and a weight; gates of spare rows are zero."""
     torch.manual_seed(0)
-    inputs = torch.randn(layout.rows, 3 * units, dtype=torch.float64)
-    gates = torch.rand(layout.rows, 1, dtype=torch.float64)
+    # in memory, columns come before rows
+    inputs = torch.randn(3 * units, layout.rows, dtype=torch.float64).t()
+    gates = torch.rand(layout.rows, 2, dtype=torch.float64)[:, :1]
     if layout.spare:
         gates *= layout.valid(layout.T).t().reshape(-1, 1)
     return [inputs, gates, torch.randn(3 * units, units, dtype=torch.float64) / units**0.5]

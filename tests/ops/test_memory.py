@@ -125,6 +125,22 @@ def test_values_and_gradients(
     assert torch.equal(outside, kept)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_word_vectors_need_not_be_learned(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fused:
+        force_kernels(monkeypatch)
+    layout = layout_of((3, 1), 2)
+    memory, *given = inputs_of(layout, True)
+    for x in given:
+        x.requires_grad_()
+    found, expected = (
+        torch.autograd.grad(function([memory, *given], layout, None).sum(), given)
+        for function in (run, plain)
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_high_scores_do_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of((6, 3))
     given = inputs_of(layout, True)

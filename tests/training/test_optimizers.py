@@ -166,6 +166,15 @@ def test_adadelta_reads_no_values_on_the_host(captured, monkeypatch):
     assert devices == ["meta"] * 8
 
 
+def test_decay_leaves_absent_words_alone_even_if_the_norm_is_infinite():
+    words = nn.Parameter(torch.ones(2, 3))
+    words.grad = torch.tensor([[1.0] * 3, [0.0] * 3])
+    optimizer = Adadelta([words], 0.5)
+    optimizer.grad_scale = torch.tensor(torch.inf)
+    _decay([words], 0.5)(optimizer)
+    assert words.grad[1].tolist() == [0.0] * 3
+
+
 def test_a_factor_of_the_gradients_of_adagrad_equals_a_larger_first_sum():
     scaled = AdaGrad([parameter()], 0.05, 0.0, 0.1)
     larger = AdaGrad([parameter()], 0.05, 0.0, 10.0)

@@ -170,6 +170,15 @@ def test_mean_gradient_is_that_of_the_expected_loss(baseline, lengths, impl):
     assert choices[names.index("encoder.query")].abs().max() > 1e-3
 
 
+def test_reported_loss_is_a_mean_over_the_samples():
+    step = step_of(estimator=estimator("rloo"), lengths=(3, 4))
+    batch, draw = batch_of(step, step.samples)
+    step.order = next(orders(batch))
+    losses = step._losses(batch, step._forward(batch, draw))
+    step._update(batch, draw, 0.5, 1.0)
+    assert float(step.loss) == pytest.approx(0.5 * float(losses.detach().sum()) / 2)
+
+
 @pytest.mark.parametrize("kind", ["reinforce", "ppo"])
 @pytest.mark.parametrize("baseline", ["none", "self_critical", "nvil"])
 def test_mean_gradient_of_pairs(baseline, kind):

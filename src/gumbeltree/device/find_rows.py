@@ -39,7 +39,8 @@ def find_rows(
         words: Concatenated word ids of a data set, int32; None to leave `ids` empty.
         firsts: Index in `words` of the first word of each sorted sentence, int64 `[B]`.
     """
-    find = _find_by_kernel if start.is_cuda and why_not_triton() is None else _find
+    fused = start.is_cuda and why_not_triton(start.device) is None
+    find = _find_by_kernel if fused else _find
     return find(cap, start, lengths, words, firsts)
 
 

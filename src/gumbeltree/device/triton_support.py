@@ -19,10 +19,10 @@ WIDE = 320
 """State width above which some products use larger tiles."""
 
 
-def why_not_triton() -> str | None:
-    """Return why Triton is not available, or None if it is."""
+def why_not_triton(device: torch.device | None = None) -> str | None:
+    """Return why Triton is not available, or its kernels on a CUDA device, or None if they are."""
     if importlib.util.find_spec("triton"):
-        return None
+        return None if device is None else _trial(device)
     return f"Triton is missing: {pip_command('triton')}"
 
 
@@ -51,9 +51,7 @@ def why_not(weight: Tensor, by_name: bool = False) -> str | None:
     interpreted = by_name and os.environ.get("TRITON_INTERPRET") == "1"
     if not weight.is_cuda and not interpreted:
         return f"its kernels need a CUDA device, but the weights are on {weight.device}"
-    if (reason := why_not_triton()) is not None:
-        return reason
-    if weight.is_cuda and (reason := _trial(weight.device)) is not None:
+    if (reason := why_not_triton(weight.device if weight.is_cuda else None)) is not None:
         return reason
     if weight.dtype != torch.float32 and not (interpreted and weight.dtype == torch.float64):
         return f"its kernels need torch.float32 weights, got {weight.dtype}"

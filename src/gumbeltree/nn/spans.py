@@ -39,7 +39,7 @@ def spans_of(order: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         order: merges, int64 `[B, T-1]`, -1 past the end of a sentence; both results are 0 there.
     """
-    if order.is_cuda and why_not_triton() is None:
+    if order.is_cuda and why_not_triton(order.device) is None:
         # one kernel
         return fused.spans_of(order)
     T = order.shape[1] + 1

@@ -375,9 +375,10 @@ def _decay(words: Iterable[Tensor], factor: float) -> Callable[..., None]:
         scale = getattr(optimizer, "grad_scale", None)
         for weight in words:
             if weight.grad is not None:
-                present = weight.grad.any(1, keepdim=True).to(weight.dtype)
-                present = present if scale is None else present * scale
-                weight.grad.addcmul_(weight.detach(), present, value=factor)
+                present = weight.grad.any(1, keepdim=True)
+                # not a product: the scale may be infinite
+                amount = present if scale is None else torch.where(present, scale, 0)
+                weight.grad.addcmul_(weight.detach(), amount.to(weight.dtype), value=factor)
 
     return hook
 

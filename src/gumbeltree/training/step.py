@@ -335,8 +335,7 @@ class CapturedStep(Step):
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         # fused optimizers divide by this as they read the gradients, which saves a pass over them
-        scale = (norm.float() + 1e-6) / self.config.clip
-        self.optimizer.grad_scale = scale.clamp(1.0, torch.finfo(scale.dtype).max)
+        self.optimizer.grad_scale = ((norm.float() + 1e-6) / self.config.clip).clamp(min=1.0)
         return norm
 
 

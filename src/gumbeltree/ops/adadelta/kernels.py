@@ -30,4 +30,6 @@ def update_kernel(
     tl.store(p_squares + at, s, mask=m)
     tl.store(p_deltas + at, RHO * d + (1 - RHO) * (u * u), mask=m)
     tl.store(p_weight + at, w, mask=m)
+    # all warps read what few of their threads write now
+    tl.debug_barrier()
     tl.store(p_last + i, step, mask=found)
