@@ -63,9 +63,16 @@ def tile_on_gpu(tiles: Mapping[str, Tile], precision: str, D: int, columns: int 
 
 
 def compiled(
-    kernel: Any, constants: dict[str, Any], warps: int = 4, stages: int = 3, **kinds: str
+    kernel: Any,
+    constants: dict[str, Any],
+    warps: int = 4,
+    stages: int = 3,
+    **kinds: str | tuple[str, ...],
 ) -> None:
-    """Compile a kernel and print its use of shared memory; `kinds` overrides argument types."""
+    """Compile a kernel and print its use of shared memory.
+
+    `kinds` overrides argument types, with a tuple for arguments that are tuples.
+    """
     # bfloat16 operands use the same PRECISION as IEEE ones
     ieee = constants.get("PRECISION") == "ieee" and "*bf16" not in kinds.values()
     chained = CAPABILITY >= 90 and "CHAIN" in kernel.arg_names
@@ -73,7 +80,7 @@ def compiled(
     if "CHAIN" in kernel.arg_names:
         constants = constants | {"CHAIN": chained}
 
-    def kind(name: str) -> str:
+    def kind(name: str) -> str | tuple[str, ...]:
         if name in constants:
             return "constexpr"
         if name in kinds:
@@ -89,9 +96,10 @@ def compiled(
         signature,
         {(names.index(name),): value for name, value in constants.items()},
         {
-            (i,): [["tt.divisibility", 16]]
+            place: [["tt.divisibility", 16]]
             for i, name in enumerate(names)
-            if signature[name].startswith("*")
+            for place, one in places(i, signature[name])
+            if one.startswith("*")
         },
     )
     options = {"num_warps": warps, "num_stages": stages, "launch_pdl": chained}
@@ -100,6 +108,13 @@ def compiled(
         assert set(joins(result.asm["ptx"])) == {chained}, (kernel.__name__, constants)
     assert result.metadata.shared <= ROOM[CAPABILITY] * 1024, (kernel.__name__, constants)
     print(kernel.__name__, constants, f"{result.metadata.shared / 1024:.0f} KiB", flush=True)
+
+
+def places(i: int, kind: str | tuple[str, ...]) -> list[tuple[tuple[int, ...], str]]:
+    """Return the place and type of argument i, or of each of its items."""
+    if isinstance(kind, str):
+        return [((i,), kind)]
+    return [((i, j), one) for j, one in enumerate(kind)]
 
 
 def joins(ptx: str) -> Iterator[bool]:
@@ -384,6 +399,10 @@ def main() -> None:
     BV, BE = adadelta.block(D)
     constants = {"RHO": 0.9, "LOG_RHO": -0.152, "EPS": 1e-6, "E": D, "BV": BV, "BE": BE}
     compiled(adadelta_kernels.update_kernel, constants, V="i32")
+    constants = {"RHO": 0.9, "EPS": 1e-6, "B": adadelta.SMALL, "FIRSTS": (0, D, D + 1)}
+    constants |= {"SIZES": (D * adadelta.SMALL, D), "DECAY": 0.01}
+    four = dict.fromkeys(adadelta.Weights._fields, ("*fp32", "*fp32"))
+    compiled(adadelta_kernels.update_weights_kernel, constants, **four)
     constants = {"WIDTH": 4 * D, "BW": power_of_two(4 * D), "BM": fused_lstm.CLEARED}
     compiled(lstm.clear_kernel, constants, N="i32")
     BM, BD, warps = fused_lstm.CELL

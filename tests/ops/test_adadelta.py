@@ -5,14 +5,21 @@ import torch
 
 from gumbeltree.ops.adadelta import (
     ENTRIES,
+    MOST,
+    SMALL,
     Rows,
     Scalars,
+    Weights,
     block,
     update_exact,
     update_fused,
     update_rows,
+    update_weights,
+    update_weights_exact,
+    update_weights_fused,
 )
 
+SHAPES = [(3, 7), (), (16,), (33,), (1, 1), (2, 4, 5)]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RHO, EPS, RATE = 0.9, 1e-6, 0.7
 # on a GPU, `update_exact` also updates absent rows, which makes no difference later
@@ -27,6 +34,8 @@ UPDATES = [
 @pytest.fixture(autouse=True)
 def _small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gumbeltree.ops.adadelta.ENTRIES", 16)
+    monkeypatch.setattr("gumbeltree.ops.adadelta.SMALL", 16)
+    monkeypatch.setattr("gumbeltree.ops.adadelta.MOST", 4)
 
 
 def new_rows(V: int, E: int, function: object = None, dtype: torch.dtype = torch.float64) -> Rows:
@@ -156,3 +165,92 @@ def test_gpu_update_in_a_graph_equals_float64(contiguous: bool, monkeypatch) -> 
     for name in names:
         one, other = getattr(rows, name).double().cpu(), getattr(exact, name)
         assert float((one - other).norm() / other.norm()) < 1e-5, name
+
+
+def new_weights(device: str, dtype: torch.dtype, shapes: list[tuple[int, ...]]) -> Weights:
+    """Return random tensors without a gradient in their initial state."""
+    torch.manual_seed(2)
+    weights = [torch.randn(shape, dtype=dtype).to(device) for shape in shapes]
+    return Weights(weights, *([torch.zeros_like(x) for x in weights] for _ in range(3)))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "function",
+    [
+        update_weights_exact,
+        pytest.param(update_weights_fused, marks=pytest.mark.gpu if DEVICE == "cuda" else ()),
+    ],
+)
+def test_weights_equal_those_of_torch(function, decay: float) -> None:
+    if function is update_weights_fused:
+        pytest.importorskip("triton")
+    exact = function is update_weights_exact
+    device = "cpu" if exact else DEVICE
+    # the kernel rounds as float32 does
+    dtype, tolerance = (torch.float64, 1e-11) if exact else (torch.float32, 1e-5)
+    ours = new_weights(device, dtype, SHAPES)
+    wanted = [torch.nn.Parameter(x.cpu().double().clone()) for x in ours.weights]
+    torchs = torch.optim.Adadelta(wanted, RATE, rho=RHO, eps=EPS, weight_decay=decay)
+    for number in range(1, 6):
+        # a number, a tensor, and none
+        scale = None if number == 3 else torch.tensor(number / 2, dtype=dtype, device=device)
+        rate = RATE if number < 3 else torch.tensor(RATE, dtype=dtype, device=device)
+        for p, gradient in zip(wanted, ours.gradients, strict=True):
+            gradient.copy_(torch.randn(p.shape))
+            p.grad = gradient.double().cpu() / (1 if scale is None else float(scale))
+        before = [x.clone() for x in ours.gradients]
+        function(ours, rate, scale, RHO, EPS, decay)
+        torchs.step()
+        assert all(map(torch.equal, before, ours.gradients))
+    state = [torchs.state[p] for p in wanted]
+    close = {"rtol": tolerance, "atol": 1e-2 * tolerance, "check_dtype": False}
+    pairs = (
+        (ours.weights, [p.detach() for p in wanted]),
+        (ours.squares, [x["square_avg"] for x in state]),
+        (ours.deltas, [x["acc_delta"] for x in state]),
+    )
+    for found, other in pairs:
+        torch.testing.assert_close([x.cpu() for x in found], other, **close)
+
+
+def test_kernel_of_weights_passes_nan_on() -> None:
+    pytest.importorskip("triton")
+    weights = new_weights(DEVICE, torch.float32, [(3,), (2, 2)])
+    weights.gradients[1][0, 1] = torch.nan
+    update_weights_fused(weights, RATE, None, RHO, EPS)
+    assert [x.isnan().any().item() for x in weights.weights] == [False, True]
+    assert weights.weights[1].isnan().tolist() == [[False, True], [False, False]]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_gpu_updates_weights_with_the_bits_of_torch(decay: float, monkeypatch) -> None:
+    for name, value in (("SMALL", SMALL), ("MOST", MOST)):
+        monkeypatch.setattr(f"gumbeltree.ops.adadelta.{name}", value)
+    calls = []
+    monkeypatch.setattr(
+        "gumbeltree.ops.adadelta.update_weights_fused",
+        lambda *x: (calls.append(1), update_weights_fused(*x)),
+    )
+    shapes = [(1500, 600), (300,), (), (7, 13), *[(64, i) for i in range(1, MOST + 4)]]
+    ours, exact = (new_weights(DEVICE, torch.float32, shapes) for _ in range(2))
+    scale, rate = torch.tensor(1.7, device=DEVICE), torch.tensor(RATE, device=DEVICE)
+    for _ in range(10):
+        for one, other in zip(ours.gradients, exact.gradients, strict=True):
+            one.normal_().mul_(10.0 ** torch.randint(-20, 5, (), device=DEVICE))
+            other.copy_(one)
+        update_weights(ours, rate, scale, RHO, EPS, decay)
+        update_weights_exact(exact, rate, scale, RHO, EPS, decay)
+        for name in Weights._fields:
+            assert all(map(torch.equal, getattr(ours, name), getattr(exact, name))), name
+    assert len(calls) == 10
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", range(4))
+def test_gpu_weights_in_another_order_are_not_for_the_kernel(place: int, monkeypatch) -> None:
+    monkeypatch.setattr("gumbeltree.ops.adadelta.update_weights_fused", None)
+    weights = new_weights(DEVICE, torch.float32, [(3, 5), (4,)])
+    weights[place][0] = torch.zeros(5, 3, device=DEVICE).T
+    update_weights(weights, RATE, None, RHO, EPS)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gumbeltree.config import OPTIMIZERS, TrainingConfig
-from gumbeltree.ops.adadelta import Rows, Scalars, update_rows
+from gumbeltree.ops.adadelta import Rows, Scalars, Weights, update_rows, update_weights
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
@@ -198,7 +198,14 @@ class Adadelta(Descent):
             else:
                 self._update_rows(group, p)
         if others:
-            super()._update(group, others)
+            squares, deltas = (
+                [self.state[p][name] for p in others] for name in ("square_avg", "acc_delta")
+            )
+            gradients = [p.grad for p in others if p.grad is not None]
+            update_weights(
+                Weights(others, gradients, squares, deltas),
+                *(group["lr"], self.grad_scale, group["rho"], group["eps"], group["weight_decay"]),
+            )
 
     def _update_rows(self, group: dict[str, Any], p: Tensor) -> None:
         """Update the rows of a matrix that have a gradient."""
@@ -210,24 +217,6 @@ class Adadelta(Descent):
         # filling a tensor can be captured, copying a number to the device cannot
         scalars = Scalars(*(x if isinstance(x, Tensor) else p.new_full((), x) for x in numbers))
         update_rows(rows, scalars, group["rho"], group["eps"])
-
-    def _directions(
-        self, group: dict[str, Any], parameters: Tensors, gradients: Tensors
-    ) -> Tensors:
-        squares, deltas = (
-            [self.state[p][name] for p in parameters] for name in ("square_avg", "acc_delta")
-        )
-        torch._foreach_mul_(squares, group["rho"])
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - group["rho"])
-        roots = torch._foreach_add(squares, group["eps"])
-        torch._foreach_sqrt_(roots)
-        found = torch._foreach_add(deltas, group["eps"])
-        torch._foreach_sqrt_(found)
-        torch._foreach_div_(found, roots)
-        torch._foreach_mul_(found, gradients)
-        torch._foreach_mul_(deltas, group["rho"])
-        torch._foreach_addcmul_(deltas, found, found, 1 - group["rho"])
-        return found
 
 
 def _has_words(p: Tensor) -> bool:

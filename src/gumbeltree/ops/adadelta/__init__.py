@@ -1,6 +1,7 @@
-"""Adadelta for the rows of a matrix that have a gradient, in one kernel on a CUDA device."""
+"""Adadelta, in one kernel for word vectors and one for all other weights on a CUDA device."""
 
 import math
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,27 @@ from torch import Tensor
 from gumbeltree.device.triton_support import why_not
 
 ENTRIES = 2048
-"""Entries per program of the kernel, at least one row."""
+"""Entries per program of the kernel for rows, at least one row."""
+SMALL = 1024
+"""Entries per program of the kernel for whole weights."""
+MOST = 32
+"""Weights per launch of the kernel for whole weights."""
+
+
+class Weights(NamedTuple):
+    """Tensors that are updated in place, with their state.
+
+    Attributes:
+        weights: the tensors w.
+        gradients: their gradients g, which are not changed.
+        squares: running means s of g^2.
+        deltas: running means d of u^2.
+    """
+
+    weights: list[Tensor]
+    gradients: list[Tensor]
+    squares: list[Tensor]
+    deltas: list[Tensor]
 
 
 class Rows(NamedTuple):
@@ -42,6 +63,92 @@ class Scalars(NamedTuple):
     step: Tensor
     rate: Tensor
     scale: Tensor
+
+
+def update_weights(
+    tensors: Weights,
+    rate: Tensor | float,
+    scale: Tensor | None,
+    rho: float,
+    eps: float,
+    decay: float = 0.0,
+) -> None:
+    """Update tensors (Zeiler 2012, Algorithm 1).
+
+    g = g / scale + decay * w; s = rho * s + (1 - rho) * g^2; u = sqrt(d + eps) / sqrt(s + eps) * g;
+    d = rho * d + (1 - rho) * u^2; w = w - rate * u.
+
+    Args:
+        tensors: the tensors and their state.
+        rate: learning rate.
+        scale: divides the gradients `[]`.
+        rho: decay of the running means.
+        eps: added under the roots.
+        decay: weight decay.
+    """
+    fused = all(
+        why_not(x[0]) is None and all(y.is_contiguous() and y.dtype == x[0].dtype for y in x)
+        for x in zip(*tensors, strict=True)
+    )
+    (update_weights_fused if fused else update_weights_exact)(tensors, rate, scale, rho, eps, decay)
+
+
+def update_weights_exact(
+    tensors: Weights,
+    rate: Tensor | float,
+    scale: Tensor | None,
+    rho: float,
+    eps: float,
+    decay: float = 0.0,
+) -> None:
+    """Update tensors with PyTorch operations; see `update_weights`."""
+    weights, gradients, squares, deltas = tensors
+    if scale is not None:
+        gradients = list(torch._foreach_div(gradients, scale))
+    if decay:
+        gradients = list(torch._foreach_add(gradients, weights, alpha=decay))
+    torch._foreach_mul_(squares, rho)
+    torch._foreach_addcmul_(squares, gradients, gradients, 1 - rho)
+    roots = torch._foreach_add(squares, eps)
+    torch._foreach_sqrt_(roots)
+    found = torch._foreach_add(deltas, eps)
+    torch._foreach_sqrt_(found)
+    torch._foreach_div_(found, roots)
+    torch._foreach_mul_(found, gradients)
+    torch._foreach_mul_(deltas, rho)
+    torch._foreach_addcmul_(deltas, found, found, 1 - rho)
+    torch._foreach_sub_(weights, torch._foreach_mul(found, rate))
+
+
+def update_weights_fused(
+    tensors: Weights,
+    rate: Tensor | float,
+    scale: Tensor | None,
+    rho: float,
+    eps: float,
+    decay: float = 0.0,
+) -> None:
+    """Update tensors with a Triton kernel, with the same rounding; see `update_weights`."""
+    # imported here so that Triton stays optional
+    from gumbeltree.ops.adadelta.kernels import update_weights_kernel
+
+    one = tensors.weights[0]
+    # filling a tensor can be captured, copying a number to the device cannot
+    numbers = [
+        x if isinstance(x, Tensor) else one.new_full((), x)
+        for x in (rate, 1.0 if scale is None else scale)
+    ]
+    for first in range(0, len(tensors.weights), MOST):
+        part = [tuple(x[first : first + MOST]) for x in tensors]
+        sizes = [x.numel() for x in part[0]]
+        firsts = tuple(accumulate((-(-size // SMALL) for size in sizes), initial=0))
+        constants = {"RHO": rho, "EPS": eps, "DECAY": decay, "B": SMALL}
+        with torch.cuda.device_of(one):
+            update_weights_kernel[(firsts[-1],)](
+                *part, *numbers, FIRSTS=firsts, SIZES=tuple(sizes), **constants,
+                # PyTorch rounds every product, but for those of addcmul
+                enable_fp_fusion=False,
+            )  # fmt: skip
 
 
 def update_rows(rows: Rows, scalars: Scalars, rho: float, eps: float) -> None:

@@ -1,4 +1,4 @@
-"""Triton kernel of Adadelta for the rows of a matrix that have a gradient."""
+"""Triton kernels of Adadelta, for the rows of a matrix that have a gradient and for weights."""
 
 import triton
 import triton.language as tl
@@ -33,3 +33,31 @@ def update_kernel(
     # all warps read what few of their threads write now
     tl.debug_barrier()
     tl.store(p_last + i, step, mask=found)
+
+
+@triton.jit
+def update_weights_kernel(
+    weights, gradients, squares, deltas, p_rate, p_scale, FIRSTS: tl.constexpr,
+    SIZES: tl.constexpr, RHO: tl.constexpr, EPS: tl.constexpr, DECAY: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """Update tensors, as `update_weights` does; programs FIRSTS[i] to FIRSTS[i + 1] have tensor i.
+
+    The rounding is that of PyTorch: without fusion, apart from the explicit one.
+    """
+    program = tl.program_id(0)
+    for i in tl.static_range(len(SIZES)):
+        if (program >= FIRSTS[i]) & (program < FIRSTS[i + 1]):
+            at = (program - FIRSTS[i]).to(tl.int64) * B + tl.arange(0, B)
+            m = at < SIZES[i]
+            w = tl.load(weights[i] + at, mask=m)
+            s = tl.load(squares[i] + at, mask=m)
+            d = tl.load(deltas[i] + at, mask=m)
+            g = tl.div_rn(tl.load(gradients[i] + at, mask=m), tl.load(p_scale))
+            if DECAY != 0.0:
+                g = tl.fma(w, tl.full([B], DECAY, w.dtype), g)
+            rest = tl.full([B], 1 - RHO, w.dtype)
+            s = tl.fma(rest, g * g, RHO * s)
+            u = tl.div_rn(tl.sqrt_rn(d + EPS), tl.sqrt_rn(s + EPS)) * g
+            tl.store(squares[i] + at, s, mask=m)
+            tl.store(deltas[i] + at, tl.fma(rest, u * u, RHO * d), mask=m)
+            tl.store(weights[i] + at, w - u * tl.load(p_rate), mask=m)
