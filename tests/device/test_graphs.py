@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -394,6 +395,43 @@ def test_overlap_leaves_nothing_to_wait_for(monkeypatch):
         # in the next graph, which the second stream is not part of
         overlap.wait()
     assert events == ["side waits for main", "main waits for side"]
+
+
+@pytest.mark.parametrize("fails", [None, 0, 1])
+def test_two_works_run_on_two_streams_that_join_again(fails, monkeypatch):
+    events = []
+    main, side = FakeStream("main", events), FakeStream("side", events)
+    monkeypatch.setattr("gumbeltree.device.overlap.side_stream", lambda device: side)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+
+    @contextlib.contextmanager
+    def on(stream):
+        events.append(f"on {stream.name}")
+        yield
+        events.append(f"off {stream.name}")
+
+    monkeypatch.setattr(torch.cuda, "stream", on)
+
+    def work(i):
+        events.append(i)
+        if i == fails:
+            raise ValueError("no")
+        return i
+
+    with contextlib.nullcontext() if fails is None else pytest.raises(ValueError, match="no"):
+        assert overlap_module.at_once(CUDA, [partial(work, i) for i in (0, 1)]) == [0, 1]
+    assert events[:3] == ["side waits for main", "on side", 1]
+    assert events[-1] == "main waits for side"
+    if fails is None:
+        assert events[3:-1] == ["off side", 0]
+
+
+def test_works_run_in_turn_on_a_cpu_or_alone():
+    def works(count):
+        return [partial(int, i) for i in range(count)]
+
+    assert overlap_module.at_once(torch.device("cpu"), works(2)) == [0, 1]
+    assert overlap_module.at_once(CUDA, works(1)) == [0]
 
 
 def test_autocast_cache_is_disabled(log):

@@ -310,6 +310,52 @@ def snli(reverse: bool, seed: int = 0) -> Case:
     return Case(lengths, 300, reverse, 8192 - sum(lengths), extra_steps=1, device="cuda", seed=seed)
 
 
+def run_both(batches: list[Inputs], dtype: torch.dtype, precision: str) -> list[Values]:
+    """Run an LSTM in each direction over sentences of the same lengths, and both backwards."""
+    given = [(x.inputs.to(dtype), x.weight.to(dtype)) for x in batches]
+    for pair in given:
+        for x in pair:
+            x.requires_grad_()
+    first = batches[0]
+    plans = [fused_lstm.Plan(first.steps, first.rows, back, precision) for back in (-1, 1)]
+    states = fused_lstm.directions(given, first.start, plans)
+    cotangents = [torch.cat([x.dh, x.dc], dim=1).to(dtype) for x in batches]
+    gradients = torch.autograd.grad(states, [x for pair in given for x in pair], cotangents)
+    names = ("h", "c", "d inputs", "d weight")
+    return [
+        dict(zip(names, (*x.detach().chunk(2, dim=-1), *pair), strict=True))
+        for x, pair in zip(states, (gradients[:2], gradients[2:]), strict=True)
+    ]
+
+
+def check_both(cases: list[Case], precision: str) -> None:
+    batches = [make_inputs(case) for case in cases]
+    found = run_both(batches, torch.float32, precision)
+    for case, batch, values in zip(cases, batches, found, strict=True):
+        expected = run_fused(case, batch, torch.float32, precision)
+        assert all(torch.equal(x, values[name]) for name, x in expected.items())
+
+
+def test_both_directions_at_once_equal_each_alone() -> None:
+    check_both(
+        [Case((3, 1, 2), 5, back, 2, 1, 1, seed=int(back)) for back in (False, True)], "ieee"
+    )
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_both_directions_with_one_gradient(place: int) -> None:
+    cases = [Case((3, 1, 2), 5, back, seed=int(back)) for back in (False, True)]
+    batches = [make_inputs(case) for case in cases]
+    expected = run_both(batches, torch.float64, "ieee")
+    given = [(x.inputs, x.weight) for x in batches]
+    wanted = given[place // 2][place % 2].requires_grad_()
+    plans = [fused_lstm.Plan(batches[0].steps, batches[0].rows, x, "ieee") for x in (-1, 1)]
+    states = fused_lstm.directions(given, batches[0].start, plans)
+    cotangents = [torch.cat([x.dh, x.dc], dim=1) for x in batches]
+    (found,) = torch.autograd.grad(states, wanted, cotangents)
+    assert torch.equal(found, expected[place // 2][("d inputs", "d weight")[place % 2]])
+
+
 def test_backward_pass_ignores_autocast() -> None:
     torch.manual_seed(0)
     start = torch.tensor([0, 2, 4], dtype=torch.int32, device=DEVICE)
@@ -387,6 +433,27 @@ def test_gpu_graph_can_be_replayed_for_other_lengths(reverse: bool) -> None:
         graph.replay()
         expected = run_fused(case, batch, torch.float32, "tf32")
         assert all(torch.equal(x, values[name]) for name, x in expected.items())
+
+
+@pytest.mark.gpu
+def test_gpu_both_directions_at_once_equal_each_alone() -> None:
+    cases = [snli(back) for back in (False, True)]
+    check_both(cases, "tf32")
+    batches = [make_inputs(case) for case in cases]
+    values: list[Values] = []
+
+    def work() -> Values:
+        values[:] = run_both(batches, torch.float32, "tf32")
+        return {}
+
+    _, graph = capture(work)
+    for _ in range(3):
+        for x in (y for each in values for y in each.values()):
+            x.fill_(torch.nan)
+        graph.replay()
+        for case, batch, own in zip(cases, batches, values, strict=True):
+            expected = run_fused(case, batch, torch.float32, "tf32")
+            assert all(torch.equal(x, own[name]) for name, x in expected.items())
 
 
 def capture(work: Callable[[], Values]) -> tuple[Values, torch.cuda.CUDAGraph]:

@@ -1,6 +1,6 @@
-"""Run work whose result is not needed immediately on a second CUDA stream."""
+"""Run work on a second CUDA stream, beside other work or because nothing waits for its result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -55,6 +55,26 @@ class Overlap:
             self.wait()
         finally:
             self.kept.clear()
+
+
+def at_once(device: torch.device, works: Sequence[Callable[[], Result]]) -> list[Result]:
+    """Return the results of one or two works, the second of which runs on a second stream.
+
+    Later work waits for both. On other devices than CUDA ones, they run one after the other.
+    """
+    if device.type != "cuda" or len(works) == 1:
+        return [work() for work in works]
+    first, second = works
+    main, side = torch.cuda.current_stream(device), side_stream(device)
+    side.wait_stream(main)
+    # memory that this work frees is reused on the same stream, which waits for the main one before
+    try:
+        with torch.cuda.stream(side):
+            beside = second()
+        return [first(), beside]
+    finally:
+        # also after an error, so that a graph under capture can end
+        main.wait_stream(side)
 
 
 @cache

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from gumbeltree.config import BidirectionalLSTMLeafConfig, LSTMLeafConfig
 from gumbeltree.layout import Layout
 from gumbeltree.nn.initial_weights import orthogonal_
-from gumbeltree.ops.lstm import lstm
+from gumbeltree.ops.lstm import bilstm, lstm
 
 
 class LSTMLeaf(nn.Module):
@@ -79,10 +79,11 @@ class LSTMLeaf(nn.Module):
 
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
         """Return the leaf states of `words`, `[rows, 2D]`."""
-        # no local variable: under autocast, a wider copy replaces the inputs, which are then freed
-        return lstm(
-            F.linear(words, self.weight_ih, self.bias), self.weight_hh, layout, self.reverse, impl
-        )
+        return lstm(*self.given(words), layout, self.reverse, impl)
+
+    def given(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the LSTM reads: W_ih x + b of the words `[rows, 4D]`, and W_hh."""
+        return F.linear(words, self.weight_ih, self.bias), self.weight_hh
 
 
 class BidirectionalLSTMLeaf(nn.Module):
@@ -108,6 +109,6 @@ class BidirectionalLSTMLeaf(nn.Module):
 
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
         """Return the leaf states of `words`, `[rows, 2D]`."""
-        there = self.forwards(words, layout, impl).chunk(2, dim=-1)
-        back = self.backwards(words, layout, impl).chunk(2, dim=-1)
+        given = self.forwards.given(words), self.backwards.given(words)
+        there, back = (x.chunk(2, dim=-1) for x in bilstm(*given, layout, impl))
         return torch.cat([there[0], back[0], there[1], back[1]], dim=-1)

@@ -34,6 +34,30 @@ def lstm(
     )
 
 
+def bilstm(
+    there: tuple[Tensor, Tensor], back: tuple[Tensor, Tensor], layout: Layout, impl: str = "auto"
+) -> tuple[Tensor, ...]:
+    """Run an LSTM in each direction, on a CUDA device both at the same time.
+
+    Args:
+        there: inputs and recurrent weight of the LSTM that begins with the first words; see `lstm`.
+        back: those of the LSTM that begins with the last words.
+        layout: Layout of the words.
+        impl: see `lstm`.
+
+    Returns:
+        h and c of each word, concatenated, `[cap, 2D]`, of each direction.
+    """
+    if why_not_kernels(there[1], impl) is not None:
+        return tuple(plain.lstm(*x, layout, reverse=x is back) for x in (there, back))
+    from gumbeltree.ops.lstm import fused
+
+    precision = precision_of(there[1].device.type)
+    plans = [fused.Plan(layout.T, layout.B, x, precision, layout.overlap) for x in (-1, 1)]
+    given = [(inputs.to(weight.dtype), weight) for inputs, weight in (there, back)]
+    return fused.directions(given, layout.tables.start, plans)
+
+
 def why_not_kernels(weight_hh: Tensor, impl: str) -> str | None:
     """Return why an LSTM does not use kernels, or None if it does."""
     if impl not in ("auto", "fused"):

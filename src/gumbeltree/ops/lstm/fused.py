@@ -1,17 +1,20 @@
-"""An LSTM over packed words: one Triton kernel per step forward, two backward.
+"""LSTMs over packed words: one Triton kernel per step forward, two backward.
+
+The two directions of a bidirectional one run at the same time, on two streams.
 
 Launch sizes (`steps`, `rows`) are known on the host; the number of active sentences is read on the
 device. There is no synchronization, and the loop can be captured in a CUDA graph and replayed for
 other lengths within the same bounds.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gumbeltree.device.overlap import Overlap
+from gumbeltree.device.overlap import Overlap, at_once
 from gumbeltree.device.triton_support import (
     Tile,
     chain_options,
@@ -103,39 +106,63 @@ def lstm(
         h and c of each word, concatenated, `[N, 2D]`, differentiable once with respect to
         `inputs` and `weight_hh`.
     """
-    plan = Plan(steps, rows, 1 if reverse else -1, precision, overlap)
-    if torch.is_grad_enabled() and (inputs.requires_grad or weight_hh.requires_grad):
-        states: Tensor = LSTM.apply(inputs, weight_hh, start, plan)
+    return directions(
+        [(inputs, weight_hh)], start, [Plan(steps, rows, 1 if reverse else -1, precision, overlap)]
+    )[0]
+
+
+def directions(
+    given: list[tuple[Tensor, Tensor]], start: Tensor, plans: list[Plan]
+) -> tuple[Tensor, ...]:
+    """Run one or two LSTMs over the same words; return the states of each; see `lstm`."""
+    tensors = [x for pair in given for x in pair]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        states: tuple[Tensor, ...] = LSTM.apply(start, plans, *tensors)
         return states
-    return forward(inputs, weight_hh, start, plan, save=False)[0]
+    return tuple(x for x, _ in _forward(start, plans, tensors, save=False))
+
+
+def _forward(
+    start: Tensor, plans: list[Plan], given: Sequence[Tensor], save: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """Return states and gates of each direction."""
+    pairs = zip(given[::2], given[1::2], plans, strict=True)
+    works = [partial(forward, x, weight, start, plan, save=save) for x, weight, plan in pairs]
+    return at_once(start.device, works)
 
 
 class LSTM(torch.autograd.Function):
-    """Autograd function of `forward` and `backward` below."""
+    """Autograd function of `forward` and `backward` below, for one direction or two."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, start: Tensor, plan: Plan) -> Tensor:
-        """Return the states."""
-        states, gates = forward(inputs, weight, start, plan, save=True)
-        ctx.save_for_backward(weight, start, states, gates)
-        ctx.plan = plan
-        return states
+    def forward(ctx: Any, start: Tensor, plans: list[Plan], *given: Tensor) -> tuple[Tensor, ...]:
+        """Return the states of each direction, given its inputs and its weight."""
+        found = _forward(start, plans, given, save=True)
+        ctx.save_for_backward(start, *given[1::2], *(x for pair in found for x in pair))
+        ctx.plans = plans
+        return tuple(states for states, _ in found)
 
     @staticmethod
-    def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of `inputs` and `weight`."""
-        weight, start, states, gates = ctx.saved_tensors
-        with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
-            dinputs, dweight = backward(
-                weight, start, states, gates, dstates, ctx.plan, ctx.needs_input_grad[1]
+    def backward(ctx: Any, *dstates: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the inputs and the weight of each direction."""
+        start, *saved = ctx.saved_tensors
+        count = len(ctx.plans)
+        weights, states, gates = saved[:count], saved[count::2], saved[count + 1 :: 2]
+        needed = ctx.needs_input_grad[3::2]
+        works = [
+            partial(backward, weight, start, *each)
+            for weight, *each in zip(
+                weights, states, gates, dstates, ctx.plans, needed, strict=True
             )
+        ]
+        with torch.no_grad(), torch.autocast(start.device.type, enabled=False):
+            found = [x for pair in at_once(start.device, works) for x in pair]
         if torch.is_grad_enabled():
-            gradients = [x for x in (dinputs, dweight) if x is not None]
-            guarded = FirstDerivativeOnly.apply(
-                "fused", len(gradients), *gradients, weight, states, dstates
-            )
-            dinputs, dweight = guarded[0], guarded[1] if dweight is not None else None
-        return dinputs, dweight, None, None
+            gradients = [x for x in found if x is not None]
+            rest = [*weights, *states, *dstates]
+            guarded = iter(FirstDerivativeOnly.apply("fused", len(gradients), *gradients, *rest))
+            found = [None if x is None else next(guarded) for x in found]
+        return None, None, *found
 
 
 def forward(
