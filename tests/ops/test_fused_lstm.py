@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from torch import Tensor
 from gumbeltree.device.triton_support import Tile, tile_for
 from gumbeltree.layout import Arrangement, Layout
 from gumbeltree.nn.leaves.lstm import LSTMLeaf
+from gumbeltree.ops.lstm import bilstm
 from gumbeltree.ops.lstm import fused as fused_lstm
 
 pytest.importorskip("triton")
@@ -342,8 +344,9 @@ def test_both_directions_at_once_equal_each_alone() -> None:
     )
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("place", range(4))
-def test_both_directions_with_one_gradient(place: int) -> None:
+def test_both_directions_with_one_gradient(place: int, again: bool) -> None:
     cases = [Case((3, 1, 2), 5, back, seed=int(back)) for back in (False, True)]
     batches = [make_inputs(case) for case in cases]
     expected = run_both(batches, torch.float64, "ieee")
@@ -352,8 +355,18 @@ def test_both_directions_with_one_gradient(place: int) -> None:
     plans = [fused_lstm.Plan(batches[0].steps, batches[0].rows, x, "ieee") for x in (-1, 1)]
     states = fused_lstm.directions(given, batches[0].start, plans)
     cotangents = [torch.cat([x.dh, x.dc], dim=1) for x in batches]
-    (found,) = torch.autograd.grad(states, wanted, cotangents)
+    # a graph of the gradient, of which no derivative is taken
+    (found,) = torch.autograd.grad(states, wanted, cotangents, create_graph=again)
     assert torch.equal(found, expected[place // 2][("d inputs", "d weight")[place % 2]])
+
+
+def test_both_directions_have_the_layout_and_the_precision(monkeypatch) -> None:
+    batch, plans = make_inputs(Case((3, 1))), []
+    monkeypatch.setattr(fused_lstm, "directions", lambda given, start, own: plans.extend(own))
+    monkeypatch.setattr("gumbeltree.ops.lstm.precision_of", lambda device: "tf32")
+    batch.layout.overlap = overlap = mock.Mock()
+    bilstm(*2 * [(batch.inputs, batch.weight)], batch.layout, "fused")
+    assert plans == [fused_lstm.Plan(3, 2, back, "tf32", overlap) for back in (-1, 1)]
 
 
 def test_backward_pass_ignores_autocast() -> None:
