@@ -403,6 +403,7 @@ def test_two_works_run_on_two_streams_that_join_again(fails, monkeypatch):
     main, side = FakeStream("main", events), FakeStream("side", events)
     monkeypatch.setattr("gumbeltree.device.overlap.side_stream", lambda device: side)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+    monkeypatch.setattr("gumbeltree.device.overlap.capture_stream", lambda device: main)
 
     @contextlib.contextmanager
     def on(stream):
@@ -424,6 +425,16 @@ def test_two_works_run_on_two_streams_that_join_again(fails, monkeypatch):
     assert events[-1] == "main waits for side"
     if fails is None:
         assert events[3:-1] == ["off side", 0]
+
+
+def test_works_run_in_turn_outside_functions_of_graphs(monkeypatch):
+    events = []
+    streams = [FakeStream(name, events) for name in ("main", "side", "capture")]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams[0])
+    monkeypatch.setattr("gumbeltree.device.overlap.side_stream", lambda device: streams[1])
+    monkeypatch.setattr("gumbeltree.device.overlap.capture_stream", lambda device: streams[2])
+    assert overlap_module.at_once(CUDA, [partial(int, i) for i in (0, 1)]) == [0, 1]
+    assert events == []
 
 
 def test_works_run_in_turn_on_a_cpu_or_alone():

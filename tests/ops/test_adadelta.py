@@ -214,6 +214,35 @@ def test_weights_equal_those_of_torch(function, decay: float) -> None:
         torch.testing.assert_close([x.cpu() for x in found], other, **close)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
+@pytest.mark.parametrize("field", [*Weights._fields, "rate", "scale", None])
+@pytest.mark.parametrize("change", ["order", "dtype", "device"])
+def test_weights_in_another_form_are_not_for_the_kernel(field, change: str, monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr("gumbeltree.ops.adadelta.why_not", lambda weight: None)
+    for name in ("fused", "exact"):
+        monkeypatch.setattr(
+            f"gumbeltree.ops.adadelta.update_weights_{name}",
+            lambda *x, name=name: calls.append(name),
+        )
+    weights, rate, scale = new_weights("cpu", torch.float32, [(3, 5), (4, 2)]), 0.5, None
+    changed = {
+        "order": torch.zeros(2, 4).T,
+        "dtype": torch.zeros(4, 2, dtype=torch.float64),
+        "device": torch.zeros(4, 2, device="meta"),
+    }[change]
+    if field == "rate":
+        rate = changed.sum()
+    elif field == "scale":
+        scale = changed.sum()
+    elif field is not None:
+        getattr(weights, field)[1] = changed
+    update_weights(weights, rate, scale, RHO, EPS)
+    # a sum has no order
+    same = field is None or (field in {"rate", "scale"} and change == "order")
+    assert calls == ["fused" if same else "exact"]
+
+
 def test_kernel_of_weights_passes_nan_on() -> None:
     pytest.importorskip("triton")
     weights = new_weights(DEVICE, torch.float32, [(3,), (2, 2)])

@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gumbeltree.device.graphs import capture_stream
 from gumbeltree.device.triton_support import Tile, tile_for
 from gumbeltree.layout import Arrangement, Layout
 from gumbeltree.nn.leaves.lstm import LSTMLeaf
-from gumbeltree.ops.lstm import bilstm
+from gumbeltree.ops.lstm import bilstm, lstm
 from gumbeltree.ops.lstm import fused as fused_lstm
 
 pytest.importorskip("triton")
@@ -350,7 +351,7 @@ def test_both_directions_with_one_gradient(place: int, again: bool) -> None:
     cases = [Case((3, 1, 2), 5, back, seed=int(back)) for back in (False, True)]
     batches = [make_inputs(case) for case in cases]
     expected = run_both(batches, torch.float64, "ieee")
-    given = [(x.inputs, x.weight) for x in batches]
+    given = [(x.inputs.detach(), x.weight.detach()) for x in batches]
     wanted = given[place // 2][place % 2].requires_grad_()
     plans = [fused_lstm.Plan(batches[0].steps, batches[0].rows, x, "ieee") for x in (-1, 1)]
     states = fused_lstm.directions(given, batches[0].start, plans)
@@ -367,6 +368,14 @@ def test_both_directions_have_the_layout_and_the_precision(monkeypatch) -> None:
     batch.layout.overlap = overlap = mock.Mock()
     bilstm(*2 * [(batch.inputs, batch.weight)], batch.layout, "fused")
     assert plans == [fused_lstm.Plan(3, 2, back, "tf32", overlap) for back in (-1, 1)]
+
+
+def test_both_directions_read_narrow_inputs() -> None:
+    batch = make_inputs(Case((3, 1, 2)))
+    inputs, weight = batch.inputs.to(torch.bfloat16), batch.weight.float()
+    found = bilstm(*2 * [(inputs, weight)], batch.layout, "fused")
+    for states, back in zip(found, (False, True), strict=True):
+        assert torch.equal(states, lstm(inputs, weight, batch.layout, back, "fused"))
 
 
 def test_backward_pass_ignores_autocast() -> None:
@@ -471,12 +480,12 @@ def test_gpu_both_directions_at_once_equal_each_alone() -> None:
 
 def capture(work: Callable[[], Values]) -> tuple[Values, torch.cuda.CUDAGraph]:
     """Run `work` once to compile its kernels, then capture it as a graph."""
-    stream = torch.cuda.Stream()
+    stream = capture_stream(torch.device("cuda", torch.cuda.current_device()))
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         values = work()
     return values, graph

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from gumbeltree.device.graphs import capture_stream
+
 Result = TypeVar("Result")
 
 
@@ -60,12 +62,15 @@ class Overlap:
 def at_once(device: torch.device, works: Sequence[Callable[[], Result]]) -> list[Result]:
     """Return the results of one or two works, the second of which runs on a second stream.
 
-    Later work waits for both. On other devices than CUDA ones, they run one after the other.
+    Later work waits for both. They run one after the other outside the functions of `Graphs`, of
+    which only one at a time uses the second stream.
     """
     if device.type != "cuda" or len(works) == 1:
         return [work() for work in works]
     first, second = works
     main, side = torch.cuda.current_stream(device), side_stream(device)
+    if main != capture_stream(device):
+        return [first(), second()]
     side.wait_stream(main)
     # memory that this work frees is reused on the same stream, which waits for the main one before
     try:

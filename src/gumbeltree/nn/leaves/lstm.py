@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from gumbeltree.config import BidirectionalLSTMLeafConfig, LSTMLeafConfig
 from gumbeltree.layout import Layout
 from gumbeltree.nn.initial_weights import orthogonal_
-from gumbeltree.ops.lstm import bilstm, lstm
+from gumbeltree.ops.lstm import bilstm, lstm, why_not_kernels
 
 
 class LSTMLeaf(nn.Module):
@@ -79,11 +79,10 @@ class LSTMLeaf(nn.Module):
 
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
         """Return the leaf states of `words`, `[rows, 2D]`."""
-        return lstm(*self.given(words), layout, self.reverse, impl)
-
-    def given(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the LSTM reads: W_ih x + b of the words `[rows, 4D]`, and W_hh."""
-        return F.linear(words, self.weight_ih, self.bias), self.weight_hh
+        # no local variable: under autocast, a wider copy replaces the inputs, which are then freed
+        return lstm(
+            F.linear(words, self.weight_ih, self.bias), self.weight_hh, layout, self.reverse, impl
+        )
 
 
 class BidirectionalLSTMLeaf(nn.Module):
@@ -109,6 +108,12 @@ class BidirectionalLSTMLeaf(nn.Module):
 
     def forward(self, words: Tensor, layout: Layout, impl: str = "auto") -> Tensor:
         """Return the leaf states of `words`, `[rows, 2D]`."""
-        given = self.forwards.given(words), self.backwards.given(words)
-        there, back = (x.chunk(2, dim=-1) for x in bilstm(*given, layout, impl))
+        both = self.forwards, self.backwards
+        if why_not_kernels(self.forwards.weight_hh, impl) is None:
+            first, last = ((F.linear(words, x.weight_ih, x.bias), x.weight_hh) for x in both)
+            states = bilstm(first, last, layout, impl)
+        else:
+            # one after the other, which needs less memory
+            states = tuple(x(words, layout, impl) for x in both)
+        there, back = (x.chunk(2, dim=-1) for x in states)
         return torch.cat([there[0], back[0], there[1], back[1]], dim=-1)

@@ -79,16 +79,19 @@ def update_weights(
     d = rho * d + (1 - rho) * u^2; w = w - rate * u.
 
     Args:
-        tensors: the tensors and their state.
+        tensors: one tensor or more, and their state.
         rate: learning rate.
         scale: divides the gradients `[]`.
         rho: decay of the running means.
         eps: added under the roots.
         decay: weight decay.
     """
-    fused = all(
-        why_not(x[0]) is None and all(y.is_contiguous() and y.dtype == x[0].dtype for y in x)
-        for x in zip(*tensors, strict=True)
+    one = tensors.weights[0]
+    numbers = [x for x in (rate, scale) if isinstance(x, Tensor)]
+    # a kernel also reads only from its own device
+    fused = why_not(one) is None and all(
+        x.is_contiguous() and x.dtype == one.dtype and x.device == one.device
+        for x in (*(y for field in tensors for y in field), *numbers)
     )
     (update_weights_fused if fused else update_weights_exact)(tensors, rate, scale, rho, eps, decay)
 
