@@ -7,6 +7,7 @@ from gumbeltree.ops.adadelta import (
     ENTRIES,
     MOST,
     SMALL,
+    Coefficients,
     Rows,
     Scalars,
     Weights,
@@ -200,7 +201,7 @@ def test_weights_equal_those_of_torch(function, decay: float) -> None:
             gradient.copy_(torch.randn(p.shape))
             p.grad = gradient.double().cpu() / (1 if scale is None else float(scale))
         before = [x.clone() for x in ours.gradients]
-        function(ours, rate, scale, RHO, EPS, decay)
+        function(ours, Coefficients(rate, scale, RHO, EPS, decay))
         torchs.step()
         assert all(map(torch.equal, before, ours.gradients))
     state = [torchs.state[p] for p in wanted]
@@ -237,7 +238,7 @@ def test_weights_in_another_form_are_not_for_the_kernel(field, change: str, monk
         scale = changed.sum()
     elif field is not None:
         getattr(weights, field)[1] = changed
-    update_weights(weights, rate, scale, RHO, EPS)
+    update_weights(weights, Coefficients(rate, scale, RHO, EPS))
     # a sum has no order
     same = field is None or (field in {"rate", "scale"} and change == "order")
     assert calls == ["fused" if same else "exact"]
@@ -247,7 +248,7 @@ def test_kernel_of_weights_passes_nan_on() -> None:
     pytest.importorskip("triton")
     weights = new_weights(DEVICE, torch.float32, [(3,), (2, 2)])
     weights.gradients[1][0, 1] = torch.nan
-    update_weights_fused(weights, RATE, None, RHO, EPS)
+    update_weights_fused(weights, Coefficients(RATE, None, RHO, EPS))
     assert [x.isnan().any().item() for x in weights.weights] == [False, True]
     assert weights.weights[1].isnan().tolist() == [[False, True], [False, False]]
 
@@ -269,8 +270,8 @@ def test_gpu_updates_weights_with_the_bits_of_torch(decay: float, monkeypatch) -
         for one, other in zip(ours.gradients, exact.gradients, strict=True):
             one.normal_().mul_(10.0 ** torch.randint(-20, 5, (), device=DEVICE))
             other.copy_(one)
-        update_weights(ours, rate, scale, RHO, EPS, decay)
-        update_weights_exact(exact, rate, scale, RHO, EPS, decay)
+        update_weights(ours, Coefficients(rate, scale, RHO, EPS, decay))
+        update_weights_exact(exact, Coefficients(rate, scale, RHO, EPS, decay))
         for name in Weights._fields:
             assert all(map(torch.equal, getattr(ours, name), getattr(exact, name))), name
     assert len(calls) == 10
@@ -282,4 +283,4 @@ def test_gpu_weights_in_another_order_are_not_for_the_kernel(place: int, monkeyp
     monkeypatch.setattr("gumbeltree.ops.adadelta.update_weights_fused", None)
     weights = new_weights(DEVICE, torch.float32, [(3, 5), (4,)])
     weights[place][0] = torch.zeros(5, 3, device=DEVICE).T
-    update_weights(weights, RATE, None, RHO, EPS)
+    update_weights(weights, Coefficients(RATE, None, RHO, EPS))

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from gumbeltree.config import OPTIMIZERS, TrainingConfig
-from gumbeltree.ops.adadelta import Rows, Scalars, Weights, update_rows, update_weights
+from gumbeltree.ops.adadelta import (
+    Coefficients,
+    Rows,
+    Scalars,
+    Weights,
+    update_rows,
+    update_weights,
+)
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
 
@@ -202,10 +209,9 @@ class Adadelta(Descent):
                 [self.state[p][name] for p in others] for name in ("square_avg", "acc_delta")
             )
             gradients = [p.grad for p in others if p.grad is not None]
-            update_weights(
-                Weights(others, gradients, squares, deltas),
-                *(group["lr"], self.grad_scale, group["rho"], group["eps"], group["weight_decay"]),
-            )
+            numbers = (group[name] for name in ("rho", "eps", "weight_decay"))
+            coefficients = Coefficients(group["lr"], self.grad_scale, *numbers)
+            update_weights(Weights(others, gradients, squares, deltas), coefficients)
 
     def _update_rows(self, group: dict[str, Any], p: Tensor) -> None:
         """Update the rows of a matrix that have a gradient."""

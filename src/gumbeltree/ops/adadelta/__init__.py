@@ -65,14 +65,25 @@ class Scalars(NamedTuple):
     scale: Tensor
 
 
-def update_weights(
-    tensors: Weights,
-    rate: Tensor | float,
-    scale: Tensor | None,
-    rho: float,
-    eps: float,
-    decay: float = 0.0,
-) -> None:
+class Coefficients(NamedTuple):
+    """What the tensors of an update have in common.
+
+    Attributes:
+        rate: learning rate, a number or `[]`.
+        scale: divides the gradients `[]`, unless it is None.
+        rho: decay of the running means.
+        eps: added under the roots.
+        decay: weight decay.
+    """
+
+    rate: Tensor | float
+    scale: Tensor | None
+    rho: float
+    eps: float
+    decay: float = 0.0
+
+
+def update_weights(tensors: Weights, coefficients: Coefficients) -> None:
     """Update tensors (Zeiler 2012, Algorithm 1).
 
     g = g / scale + decay * w; s = rho * s + (1 - rho) * g^2; u = sqrt(d + eps) / sqrt(s + eps) * g;
@@ -80,32 +91,22 @@ def update_weights(
 
     Args:
         tensors: one tensor or more, and their state.
-        rate: learning rate.
-        scale: divides the gradients `[]`.
-        rho: decay of the running means.
-        eps: added under the roots.
-        decay: weight decay.
+        coefficients: what they have in common.
     """
     one = tensors.weights[0]
-    numbers = [x for x in (rate, scale) if isinstance(x, Tensor)]
+    numbers = [x for x in coefficients if isinstance(x, Tensor)]
     # a kernel also reads only from its own device
     fused = why_not(one) is None and all(
         x.is_contiguous() and x.dtype == one.dtype and x.device == one.device
         for x in (*(y for field in tensors for y in field), *numbers)
     )
-    (update_weights_fused if fused else update_weights_exact)(tensors, rate, scale, rho, eps, decay)
+    (update_weights_fused if fused else update_weights_exact)(tensors, coefficients)
 
 
-def update_weights_exact(
-    tensors: Weights,
-    rate: Tensor | float,
-    scale: Tensor | None,
-    rho: float,
-    eps: float,
-    decay: float = 0.0,
-) -> None:
+def update_weights_exact(tensors: Weights, coefficients: Coefficients) -> None:
     """Update tensors with PyTorch operations; see `update_weights`."""
     weights, gradients, squares, deltas = tensors
+    rate, scale, rho, eps, decay = coefficients
     if scale is not None:
         gradients = list(torch._foreach_div(gradients, scale))
     if decay:
@@ -123,29 +124,27 @@ def update_weights_exact(
     torch._foreach_sub_(weights, torch._foreach_mul(found, rate))
 
 
-def update_weights_fused(
-    tensors: Weights,
-    rate: Tensor | float,
-    scale: Tensor | None,
-    rho: float,
-    eps: float,
-    decay: float = 0.0,
-) -> None:
+def update_weights_fused(tensors: Weights, coefficients: Coefficients) -> None:
     """Update tensors with a Triton kernel, with the same rounding; see `update_weights`."""
     # imported here so that Triton stays optional
     from gumbeltree.ops.adadelta.kernels import update_weights_kernel
 
-    one = tensors.weights[0]
+    one, scale = tensors.weights[0], coefficients.scale
     # filling a tensor can be captured, copying a number to the device cannot
     numbers = [
         x if isinstance(x, Tensor) else one.new_full((), x)
-        for x in (rate, 1.0 if scale is None else scale)
+        for x in (coefficients.rate, 1.0 if scale is None else scale)
     ]
     for first in range(0, len(tensors.weights), MOST):
         part = [tuple(x[first : first + MOST]) for x in tensors]
         sizes = [x.numel() for x in part[0]]
         firsts = tuple(accumulate((-(-size // SMALL) for size in sizes), initial=0))
-        constants = {"RHO": rho, "EPS": eps, "DECAY": decay, "B": SMALL}
+        constants = {
+            "RHO": coefficients.rho,
+            "EPS": coefficients.eps,
+            "DECAY": coefficients.decay,
+            "B": SMALL,
+        }
         with torch.cuda.device_of(one):
             update_weights_kernel[(firsts[-1],)](
                 *part, *numbers, FIRSTS=firsts, SIZES=tuple(sizes), **constants,
